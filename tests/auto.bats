@@ -81,7 +81,7 @@ device() {
         .cost.batch_sec == .stages.microbatches * ([.cost.stages[].forward_sec] | max)' "$dir/cost.json"
     /usr/bin/python3 tests/validate.py "$dir/cost.json"
     # cutting the batch would help the step only
-    ap-cost --report "$dir/auto.json" >"$dir/report"
+    ap-cost --details "$dir/auto.json" >"$dir/report"
     grep -q 'time between batches in a stream' "$dir/report"
     run ! grep -E '^  [0-9]+ microbatch(es)? .* %' "$dir/report"
     ask --latency -o "$dir/latency.json"

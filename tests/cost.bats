@@ -10,7 +10,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     local plan
     for plan in "mlp 2x2x2 ilp" "moe 2x2x2 megatron"; do # the search takes a while for the second
         # shellcheck disable=SC2086 # words
-        run -0 ap-cost --report "$(sharded $plan)"
+        run -0 ap-cost --details "$(sharded $plan)"
         [ "$(wc -L <<<"$output")" -le 100 ]
         [[ $output == *"where the time goes"*"what fills a device's memory"*"what would help"* ]]
         [ "$(wc -l <<<"$output")" -le 100 ]
@@ -21,7 +21,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     local doc
     doc=$(plan)
     ap-cost "$doc" >"$BATS_TEST_TMPDIR/priced.json"
-    run -0 ap-cost --report "$doc"
+    run -0 ap-cost --details "$doc"
     local want
     want=$(jq '.cost | 100 * .comm_sec / .step_sec * 10 | round / 10' \
         "$BATS_TEST_TMPDIR/priced.json")
@@ -31,18 +31,18 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
 @test "cost: a plan beyond the device's memory is marked, and what would hold it is said" {
     local small=$BATS_TEST_TMPDIR/small.json
     jq '.memory_bytes = 30000' "$CLUSTERS/cpu-4.json" >"$small"
-    run -0 ap-cost --report --cluster "$small" "$(plan data)"
+    run -0 ap-cost --details --cluster "$small" "$(plan data)"
     [[ $output == *" is too large for 30 kB"* ]]
     [[ $output == *"does not fit as it is"* ]]
     grep -q '^  data .*too large$' <<<"$output"
-    run -0 ap-cost --report "$(plan data)"
+    run -0 ap-cost --details "$(plan data)"
     [[ $output != *"too large"* ]]
 }
 
 @test "cost: what the report says would help does help by as much" {
     local doc line half=$BATS_TEST_TMPDIR/half.json
     doc=$(plan)
-    line=$(ap-cost --report "$doc" | grep 'half the kernel-launch overhead')
+    line=$(ap-cost --details "$doc" | grep 'half the kernel-launch overhead')
     jq '.launch_sec /= 2' "$CLUSTERS/cpu-8.json" >"$half"
     [ "$(ap-cost --cluster "$half" "$doc" | jq '.cost.step_sec * 1e8 | round / 100')" = \
         "$(awk '{ print $5 + 0 }' <<<"$line")" ]
@@ -101,7 +101,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
 @test "cost: bad usage" {
     refuses 2 "--why: the graph has no node nobody" ap-cost --why nobody "$(plan)"
     refuses 2 "--why: the graph has no node 99999" ap-cost --why 99999 "$(plan)"
-    refuses 2 "only one of" ap-cost --report --why 1 "$(plan)"
+    refuses 2 "only one of" ap-cost --details --why 1 "$(plan)"
     refuses 1 "none.json" ap-cost --diff none.json "$(plan)"
     refuses 1 "none/trace.json" ap-cost --trace none/trace.json "$(plan)"
 }
@@ -268,7 +268,7 @@ mixed() {
     # read back from the section
     [ "$(ap-cost --no-history "$BATS_TEST_TMPDIR/priced.json" | jq .cost.step_sec)" = \
         "$(jq .cost.step_sec "$BATS_TEST_TMPDIR/priced.json")" ]
-    ap-cost --report "$BATS_TEST_TMPDIR/priced.json" | grep -q 'of both (A100-80GB, H100-80GB)'
+    ap-cost --details "$BATS_TEST_TMPDIR/priced.json" | grep -q 'of both (A100-80GB, H100-80GB)'
     ap-rewrite "$BATS_TEST_TMPDIR/priced.json" | jq -e '.pipeline.transfers | length > 0'
     /usr/bin/python3 -c 'import jsonschema' 2>/dev/null || return 0
     /usr/bin/python3 tests/validate.py "$BATS_TEST_TMPDIR/priced.json"

@@ -216,7 +216,7 @@ bytes() {
                 '.sharding.objective_sec >= $i[0].sharding.objective_sec' >/dev/null
     done
     jq -e '.sharding | .lower_bound_sec > 0.999 * .objective_sec' "$BATS_TEST_TMPDIR/ilp.json"
-    ap-cost --report "$BATS_TEST_TMPDIR/ilp.json" >"$BATS_TEST_TMPDIR/report"
+    ap-cost --details "$BATS_TEST_TMPDIR/ilp.json" >"$BATS_TEST_TMPDIR/report"
     grep -q ' 2 microbatches' "$BATS_TEST_TMPDIR/report"
     grep -q 'with every microbatch' "$BATS_TEST_TMPDIR/report"
     [ "$(wc -L <"$BATS_TEST_TMPDIR/report")" -le 100 ]

@@ -103,7 +103,7 @@ valid() { /usr/bin/python3 tests/validate.py "$@"; }
 
 @test "--report fits 100 columns and a screen, and its advice is the price of the change" {
     staged 2 dp=2 >"$BATS_TEST_TMPDIR/hand.json"
-    run -0 ap-cost "${P3[@]}" --report "$BATS_TEST_TMPDIR/hand.json"
+    run -0 ap-cost "${P3[@]}" --details "$BATS_TEST_TMPDIR/hand.json"
     (($(sed '/^weights of stage/,$d' <<<"$output" | wc -l) <= 40)) # the tables of weights come last
     for line in "${lines[@]}"; do
         ((${#line} <= 100)) || { echo "$line"; return 1; }
@@ -125,7 +125,7 @@ valid() { /usr/bin/python3 tests/validate.py "$@"; }
 
 @test "--report shows a plan that does not fit, and runs of equal stages in one row" {
     jq '.memory_bytes = 1000000' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/small.json"
-    run -0 bash -c "$(declare -f staged); staged 2 dp=2 | ap-cost --report --cluster $BATS_TEST_TMPDIR/small.json"
+    run -0 bash -c "$(declare -f staged); staged 2 dp=2 | ap-cost --details --cluster $BATS_TEST_TMPDIR/small.json"
     [[ $output == *"is too large for 1 MB"*"it does not fit as it is"* ]]
     [[ $output == *$'\n'"1-2   1-2 "* ]]
 }

@@ -104,7 +104,7 @@ least() {
     jq -e --slurpfile c "$dir/cost.json" '.flows == 2 * 3 * 8 and
         (.end_sec / $c[0].cost.step_sec - 1 | fabs) < 1e-3 and
         .most_bytes <= $c[0].cost.peak_bytes' <<<"$output"
-    run -0 ap-cost --report "$dir/plan.json"
+    run -0 ap-cost --details "$dir/plan.json"
     (($(sed '/^weights of stage/,$d' <<<"$output" | wc -l) <= 40)) # the tables of weights come last
     for line in "${lines[@]}"; do
         ((${#line} <= 100)) || { echo "$line"; return 1; }

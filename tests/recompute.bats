@@ -76,7 +76,7 @@ SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.blo
 }
 
 @test "selected: the report names the operators, in 100 columns" {
-    run -0 ap-cost --report "$(priced selected)"
+    run -0 ap-cost --details "$(priced selected)"
     [[ $output =~ "stage 0 recomputes "[0-9]+" values in "[0-9.]+" us a microbatch: "[0-9]+" " ]]
     (($(sed '/^weights of stage/,$d' <<<"$output" | wc -l) <= 40)) # the tables of weights come last
     for line in "${lines[@]}"; do

@@ -11,14 +11,38 @@ gpt() { # ARGUMENTS of ap-shard...
 
 @test "report: the first line is the plan in words, and the document has it" {
     gpt --mesh dp=2,tp=2 --algorithm megatron-sp | ap-cost -o "$BATS_TEST_TMPDIR/p.json"
-    run -0 ap-cost --report "$BATS_TEST_TMPDIR/p.json"
+    run -0 ap-cost --details "$BATS_TEST_TMPDIR/p.json"
     [ "${lines[0]}" = 'TP 2 with sequence parallelism · DP 2 · micro-batch 4' ]
     jq -e --arg words "${lines[0]}" '.cost.plan.words == $words and
         .history[-2].words == $words' "$BATS_TEST_TMPDIR/p.json"
-    run -0 ap-cost --report <(gpt --mesh 4 --algorithm zero1)
+    run -0 ap-cost --details <(gpt --mesh 4 --algorithm zero1)
     [ "${lines[0]}" = 'DP 4 · ZeRO-1 · micro-batch 2' ]
-    run -0 ap-cost --report <(gpt --mesh 4 --algorithm zero3)
+    run -0 ap-cost --details <(gpt --mesh 4 --algorithm zero3)
     [ "${lines[0]}" = 'DP 4 · ZeRO-3 · micro-batch 2' ]
+}
+
+@test "report: a first look is short, details have the tables" {
+    gpt --mesh dp=2,tp=2 | ap-cost -o "$BATS_TEST_TMPDIR/p.json"
+    ap-cost --report "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/short"
+    ap-cost --details "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/all"
+    cmp <(ap-cost --report --details "$BATS_TEST_TMPDIR/p.json") "$BATS_TEST_TMPDIR/all"
+    [ "$(wc -l <"$BATS_TEST_TMPDIR/short")" -le 18 ]
+    # what both have is the same, and the quickest plan by rule is that of the table
+    local line
+    while read -r line; do
+        grep -qxF -- "$line" <(sed 's/^ *//' "$BATS_TEST_TMPDIR/all") || [[ $line == 'plans by rule: '* ]]
+    done <"$BATS_TEST_TMPDIR/short"
+    grep -qE "^  $(sed -n 's/^plans by rule: \([^ ]*\) .*/\1/p' "$BATS_TEST_TMPDIR/short") +$(
+        sed -n 's/^plans by rule: [^ ]* \([^,]*\),.*/\1/p' "$BATS_TEST_TMPDIR/short") " "$BATS_TEST_TMPDIR/all"
+    for line in '^weights' '^activations' '^collectives of the plan' "^what fills a device's memory"; do
+        grep -q "$line" "$BATS_TEST_TMPDIR/all"
+        run ! grep -q "$line" "$BATS_TEST_TMPDIR/short"
+    done
+    # of stages: a line for each run of them
+    ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --batch 32 --seq 64 | ap-prune | ap-coarsen --blocks 4 |
+        ap-stage --stages 2 --cluster p3x1 | ap-cost -o "$BATS_TEST_TMPDIR/s.json"
+    [ "$(ap-cost --report "$BATS_TEST_TMPDIR/s.json" | wc -l)" -le 20 ]
+    ap-cost --details "$BATS_TEST_TMPDIR/s.json" | grep -q '^weights of stage 0'
 }
 
 @test "report: stages that differ are listed, equal ones are not" {
@@ -27,11 +51,11 @@ gpt() { # ARGUMENTS of ap-shard...
             {blocks: [0, 1], devices: [0, 1], sharding: {algorithm: "megatron", mesh: "tp=2"}},
             {blocks: [2, 3], devices: [2, 3], sharding: {algorithm: "data", mesh: "2"}}]}' \
         >"$BATS_TEST_TMPDIR/mixed.json"
-    run -0 ap-cost --report --cluster p3x1 "$BATS_TEST_TMPDIR/mixed.json"
+    run -0 ap-cost --details --cluster p3x1 "$BATS_TEST_TMPDIR/mixed.json"
     [ "${lines[0]}" = 'PP 2 · 4 microbatches; stage 0 TP 2, stage 1 DP 2' ]
     jq -c '.stages.stages[].sharding = {algorithm: "megatron", mesh: "tp=2"} |
         .stages.stages[].recompute = "all"' "$BATS_TEST_TMPDIR/mixed.json" >"$BATS_TEST_TMPDIR/alike.json"
-    run -0 ap-cost --report --cluster p3x1 "$BATS_TEST_TMPDIR/alike.json"
+    run -0 ap-cost --details --cluster p3x1 "$BATS_TEST_TMPDIR/alike.json"
     [ "${lines[0]}" = 'TP 2 · PP 2 · micro-batch 8 · recompute all' ]
     # a table of weights for each kind of stage
     [[ $output == *"weights of stage 0"*"gpt/h_*/attn/q/w"*"S1"* ]]
@@ -60,14 +84,14 @@ gpt() { # ARGUMENTS of ap-shard...
 @test "report: what does not fit and what is of no use is said" {
     gpt --mesh 4 --algorithm data >"$BATS_TEST_TMPDIR/p.json"
     jq '.memory_bytes = 1000000' "$CLUSTERS/h100-8.json" >"$BATS_TEST_TMPDIR/small.json"
-    run -0 ap-cost --report --cluster "$BATS_TEST_TMPDIR/small.json" "$BATS_TEST_TMPDIR/p.json"
+    run -0 ap-cost --details --cluster "$BATS_TEST_TMPDIR/small.json" "$BATS_TEST_TMPDIR/p.json"
     head -n 4 <<<"$output" | grep -q ' of 1 MB: does not fit, by '
     # a small model on slow links: one device is faster
     jq '.levels[].latency_sec = 0.01' "$CLUSTERS/h100-8.json" >"$BATS_TEST_TMPDIR/slow.json"
-    run -0 ap-cost --report --cluster "$BATS_TEST_TMPDIR/slow.json" "$BATS_TEST_TMPDIR/p.json"
+    run -0 ap-cost --details --cluster "$BATS_TEST_TMPDIR/slow.json" "$BATS_TEST_TMPDIR/p.json"
     [ "${lines[1]}" = 'of no use: the model is too small for 4 devices: one is as fast' ]
     # all replicated: nothing can be split
-    run -0 ap-cost --report <(ap-model mlp --layers 2 --batch 1 --hidden 1 --features 1 --classes 2 |
+    run -0 ap-cost --details <(ap-model mlp --layers 2 --batch 1 --hidden 1 --features 1 --classes 2 |
         ap-shard --mesh 2 --cluster cpu-4)
     [ "${lines[0]}" = 'replicated 2 · micro-batch 1' ]
     [ "${lines[1]}" = 'of no use: all 2 devices do the same work' ]
@@ -77,5 +101,5 @@ gpt() { # ARGUMENTS of ap-shard...
     ap-import "$(hlo mlp)" | ap-shard --mesh 2x2 --space alpa --cost-model alpa |
         ap-cost -o "$BATS_TEST_TMPDIR/p.json"
     jq -e '.cost.plan | has("words") and (has("mfu") | not)' "$BATS_TEST_TMPDIR/p.json"
-    run ! grep -q MFU <(ap-cost --report "$BATS_TEST_TMPDIR/p.json")
+    run ! grep -q MFU <(ap-cost --details "$BATS_TEST_TMPDIR/p.json")
 }

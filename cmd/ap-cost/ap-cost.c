@@ -136,7 +136,7 @@ static void price_input(struct ap_arena *arena, const struct cost_input *in,
 
 /* Texts for people, one at a time; the document is not written. */
 struct asked {
-    bool report;
+    bool report, details; /* details: all of the report */
     const char *why, *diff, *trace;
     const char *html, *beside;
 };
@@ -148,10 +148,10 @@ static void write_text(struct ap_arena *arena, struct ap_tool *tool,
     struct ap_buf text = {0};
     struct ap_err err = {0};
 
-    if (asked->report) {
+    if (asked->report || asked->details) {
         struct priced named_plans[AP_N_NAMED_PLANS] = {0};
         price_named_plans(arena, in, named_plans);
-        price_report(arena, in, plan, named_plans, AP_N_NAMED_PLANS, &text);
+        price_report(arena, in, plan, named_plans, asked->details, &text);
     } else if (asked->why) {
         if (price_why(arena, in, plan, asked->why, &text, &err))
             ap_die_usage("--why: %s", err.msg);
@@ -267,8 +267,8 @@ static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
         write_page(arena, asked, cluster_path, &text);
         text = (struct ap_buf){0};
     }
-    if (asked->report) {
-        pipe_report(arena, &in, &p, &text);
+    if (asked->report || asked->details) {
+        pipe_report(arena, &in, &p, asked->details, &text);
     } else if (asked->why) {
         if (pipe_why(arena, &in, &p, asked->why, &text, &err))
             ap_die_usage("--why: %s", err.msg);
@@ -306,13 +306,15 @@ int main(int argc, char **argv)
         {"cluster", AP_OPT_CLUSTER, &cluster_path, "FILE",
          "file, or a name of --cluster help (default: the document's, else A100s)", NULL,
          0, 0, 0},
+        {"details", AP_OPT_FLAG, &asked.details, NULL,
+         "print the report with tensors, collectives, memory and all named plans", NULL,
+         0, 0, 0},
         {"diff", AP_OPT_STR, &asked.diff, "OTHER",
          "explain the difference in price to another plan", NULL, 0, 0, 0},
         {"html", AP_OPT_STR, &asked.html, "FILE",
          "also write the plan as a page for a browser", NULL, 0, 0, 0},
         {"report", AP_OPT_FLAG, &asked.report, NULL,
-         "print tables for people, with the named plans, not the document", NULL, 0, 0,
-         0},
+         "print a summary for people, not the document", NULL, 0, 0, 0},
         {"trace", AP_OPT_STR, &asked.trace, "FILE",
          "also write the step's timeline as Perfetto JSON", NULL, 0, 0, 0},
         {"why", AP_OPT_STR, &asked.why, "NODE",
@@ -334,9 +336,10 @@ int main(int argc, char **argv)
     ap_tool_check_file(&tool, "html", asked.html);
     if (asked.beside && !asked.html)
         ap_die_usage("--beside: only with --html");
-    int n_texts = asked.report + (asked.why != NULL) + (asked.diff != NULL);
+    int n_texts =
+        (asked.report || asked.details) + (asked.why != NULL) + (asked.diff != NULL);
     if (n_texts > 1)
-        ap_die_usage("only one of --report, --why and --diff");
+        ap_die_usage("only one of --report or --details, --why and --diff");
     ap_tool_stream(&tool, &arena, &doc,
                    &(struct ap_stream){
                        .graph = know_graph, .ctx = &known, .keeps_graph = n_texts == 0});

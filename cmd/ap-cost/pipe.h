@@ -38,9 +38,10 @@ void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,
 void pipe_to_json(struct ap_arena *arena, const struct pipe_input *in,
                   const struct ap_pipeline_price *p, struct ap_buf *out);
 
-/* Tables for people, one screen of at most 100 columns. */
+/* For people, at most 100 columns: the stages, where the time goes, what would help;
+ * details: also what is recomputed, memory and weights. */
 void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
-                 const struct ap_pipeline_price *p, struct ap_buf *out);
+                 const struct ap_pipeline_price *p, bool details, struct ap_buf *out);
 /* All changes that make the plan quicker. */
 void pipe_changes(struct ap_arena *arena, const struct pipe_input *in,
                   const struct ap_pipeline_price *p, struct advice *out);

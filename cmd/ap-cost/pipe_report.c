@@ -266,7 +266,7 @@ static void put_weights(const struct pipe_input *in, const struct ap_pipeline_pr
 }
 
 void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
-                 const struct ap_pipeline_price *p, struct ap_buf *out)
+                 const struct ap_pipeline_price *p, bool details, struct ap_buf *out)
 {
     struct headline head;
     struct ap_buf rest = {0};
@@ -275,11 +275,14 @@ void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
     headline_put(&head, out);
     headline_free(&head);
     put_plan(in, p, &rest);
-    put_selected(in, p, &rest);
+    if (details)
+        put_selected(in, p, &rest);
     put_time(in, p, &rest);
-    put_memory(in, p, &rest);
+    if (details)
+        put_memory(in, p, &rest);
     pipe_advice(arena, in, p, &rest);
-    put_weights(in, p, &rest);
+    if (details)
+        put_weights(in, p, &rest);
     price_fit_columns(&rest);
     ap_buf_put(out, rest.data, rest.len);
     ap_buf_free(&rest);

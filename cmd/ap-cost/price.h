@@ -62,11 +62,12 @@ void headline_json(const struct headline *h, struct ap_buf *out);
 void price_to_json(struct ap_arena *arena, const struct cost_input *in,
                    const struct priced *p, struct ap_buf *out);
 
-/* Tables for people: model, plan, plan beside the named plans, where time and memory go,
- * what would help. At most 100 columns. */
+/* For people: model, plan, the quickest named plans, where the time goes, what would
+ * help; details: also tensors, all named plans, collectives and memory. At most 100
+ * columns. */
 void price_report(struct ap_arena *arena, const struct cost_input *in,
-                  const struct priced *plan, const struct priced *named_plans, int n,
-                  struct ap_buf *out);
+                  const struct priced *plan, const struct priced *named_plans,
+                  bool details, struct ap_buf *out);
 
 /* The three changes of the machine that save this plan most time, by pricing it again. */
 void price_advice(struct ap_arena *arena, const struct cost_input *in,

@@ -188,9 +188,7 @@ void price_put_weights(const struct ap_plan *plan, const char *title, struct ap_
 static void put_plan(const struct cost_input *in, const struct priced *p,
                      struct ap_buf *out)
 {
-    const struct ap_graph *g = &in->graph;
     const struct ap_mesh *mesh = &in->cost.mesh;
-    struct kinds inputs = {0}, activations = {0};
 
     ap_buf_printf(out, "plan %s on mesh", p->name);
     for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
@@ -198,7 +196,17 @@ static void put_plan(const struct cost_input *in, const struct priced *p,
     ap_buf_printf(out, " of %s (%s)", in->cluster.name, in->cluster.device);
     if (mesh->microbatch)
         ap_buf_printf(out, ", %lld microbatches", (long long)mesh->size[0]);
-    ap_buf_puts(out, "\none placement per axis: R whole, S<d> split along dimension d, P "
+    ap_buf_putc(out, '\n');
+}
+
+static void put_tensors(const struct cost_input *in, const struct priced *p,
+                        struct ap_buf *out)
+{
+    const struct ap_graph *g = &in->graph;
+    const struct ap_mesh *mesh = &in->cost.mesh;
+    struct kinds inputs = {0}, activations = {0};
+
+    ap_buf_puts(out, "one placement per axis: R whole, S<d> split along dimension d, P "
                      "partial sums\n");
     if (mesh->microbatch)
         ap_buf_puts(out, "the first axis is the microbatch axis: S one microbatch's "
@@ -307,34 +315,65 @@ static void put_collectives(const struct cost_input *in, const struct priced *p,
         ap_buf_puts(out, "  none\n");
 }
 
-static void put_rest(struct ap_arena *arena, const struct cost_input *in,
-                     const struct priced *plan, const struct priced *named_plans, int n,
-                     struct ap_buf *out)
+#define MOST_NAMED 3 /* of the quickest named plans, in a summary */
+
+/* The quickest plans by rule that fit. */
+static void put_quickest(const struct cost_input *in, const struct priced *named_plans,
+                         int n, struct ap_buf *out)
 {
-    put_model(in, out);
-    put_plan(in, plan, out);
+    double last = -1;
+
+    for (int k = 0; k < MOST_NAMED; k++) {
+        const struct priced *best = NULL;
+        for (int i = 0; i < n; i++) {
+            const struct priced *p = &named_plans[i];
+            if (!p->why_not && p->peak_bytes <= in->cluster.memory_bytes &&
+                p->price.serial_sec > last &&
+                (!best || p->price.serial_sec < best->price.serial_sec))
+                best = p;
+        }
+        if (!best)
+            break;
+        ap_buf_printf(out, "%s %s ", k ? "," : "plans by rule:", best->name);
+        price_put_sec(out, in, best->price.serial_sec, 0);
+        last = best->price.serial_sec;
+    }
+    ap_buf_puts(out, last < 0 ? "plans by rule: none fits\n" : "\n");
+}
+
+static void put_details(const struct cost_input *in, const struct priced *plan,
+                        const struct priced *named_plans, int n, struct ap_buf *out)
+{
+    put_tensors(in, plan, out);
     ap_buf_printf(out, "\n  %-12s%14s%14s%15s%14s%15s\n", "plan", "step time", "compute",
                   "communication", "sent/device", "memory/device");
     put_row(in, plan, out);
     for (int i = 0; i < n; i++)
         put_row(in, &named_plans[i], out);
     put_collectives(in, plan, out);
-    put_time(plan, out);
-    put_memory(in, plan, out);
-    price_advice(arena, in, plan, out);
 }
 
 void price_report(struct ap_arena *arena, const struct cost_input *in,
-                  const struct priced *plan, const struct priced *named_plans, int n,
-                  struct ap_buf *out)
+                  const struct priced *plan, const struct priced *named_plans,
+                  bool details, struct ap_buf *out)
 {
+    const int n = AP_N_NAMED_PLANS;
     struct headline head;
     struct ap_buf rest = {0};
 
     headline_of_plan(arena, in, plan, &head);
     headline_put(&head, out);
     headline_free(&head);
-    put_rest(arena, in, plan, named_plans, n, &rest);
+    put_model(in, &rest);
+    put_plan(in, plan, &rest);
+    if (details)
+        put_details(in, plan, named_plans, n, &rest);
+    else
+        put_quickest(in, named_plans, n, &rest);
+    put_time(plan, &rest);
+    if (details)
+        put_memory(in, plan, &rest);
+    price_advice(arena, in, plan, &rest);
     price_fit_columns(&rest);
     ap_buf_put(out, rest.data, rest.len);
     ap_buf_free(&rest);
