@@ -88,6 +88,38 @@ pipeline() {
     grep -q 'said search true true true true false true true end' "$dir/dom" || { grep -o 'said .* end' "$dir/dom"; return 1; }
 }
 
+# A browser's picture of a page, and where its parts are in it: [{name, box, colors}, ...].
+picture() { # PAGE PNG PARTS
+    sed 's|^</body>|<script>{ const parts = [], box = e => { const r = e.getBoundingClientRect();\
+        return [r.left + scrollX, r.top + scrollY, r.width, r.height]; };\
+        document.querySelectorAll("section").forEach((section, i) => {\
+            parts.push({name: i + " words", box: box(section.querySelector(".words")), colors: []});\
+            parts.push({name: i + " figures", box: box(section.querySelector("dl")), colors: []});\
+            for (const h of section.querySelectorAll("h2")) parts.push({name: i + " " + h.textContent,\
+                box: box(h.nextElementSibling), colors: h.textContent.startsWith("Timeline") ? ["#6ea8dc", "#e79a55"] :\
+                h.textContent.startsWith("Memory") ? ["#6ea8dc", "#6fb36f", "#e79a55"] : []}); });\
+        document.body.append("parts " + JSON.stringify(parts) + " end"); }</script></body>|' "$1" >"$1.parts.html"
+    local of=(--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1200,2600
+        --user-data-dir="$BATS_TEST_TMPDIR/profile" --force-color-profile=srgb)
+    timeout 100 "$BROWSER" "${of[@]}" --dump-dom "file://$1.parts.html" 2>/dev/null |
+        grep -o 'parts \[.* end' | sed 's/^parts //; s/ end$//' | sed 's/&amp;/\&/g' >"$3"
+    timeout 100 "$BROWSER" "${of[@]}" --screenshot="$2" "file://$1" 2>/dev/null
+}
+
+@test "html: a picture has every part: words, figures, layers, timeline, memory, what would change" {
+    needs_browser
+    local dir=$BATS_TEST_TMPDIR
+    ap-cost --html "$dir/page.html" -o /dev/null "$(pipeline)"
+    picture "$dir/page.html" "$dir/page.png" "$dir/parts.json"
+    jq -e 'map(.name) == ["0 words", "0 figures", "0 Layers", "0 Timeline of a step", "0 Memory over a step",
+        "0 What would change the step"]' "$dir/parts.json"
+    # one below the other, none over another
+    jq -e '[.[] | .box[1], .box[1] + .box[3]] | . == sort' "$dir/parts.json"
+    /usr/bin/python3 tests/png_parts.py "$dir/page.png" <"$dir/parts.json"
+    # the check sees a part that is not there
+    run ! /usr/bin/python3 tests/png_parts.py "$dir/page.png" < <(jq '.[0].colors = ["#123456"]' "$dir/parts.json")
+}
+
 @test "html: two plans side by side, and a picture of them" {
     needs_browser
     local dir=$BATS_TEST_TMPDIR
@@ -95,9 +127,41 @@ pipeline() {
     dump "$dir/two.html" >"$dir/dom"
     [ "$(grep -o '<section aria-label=' "$dir/dom" | wc -l)" -eq 2 ]
     grep -q 'plans by rule on the same mesh' "$dir/dom"
-    timeout 100 "$BROWSER" --headless --no-sandbox --disable-gpu --user-data-dir="$dir/profile" \
-        --window-size=1200,900 --screenshot="$dir/two.png" "file://$dir/two.html" 2>/dev/null
-    [ "$(stat -c %s "$dir/two.png")" -gt 20000 ]
+    picture "$dir/two.html" "$dir/two.png" "$dir/parts.json"
+    jq -e 'length == 12 and .[0].box[0] + .[0].box[2] <= .[6].box[0]' "$dir/parts.json"
+    /usr/bin/python3 tests/png_parts.py "$dir/two.png" <"$dir/parts.json"
+}
+
+@test "html: what is typed filters the lines; the table of changes is that of the document" {
+    needs_browser
+    local dir=$BATS_TEST_TMPDIR
+    ap-cost --html "$dir/page.html" -o /dev/null "$(pipeline)"
+    # a script behind the page's own types into the box, and counts the lines that are left
+    sed 's|^</body>|<script>{ const box = document.getElementById("search"), type = text => { box.value = text;\
+        box.dispatchEvent(new Event("input", {bubbles: true})); return [...document.querySelectorAll(".layer")]\
+        .filter(e => e.offsetParent !== null).length; };\
+        const all = type(""), said = [all > 2, type("wpe"), type("no such tensor"), type("") === all];\
+        const rows = [...document.querySelectorAll("table")].find(t => t.caption.textContent.includes("under one change"))\
+            .tBodies[0].rows;\
+        said.push(rows.length, rows[0].cells[0].textContent.replace(/ /g, "_"));\
+        document.body.append("said " + said.join(" ") + " end"); }</script></body>|' "$dir/page.html" >"$dir/typed.html"
+    dump "$dir/typed.html" >"$dir/dom"
+    data_of "$dir/page.html" >"$dir/data.json"
+    grep -q "said true 1 0 true $(jq -r '.plans[0].changes | length, (sort_by(.[1])[0][0] | gsub(" "; "_"))' "$dir/data.json" |
+        paste -sd ' ') end" "$dir/dom" || { grep -o 'said .* end' "$dir/dom"; return 1; }
+    jq -e '.plans[0] | .step_sec as $step | .changes | length >= 3 and all(.[]; .[1] < $step and .[2] < 0)' "$dir/data.json"
+}
+
+@test "html: GPT-39B in 48 stages is a page of less than 2 MB, which opens" {
+    slow_with_sanitizers
+    local dir=$BATS_TEST_TMPDIR
+    ap-model gpt3-39b --batch 64 --dtype f16 | ap-prune | ap-coarsen --blocks 48 | jq -c '.stages = {microbatches: 64,
+        stages: [range(48) | {blocks: [.], devices: [. * 4 + range(4)], sharding: {algorithm: "megatron", mesh: "4"}}]}' |
+        ap-cost --cluster p3x24 --html "$dir/page.html" -o /dev/null
+    [ "$(stat -c %s "$dir/page.html")" -lt 2000000 ]
+    needs_browser
+    dump "$dir/page.html" >"$dir/dom"
+    [ "$(grep -o 'aria-label="memory over time of stage' "$dir/dom" | wc -l)" -eq 48 ]
 }
 
 @test "html: what is no page is refused" {

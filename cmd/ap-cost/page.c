@@ -295,7 +295,8 @@ static void put_device(struct ap_arena *arena, const struct ap_pipeline_price *p
     ap_buf_puts(out, "]}");
 }
 
-static void put_device_memory(const struct ap_pipeline_price *p, int d,
+static void put_device_memory(const struct pipe_input *in,
+                              const struct ap_pipeline_price *p, int d,
                               struct ap_buf *out)
 {
     const struct ap_sim_device *of = &p->result.devices[d];
@@ -318,6 +319,10 @@ static void put_device_memory(const struct ap_pipeline_price *p, int d,
     put_kind(out, &n, "state", state);
     put_kind(out, &n, "gradients and work", fixed - weight - state);
     ap_buf_puts(out, "],\"rest\":\"microbatches in flight\"");
+    if (in->cluster.n_kinds > 0)
+        ap_put_int(out, "limit_bytes",
+                   ap_cluster_of_device(&in->cluster, in->stages.stage[d].devices[0])
+                       ->memory_bytes);
     put_curve(&c, out);
     ap_buf_putc(out, '}');
 }
@@ -358,7 +363,7 @@ void page_put_stages(struct ap_arena *arena, const struct pipe_input *in,
     }
     ap_buf_printf(out, "],\"cut\":%s,\"memory\":[", longest > most ? "true" : "false");
     for (int d = 0; d < p->result.n_devices; d++)
-        put_device_memory(p, d, out);
+        put_device_memory(in, p, d, out);
     ap_buf_putc(out, ']');
     pipe_changes(arena, in, p, &changes);
     put_changes(&changes, pipe_aim_sec(s, p), out);

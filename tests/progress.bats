@@ -1,0 +1,49 @@
+#!/usr/bin/env bats
+# What searches show on a terminal, which script(1) is, and that they show nothing in a pipe.
+
+load helpers
+
+# on_terminal FILE COMMAND: the command's terminal session
+on_terminal() {
+    command -v script >/dev/null || skip "no script(1)"
+    script -qec "$2" /dev/null >"$1" </dev/null
+}
+
+# The line is rewritten in place, and taken away at last: no session ends in one.
+taken_away() {
+    [ "$(tr '\r' '\n' <"$1" | grep -c $'\e\[K')" -ge 2 ]
+    tr '\r' '\n' <"$1" | grep $'\e\[K' | tail -n 1 | grep -qE $'^(ap-[a-z]*: .*)?\e\\[K'
+    run ! grep -qE "ap-[a-z]+: [^$(printf '\r')]*, [0-9]+ s$(printf '\r')?\$" "$1"
+}
+
+@test "progress: ap-stage says what it does, and the best step so far; in a pipe nothing" {
+    local doc=$BATS_TEST_TMPDIR/blocks.json
+    # prices that are late by more than a second, of a search that is short
+    local slow="ap-stage --jobs 1 --cluster p3x1 --stages 2 --shard-command '$BATS_TEST_TMPDIR/late --serve'"
+    printf '#!/bin/sh\nsleep 2\nexec ap-shard "$@"\n' >"$BATS_TEST_TMPDIR/late"
+    chmod +x "$BATS_TEST_TMPDIR/late"
+    ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --batch 16 --seq 64 | ap-prune |
+        ap-coarsen --blocks 4 -o "$doc"
+    on_terminal "$BATS_TEST_TMPDIR/terminal" "$slow -o $BATS_TEST_TMPDIR/seen.json $doc"
+    grep -qE 'ap-stage: [a-z ]+, [1-9][0-9]* s' "$BATS_TEST_TMPDIR/terminal"
+    taken_away "$BATS_TEST_TMPDIR/terminal"
+    bash -c "$slow -o $BATS_TEST_TMPDIR/piped.json $doc" 2>&1 | tee "$BATS_TEST_TMPDIR/pipe"
+    [ ! -s "$BATS_TEST_TMPDIR/pipe" ]
+    # who looks on does not change what is found
+    cmp <(jq -S 'del(.history)' "$BATS_TEST_TMPDIR/seen.json") <(jq -S 'del(.history)' "$BATS_TEST_TMPDIR/piped.json")
+    on_terminal "$BATS_TEST_TMPDIR/quiet" "$slow --quiet -o /dev/null $doc"
+    [ ! -s "$BATS_TEST_TMPDIR/quiet" ]
+}
+
+@test "progress: ap-plan shows that of the search, and its pipe and report" {
+    local plan="ap-plan gpt3-2.6b --cluster h100x4 --jobs 1"
+    on_terminal "$BATS_TEST_TMPDIR/terminal" "$plan"
+    grep -q '^ap-model gpt3-2.6b' "$BATS_TEST_TMPDIR/terminal"
+    grep -qE 'ap-stage: [a-z ]+(, objective [0-9.e-]+)?(, bound [0-9.e-]+)?, [1-9][0-9]* s' "$BATS_TEST_TMPDIR/terminal"
+    grep -q '^where the time goes' "$BATS_TEST_TMPDIR/terminal"
+    taken_away "$BATS_TEST_TMPDIR/terminal"
+    # the report in a pipe, the pipe that is printed in another: no line of progress in either
+    run -0 --separate-stderr bash -c "$plan"
+    [[ $output$stderr != *$'\r'* && $output$stderr != *$'\e'* ]]
+    [[ $stderr == 'ap-model gpt3-2.6b'* && $output == *'where the time goes'* ]]
+}
