@@ -116,6 +116,7 @@ libraries = $(foreach t,$(LIBRARIES_$(1)),$(call parts,$(t)))
 TOOL_fuzz_hlo = ap-import
 TOOL_fuzz_onnx = ap-import
 TOOL_fuzz_answer = ap-stage
+TOOL_fuzz_config = ap-model
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 # The CUDA backend takes functions of the program that opens it.

@@ -549,7 +549,7 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
                        .mesh = &cost->mesh,
                        .shape = shape,
                        .target = *to,
-                       .queue = {sizeof(struct candidate), before}};
+                       .queue = {.size = sizeof(struct candidate), .before = before}};
     if (cost->alpa_steps && !ap_alpa_converts(s.mesh, from, to))
         return -1;
     look_at(&s, to);
