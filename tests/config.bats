@@ -109,6 +109,7 @@ count() { from "$1" --layers 2 --batch 1 --seq 64 | jq "[.graph.nodes[] | select
 wrong() { refuses 1 "$3" ap-model --config "$(edited "$1" "$2")"; }
 
 @test "config: what is missing, wrong or not built is an error at its place" {
+    wrong llama3-8b '.model_type = "ssm"' "/model_type: no model_type 'ssm' is built, but llama, "
     wrong llama3-8b '.model_type = "lama"' "/model_type: no model_type 'lama' is built; did you mean 'llama'?"
     wrong llama3-8b 'del(.model_type)' '/model_type: missing'
     wrong llama3-8b 'del(.hidden_size)' '/hidden_size: missing; model_type llama needs it'

@@ -555,8 +555,15 @@ static int find_type(struct reader *r)
             return 0;
         ap_nearest_try(&near, r->type->name);
     }
-    return ap_at_err(&at, r->err, "no model_type '%s' is built%s", name,
-                     ap_nearest_meant(&near, "", meant));
+    const char *said = ap_nearest_meant(&near, "", meant);
+    if (*said)
+        return ap_at_err(&at, r->err, "no model_type '%s' is built%s", name, said);
+    struct ap_buf built = {0};
+    for (const struct config_type *t = types; t->name; t++)
+        ap_buf_printf(&built, "%s%s", built.len ? ", " : "", t->name);
+    ap_at_err(&at, r->err, "no model_type '%s' is built, but %s", name, built.data);
+    ap_buf_free(&built);
+    return -1;
 }
 
 static int read_all(struct reader *r)

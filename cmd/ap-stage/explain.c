@@ -263,7 +263,8 @@ void plan_explain(const struct plan_instance *inst, const struct plan_params *pa
                    "%s: nothing fits in %lld bytes of memory: the leanest plan found (",
                    again->row->name, (long long)inst->memory_bytes);
         add_plan(err, &best);
-        add(err, ") needs %lld bytes per device", (long long)bytes);
+        add(err, ") needs %lld bytes per device, %lld more", (long long)bytes,
+            (long long)(bytes - inst->memory_bytes));
     }
     int times = times_hosts(&a, bytes);
     if (times > 0)
