@@ -140,15 +140,18 @@ $(BUILD)/bin/ap_cuda.so: $(CUDA_OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(AP_LDFLAGS) -shared -o $@ $^ $(CUDA_LIBS)
 
-# What kernels begin with, as a string: integer types, conversions of narrow floats, the prelude.
+# What kernels begin with, as strings: integer types, conversions of narrow floats, the prelude;
+# and complex numbers.
 PRELUDE = libcommon/base/float16.h cmd/ap-exec/cuda/prelude.cu
-$(BUILD)/cuda_prelude.c: $(PRELUDE) Makefile
+COMPLEX = cmd/ap-exec/cuda/complex.cu
+$(BUILD)/cuda_prelude.c: $(PRELUDE) $(COMPLEX) Makefile
 	@mkdir -p $(@D)
-	{ echo 'extern const char cuda_prelude[]; const char cuda_prelude[] ='; \
+	quote() { sed '/^#include/d; s/[\\"]/\\&/g; s/.*/"&\\n"/'; }; \
+	{ echo 'extern const char cuda_prelude[], cuda_complex[]; const char cuda_prelude[] ='; \
 	    { for t in 'signed char int8_t' 'short int16_t' 'int int32_t' 'long int64_t' 'unsigned char uint8_t' \
 	        'unsigned short uint16_t' 'unsigned int uint32_t' 'unsigned long uint64_t'; do echo "typedef $$t;"; done; \
-	      sed '/^#include/d' $(PRELUDE); } | sed 's/[\\"]/\\&/g; s/.*/"&\\n"/'; \
-	    echo ';'; } >$@
+	      cat $(PRELUDE); } | quote; \
+	    echo '; const char cuda_complex[] ='; quote <$(COMPLEX); echo ';'; } >$@
 $(BUILD)/cuda_prelude.o: $(BUILD)/cuda_prelude.c
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 

@@ -11,17 +11,17 @@ $(FAKE_OBJ): TOOL_CFLAGS = -fPIC -ffp-contract=off
 
 $(BUILD)/fake/ap_cuda.so: $(CUDA_OBJ) $(FAKE_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(AP_LDFLAGS) -shared -o $@ $^ $(LIBS_ap-exec) -lm
+	$(CC) $(AP_LDFLAGS) -shared -Wl,--wrap=dlopen -o $@ $^ $(LIBS_ap-exec) -lm
 
 $(BUILD)/fake/test_fake: $(BUILD)/tests/fakecuda/test_fake.o $(FAKE_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) -lm
+	$(CC) $(AP_LDFLAGS) -Wl,--wrap=dlopen -o $@ $^ $(LIBS_ap-exec) -lm
 
 $(BUILD)/fake/test_nccl: $(BUILD)/tests/fakecuda/test_nccl.o $(FAKE_OBJ) \
     $(BUILD)/cmd/ap-exec/cuda/comm_nccl.o $(BUILD)/cmd/ap-exec/cuda/device.o \
     $(call parts,ap-exec) $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
+	$(CC) $(AP_LDFLAGS) -Wl,--wrap=dlopen -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
 
 unit: $(FAKE)
 
