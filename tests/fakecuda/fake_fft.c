@@ -137,8 +137,7 @@ static fftw_plan host_plan(const struct run *r, double *in, double *out)
 {
     fftw_complex *zin = (fftw_complex *)(void *)in, *zout = (fftw_complex *)(void *)out;
     const struct plan *p = &r->plan;
-    return p->type == R2C
-               ? fftw_plan_dft_r2c(p->rank, p->len, in, zout, FFTW_ESTIMATE)
+    return p->type == R2C ? fftw_plan_dft_r2c(p->rank, p->len, in, zout, FFTW_ESTIMATE)
            : p->type == C2R
                ? fftw_plan_dft_c2r(p->rank, p->len, zin, out, FFTW_ESTIMATE)
                : fftw_plan_dft(p->rank, p->len, zin, zout, r->direction, FFTW_ESTIMATE);
@@ -176,7 +175,7 @@ static int transform(int plan, int type, void *in, void *out, int direction)
         fake_fail("cufft: transforms in place or at odd addresses are not in the fake");
     const struct run r = {*p, in, out, direction};
     return fake_enqueue(p->stream, "cufft", transform_run, &r, sizeof r) ? EXEC_FAILED
-                                                                        : SUCCESS;
+                                                                         : SUCCESS;
 }
 
 int cufftExecC2C(int plan, void *in, void *out, int direction)

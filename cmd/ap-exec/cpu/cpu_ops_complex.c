@@ -38,12 +38,12 @@ static double complex complex_power(double complex x, double complex y)
     return x == 0 && y == 0 ? 1 : cpow(x, y);
 }
 
-#define UNARY_FN(OP, S, T, expr)      CPU_UNARY(, OP##_c64, T, T, expr)
-#define BINARY_FN(OP, S, T, expr)     CPU_BINARY(, OP##_c64, T, T, expr)
-#define UNARY_PART(OP, S, A, R, expr) CPU_UNARY(, OP##_c64, A, R, expr)
+#define UNARY_FN(OP, S, T, expr)       CPU_UNARY(, OP##_c64, T, T, expr)
+#define BINARY_FN(OP, S, T, expr)      CPU_BINARY(, OP##_c64, T, T, expr)
+#define UNARY_PART(OP, S, A, R, expr)  CPU_UNARY(, OP##_c64, A, R, expr)
 #define BINARY_PART(OP, S, A, R, expr) CPU_BINARY(, OP##_c64, A, R, expr)
-#define ROW(OP, S, T, expr)           [AP_OP_##OP] = OP##_c64,
-#define PART_ROW(OP, S, A, R, expr)   [AP_OP_##OP] = OP##_c64,
+#define ROW(OP, S, T, expr)            [AP_OP_##OP] = OP##_c64,
+#define PART_ROW(OP, S, A, R, expr)    [AP_OP_##OP] = OP##_c64,
 
 COMPLEX_FORMULAS(UNARY_FN, BINARY_FN)
 COMPLEX_PARTS(UNARY_PART, BINARY_PART)
@@ -52,8 +52,8 @@ CPU_BINARY(, ne_c64, struct c64, uint8_t, x.re != y.re || x.im != y.im)
 
 cpu_fn *cpu_complex_find(enum ap_op op, enum ap_direction direction)
 {
-    static cpu_fn *const table[AP_N_OPS] = {
-        COMPLEX_FORMULAS(ROW, ROW) COMPLEX_PARTS(PART_ROW, PART_ROW)};
+    static cpu_fn *const table[AP_N_OPS] = {COMPLEX_FORMULAS(ROW, ROW)
+                                                COMPLEX_PARTS(PART_ROW, PART_ROW)};
     if (op == AP_OP_COMPARE)
         return direction == AP_EQ ? eq_c64 : direction == AP_NE ? ne_c64 : NULL;
     return table[op];

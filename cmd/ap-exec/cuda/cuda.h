@@ -130,6 +130,10 @@ void kernel_launch(const struct kernel *k, int64_t grid_x, int64_t grid_y, void 
 /* A cubin that was compiled from the same text by the same compiler; false: none. buf:
  * the caller's to free. */
 bool cache_read(uint64_t key, struct ap_buf *buf);
+/* Waits until no other process compiles what has this key; -1, which is no error, where
+ * there is no place for a lock. To be unlocked. */
+int cache_lock(uint64_t key);
+void cache_unlock(uint64_t key, int lock);
 /* Failures are no errors: the kernel is compiled again next time. */
 void cache_write(uint64_t key, const void *data, size_t len);
 

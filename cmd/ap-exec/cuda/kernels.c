@@ -163,8 +163,11 @@ static int chunk_build(void *ctx, int i, struct ap_arena *arena, struct ap_err *
         put_kernel(&text, cuda_dev.kernels->kernel[k]);
     const uint64_t key = key_of(text.data, text.len);
     if (!cache_read(key, &c->cubin)) {
-        if (compile(text.data, &c->cubin, err) == 0 && !err->msg[0])
+        const int lock = cache_lock(key);
+        if (!cache_read(key, &c->cubin) && compile(text.data, &c->cubin, err) == 0 &&
+            !err->msg[0])
             cache_write(key, c->cubin.data, c->cubin.len);
+        cache_unlock(key, lock);
     }
     ap_buf_free(&text);
     return err->msg[0] ? -1 : 0;

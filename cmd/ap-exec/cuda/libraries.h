@@ -14,18 +14,17 @@ enum { CUFFT_FORWARD_ = -1, CUFFT_INVERSE_ = 1 };
 enum { CUFFT_C2C_ = 0x29, CUFFT_R2C_ = 0x2a, CUFFT_C2R_ = 0x2c };
 
 /* CALL(function, parameters); all return 0 or a cufftResult, plans are cufftHandle. */
-#define CUFFT_CALLS(CALL)                                                                 \
-    CALL(cufftCreate, (int *plan))                                                        \
-    CALL(cufftDestroy, (int plan))                                                        \
-    CALL(cufftSetStream, (int plan, cudaStream_t stream))                                 \
-    CALL(cufftSetAutoAllocation, (int plan, int allocate))                                \
-    CALL(cufftMakePlanMany,                                                               \
-         (int plan, int rank, int *n, int *in_embed, int in_stride, int in_dist,          \
-          int *out_embed, int out_stride, int out_dist, int type, int batch,              \
-          size_t *work_bytes))                                                            \
-    CALL(cufftSetWorkArea, (int plan, void *work))                                        \
-    CALL(cufftExecC2C, (int plan, void *in, void *out, int direction))                    \
-    CALL(cufftExecR2C, (int plan, void *in, void *out))                                   \
+#define CUFFT_CALLS(CALL)                                                               \
+    CALL(cufftCreate, (int *plan))                                                      \
+    CALL(cufftDestroy, (int plan))                                                      \
+    CALL(cufftSetStream, (int plan, cudaStream_t stream))                               \
+    CALL(cufftSetAutoAllocation, (int plan, int allocate))                              \
+    CALL(cufftMakePlanMany, (int plan, int rank, int *n, int *in_embed, int in_stride,  \
+                             int in_dist, int *out_embed, int out_stride, int out_dist, \
+                             int type, int batch, size_t *work_bytes))                  \
+    CALL(cufftSetWorkArea, (int plan, void *work))                                      \
+    CALL(cufftExecC2C, (int plan, void *in, void *out, int direction))                  \
+    CALL(cufftExecR2C, (int plan, void *in, void *out))                                 \
     CALL(cufftExecC2R, (int plan, void *in, void *out))
 
 #define CUFFT_FIELD(name, parameters) int(*name) parameters;

@@ -25,32 +25,33 @@ static void put_cholesky(struct ap_buf *b, const struct linalg *s, int block)
                   "    double *m = (double *)a.p[2] + q;\n"
                   "    for (int64_t i = tid; i < n * n; i += %d)\n"
                   "        m[i] = from[%s];\n",
-                  n, type, type, type, type, block,
-                  s->lower ? "i" : "i % n * n + i / n");
-    ap_buf_printf(b,
-                  "    for (int64_t k = 0; k < n; k++) {\n"
-                  "        __syncthreads();\n"
-                  "        const double pivot = m[k * n + k], root = sqrt(pivot);\n"
-                  "        const int64_t rest = n - k - 1;\n"
-                  "        bad = bad || !(pivot > 0);\n"
-                  "        __syncthreads();\n"
-                  "        for (int64_t i = k + tid; i < n; i += %d)\n"
-                  "            m[i * n + k] = i == k ? root : m[i * n + k] / root;\n"
-                  "        __syncthreads();\n"
-                  "        for (int64_t e = tid; e < rest * rest; e += %d) {\n"
-                  "            const int64_t i = k + 1 + e / rest, j = k + 1 + e %% rest;\n"
-                  "            if (j <= i)\n"
-                  "                m[i * n + j] -= m[i * n + k] * m[j * n + k];\n"
-                  "        }\n    }\n    __syncthreads();\n",
-                  block, block);
-    ap_buf_printf(b,
-                  "    for (int64_t i = tid; i < n * n; i += %d) {\n"
-                  "        const int64_t row = i / n, col = i %% n;\n"
-                  "        double v = m[%s];\n"
-                  "        v = bad ? bits_as<double>((uint64_t)0x7ff8000000000000ull) : v;\n"
-                  "        to[i] = (%s)(%s ? v : 0);\n    }\n",
-                  block, s->lower ? "i" : "col * n + row", type,
-                  s->lower ? "col <= row" : "col >= row");
+                  n, type, type, type, type, block, s->lower ? "i" : "i % n * n + i / n");
+    ap_buf_printf(
+        b,
+        "    for (int64_t k = 0; k < n; k++) {\n"
+        "        __syncthreads();\n"
+        "        const double pivot = m[k * n + k], root = sqrt(pivot);\n"
+        "        const int64_t rest = n - k - 1;\n"
+        "        bad = bad || !(pivot > 0);\n"
+        "        __syncthreads();\n"
+        "        for (int64_t i = k + tid; i < n; i += %d)\n"
+        "            m[i * n + k] = i == k ? root : m[i * n + k] / root;\n"
+        "        __syncthreads();\n"
+        "        for (int64_t e = tid; e < rest * rest; e += %d) {\n"
+        "            const int64_t i = k + 1 + e / rest, j = k + 1 + e %% rest;\n"
+        "            if (j <= i)\n"
+        "                m[i * n + j] -= m[i * n + k] * m[j * n + k];\n"
+        "        }\n    }\n    __syncthreads();\n",
+        block, block);
+    ap_buf_printf(
+        b,
+        "    for (int64_t i = tid; i < n * n; i += %d) {\n"
+        "        const int64_t row = i / n, col = i %% n;\n"
+        "        double v = m[%s];\n"
+        "        v = bad ? bits_as<double>((uint64_t)0x7ff8000000000000ull) : v;\n"
+        "        to[i] = (%s)(%s ? v : 0);\n    }\n",
+        block, s->lower ? "i" : "col * n + row", type,
+        s->lower ? "col <= row" : "col >= row");
 }
 
 /* op(A) x = b by one thread; X op(A) = B as op(A)^T X^T = B^T. */
@@ -72,10 +73,9 @@ static void put_solve(struct ap_buf *b, const struct linalg *s)
                   "        for (int64_t t = 0; t < s; t++) {\n"
                   "            const int64_t j = %s;\n"
                   "            sum -= (double)m[%s] * v[j * %lld];\n        }\n",
-                  n, m, m, m, s->left ? 1ll : n, type, type,
-                  forward ? "s" : "n - 1 - s", type, s->left ? m : 1ll,
-                  forward ? "t" : "n - 1 - t", transposed ? "j * n + k" : "k * n + j",
-                  (long long)s->batch * m);
+                  n, m, m, m, s->left ? 1ll : n, type, type, forward ? "s" : "n - 1 - s",
+                  type, s->left ? m : 1ll, forward ? "t" : "n - 1 - t",
+                  transposed ? "j * n + k" : "k * n + j", (long long)s->batch * m);
     if (!s->unit)
         ap_buf_puts(b, "        sum /= (double)m[k * n + k];\n");
     ap_buf_printf(b,

@@ -92,10 +92,9 @@ static cublasLtMatmulDesc_t new_desc(const struct matmul *m)
                                         : m->in == AP_F32 && m->tf32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
-    cuda_check_lt(cublasLtMatmulDescCreate(&desc, compute,
-                                           m->in == AP_F64 || m->in == AP_C64
-                                               ? data_type(m->in)
-                                               : CUDA_R_32F),
+    cuda_check_lt(cublasLtMatmulDescCreate(
+                      &desc, compute,
+                      m->in == AP_F64 || m->in == AP_C64 ? data_type(m->in) : CUDA_R_32F),
                   "cublasLtMatmulDescCreate");
     cuda_check_lt(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA,
                                                  &first, sizeof first),

@@ -111,11 +111,9 @@ const char cuda_complex_formulas[] = COMPLEX_FORMULAS(UNARY_TEXT, BINARY_TEXT)
 #define NAME_ROW(OP, S, T, expr) [AP_OP_##OP] = #OP,
 static const char *const float_names[AP_N_OPS] = {
     FLOAT_FORMULAS(NAME_ROW, NAME_ROW, float, f32, f)[AP_OP_IS_FINITE] = "IS_FINITE",
-    [AP_OP_CLAMP] = "CLAMP",
-    [AP_OP_COMPLEX] = "COMPLEX"};
+    [AP_OP_CLAMP] = "CLAMP", [AP_OP_COMPLEX] = "COMPLEX"};
 static const char *const complex_names[AP_N_OPS] = {
-    COMPLEX_FORMULAS(NAME_ROW, NAME_ROW)[AP_OP_ABS] = "ABS",
-    [AP_OP_IMAG] = "IMAG",
+    COMPLEX_FORMULAS(NAME_ROW, NAME_ROW)[AP_OP_ABS] = "ABS", [AP_OP_IMAG] = "IMAG",
     [AP_OP_REAL] = "REAL"};
 static const char *const int_names[AP_N_OPS] = {
     SIGNED_FORMULAS(NAME_ROW, NAME_ROW, s32, int32_t, uint32_t, uint32_t)[AP_OP_CLAMP] =
