@@ -212,6 +212,43 @@ complex_program() {
     AP_FAKE_WITHOUT=cufft refuses 2 "without NVIDIA's libcufft.so" ap-exec --quiet --backend cuda "$program"
 }
 
+# A convolution with its gradients, as JAX writes them and with groups; one with unequal padding.
+conv_program() { # TYPE
+    sed "s/f32/$1/g" >"$BATS_TEST_TMPDIR/conv.hlo" <<'END'
+ENTRY e { x = f32[2,9,11,6] parameter(0)  w = f32[3,3,6,4] parameter(1)  dy = f32[2,5,6,4] parameter(2)
+  y = f32[2,5,6,4] convolution(x, w), window={size=3x3 stride=2x2 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  dw = f32[3,3,6,4] convolution(x, dy), window={size=5x6 pad=1_1x1_1 rhs_dilate=2x2}, dim_labels=f01b_i01o->01bf
+  dx = f32[2,9,11,6] convolution(dy, w), window={size=3x3 pad=1_1x1_1 lhs_dilate=2x2 rhs_reversal=1x1}, dim_labels=b01f_01oi->b01f
+  unequal = f32[2,5,6,4] convolution(x, w), window={size=3x3 stride=2x2 pad=2_0x1_1}, dim_labels=b01f_01io->b01f
+  a = f32[2,6,9,11] transpose(x), dimensions={0,3,1,2}
+  b = f32[4,6,3,3] transpose(w), dimensions={3,2,0,1}
+  f = f32[4,3,3,3] slice(b), slice={[0:4],[0:3],[0:3],[0:3]}
+  g = f32[2,4,9,11] convolution(a, f), window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_oi01->bf01, feature_group_count=2
+  df = f32[4,3,3,3] convolution(a, g), window={size=9x11 pad=1_1x1_1}, dim_labels=fb01_io01->fb01, batch_group_count=2
+  h = f32[2,6,3,3] reshape(f)
+  da = f32[2,6,9,11] convolution(g, h), window={size=3x3 pad=1_1x1_1 rhs_reversal=1x1}, dim_labels=bf01_io01->bf01, feature_group_count=2
+  ROOT t = (f32[2,5,6,4], f32[3,3,6,4], f32[2,9,11,6], f32[2,5,6,4], f32[2,4,9,11], f32[4,3,3,3], f32[2,6,9,11])
+      tuple(y, dw, dx, unequal, g, df, da) }
+END
+    ap-import --quiet --no-history "$BATS_TEST_TMPDIR/conv.hlo" | ap-shard --no-history --mesh 1 |
+        ap-cost --no-history | ap-rewrite -o "$BATS_TEST_TMPDIR/conv.json"
+}
+
+@test "backend: convolutions by cuDNN, and without it, have the CPU's bits" {
+    needs_backend
+    local type without out=$BATS_TEST_TMPDIR exec=(ap-exec --quiet --small-ints)
+    for type in f32 bf16; do
+        conv_program $type
+        "${exec[@]}" --out "$out/cpu" "$out/conv.json"
+        for without in "" cudnn; do
+            AP_FAKE_WITHOUT=$without run "${exec[@]}" --backend cuda --out "$out/cuda$without" "$out/conv.json"
+            [ "$status" -eq 0 ]
+            diff -r "$out/cpu" "$out/cuda$without"
+        done
+        [[ $output == *"libcudnn.so.9 is not found"*"im2col"* ]]
+    done
+}
+
 # planted FAULT: whether a run with it fails, or is off by more than rounding, in some order
 planted() {
     local seed

@@ -20,7 +20,11 @@ static const char *faked(const char *name)
 #ifdef AP_FFTW
         "cufft",
 #endif
-        NULL};
+#if __has_include(<cudnn.h>)
+        "cudnn",
+#endif
+        NULL
+    };
     for (int i = 0; libraries[i]; i++)
         if (!strncmp(name, "lib", 3) && !strncmp(name + 3, libraries[i], 5))
             return libraries[i];

@@ -33,3 +33,27 @@ const struct cufft *cufft_open(void)
     }
     return all ? &functions : NULL;
 }
+
+#if CUDA_HAS_CUDNN
+
+#define CUDNN_FIND(name)                               \
+    *(void **)&functions.name = dlsym(library, #name); \
+    all = all && functions.name;
+
+const struct cudnn *cudnn_open(void)
+{
+    static const char *const names[] = {"libcudnn.so.9", NULL};
+    static struct cudnn functions;
+    static bool opened, all = true;
+    if (!opened) {
+        void *library = open_first(names);
+        opened = true;
+        all = library != NULL;
+        if (library) {
+            CUDNN_CALLS(CUDNN_FIND)
+        }
+    }
+    return all ? &functions : NULL;
+}
+
+#endif

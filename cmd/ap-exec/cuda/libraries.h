@@ -7,6 +7,12 @@
 
 #include <cuda_runtime.h>
 #include <stddef.h>
+#if __has_include(<cudnn.h>)
+#include <cudnn.h>
+#define CUDA_HAS_CUDNN 1
+#else
+#define CUDA_HAS_CUDNN 0 /* convolutions are products */
+#endif
 
 /* ---- cuFFT, whose header not every toolkit folder has; cufft.h says the same ---- */
 
@@ -33,5 +39,38 @@ struct cufft {
 };
 /* NULL: there is none. */
 const struct cufft *cufft_open(void);
+
+/* ---- cuDNN 9 ---- */
+
+#define CUDNN_CALLS(CALL)                               \
+    CALL(cudnnCreate)                                   \
+    CALL(cudnnSetStream)                                \
+    CALL(cudnnGetErrorString)                           \
+    CALL(cudnnCreateTensorDescriptor)                   \
+    CALL(cudnnSetTensorNdDescriptor)                    \
+    CALL(cudnnDestroyTensorDescriptor)                  \
+    CALL(cudnnCreateFilterDescriptor)                   \
+    CALL(cudnnSetFilterNdDescriptor)                    \
+    CALL(cudnnDestroyFilterDescriptor)                  \
+    CALL(cudnnCreateConvolutionDescriptor)              \
+    CALL(cudnnSetConvolutionNdDescriptor)               \
+    CALL(cudnnSetConvolutionGroupCount)                 \
+    CALL(cudnnSetConvolutionMathType)                   \
+    CALL(cudnnDestroyConvolutionDescriptor)             \
+    CALL(cudnnGetConvolutionForwardAlgorithm_v7)        \
+    CALL(cudnnGetConvolutionBackwardDataAlgorithm_v7)   \
+    CALL(cudnnGetConvolutionBackwardFilterAlgorithm_v7) \
+    CALL(cudnnConvolutionForward)                       \
+    CALL(cudnnConvolutionBackwardData)                  \
+    CALL(cudnnConvolutionBackwardFilter)
+
+#if CUDA_HAS_CUDNN
+#define CUDNN_FIELD(name) __typeof__(name) *name;
+struct cudnn {
+    CUDNN_CALLS(CUDNN_FIELD)
+};
+/* NULL: there is none. */
+const struct cudnn *cudnn_open(void);
+#endif
 
 #endif
