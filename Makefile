@@ -24,11 +24,14 @@ endif
 CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
     -fno-trapping-math -fno-strict-aliasing
 
-# The CUDA backend is a library that ap-exec opens; `make cuda` builds it where the toolkit is.
-CUDA ?= /usr/local/cuda
+# The CUDA backend is a library that ap-exec opens; `make cuda` builds it where the toolkit is, or what
+# scripts/deps --cuda installs.
+CUDA ?= $(firstword $(patsubst %/include/nvrtc.h,%,$(wildcard /usr/local/cuda/include/nvrtc.h \
+    $(CURDIR)/build/cuda/include/nvrtc.h)) /usr/local/cuda)
 HAS_CUDA := $(if $(MPI),$(if $(wildcard $(CUDA)/include/nvrtc.h),yes))
 CUDA_LINT = $(if $(HAS_CUDA),-Icmd/ap-exec/cuda -isystem $(CUDA)/include -D_DEFAULT_SOURCE -DFAKE_TOP='""')
-CUDA_LIBS = -L$(CUDA)/lib64 -Wl,-rpath,$(CUDA)/lib64 -lcudart -lcublasLt -lnvrtc -lnccl
+CUDA_LIB = $(firstword $(wildcard $(CUDA)/lib64) $(CUDA)/lib)
+CUDA_LIBS = -L$(CUDA_LIB) -Wl,-rpath,$(abspath $(CUDA_LIB)) -lcudart -lcublasLt -lnvrtc -lnccl
 
 TOOLS := $(patsubst cmd/%/,%,$(dir $(foreach d,$(wildcard cmd/ap-*),$(wildcard $d/$(notdir $d).c))))
 ifeq ($(MPI),)
@@ -141,22 +144,25 @@ $(BUILD)/bin/ap_cuda.so: $(CUDA_OBJ)
 	@mkdir -p $(@D)
 	$(CC) $(AP_LDFLAGS) -shared -o $@ $^ $(CUDA_LIBS)
 
-# What kernels begin with, as a string: integer types, conversions of narrow floats, the prelude.
+# What kernels begin with, as strings: integer types, conversions of narrow floats, the prelude;
+# and complex numbers.
 PRELUDE = libcommon/base/float16.h cmd/ap-exec/cuda/prelude.cu
-$(BUILD)/cuda_prelude.c: $(PRELUDE) Makefile
+COMPLEX = cmd/ap-exec/cuda/complex.cu
+$(BUILD)/cuda_prelude.c: $(PRELUDE) $(COMPLEX) Makefile
 	@mkdir -p $(@D)
-	{ echo 'extern const char cuda_prelude[]; const char cuda_prelude[] ='; \
+	quote() { sed '/^#include/d; s/[\\"]/\\&/g; s/.*/"&\\n"/'; }; \
+	{ echo 'extern const char cuda_prelude[], cuda_complex[]; const char cuda_prelude[] ='; \
 	    { for t in 'signed char int8_t' 'short int16_t' 'int int32_t' 'long int64_t' 'unsigned char uint8_t' \
 	        'unsigned short uint16_t' 'unsigned int uint32_t' 'unsigned long uint64_t'; do echo "typedef $$t;"; done; \
-	      sed '/^#include/d' $(PRELUDE); } | sed 's/[\\"]/\\&/g; s/.*/"&\\n"/'; \
-	    echo ';'; } >$@
+	      cat $(PRELUDE); } | quote; \
+	    echo '; const char cuda_complex[] ='; quote <$(COMPLEX); echo ';'; } >$@
 $(BUILD)/cuda_prelude.o: $(BUILD)/cuda_prelude.c
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 
-cuda: all $(if $(HAS_CUDA),$(BUILD)/bin/ap_cuda.so,without-cuda) ## build ap-exec's CUDA backend; needs the toolkit and NCCL, no GPU
+cuda: $(if $(HAS_CUDA),all $(BUILD)/bin/ap_cuda.so,without-cuda) ## build ap-exec's CUDA backend; needs the toolkit and NCCL, no GPU
 
 without-cuda:
-	@echo 'no CUDA toolkit in $(CUDA): the CUDA backend is not built' >&2; exit 1
+	@echo 'the CUDA backend is not built: $(if $(MPI),no CUDA toolkit in $(CUDA); scripts/deps --cuda installs one,no MPI)' >&2; exit 1
 
 # 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link,
 # 5: its object

@@ -10,6 +10,15 @@ AP_BUILD=${AP_BUILD:-build}
 PATH=$AP_BUILD/bin:$PATH
 MODELS=$AP_TOP/testdata/models
 CLUSTERS=$AP_TOP/clusters
+# AP_TEST_BACKEND=cuda: every ap-exec of a test computes by that backend.
+if [ -n "${AP_TEST_BACKEND-}" ]; then
+    AP_WRAPPERS=$BATS_RUN_TMPDIR/backend
+    mkdir -p "$AP_WRAPPERS"
+    printf '#!/bin/sh\nexec %q --backend %q "$@"\n' "$AP_BUILD/bin/ap-exec" "$AP_TEST_BACKEND" >"$AP_WRAPPERS/ap-exec.$$"
+    chmod +x "$AP_WRAPPERS/ap-exec.$$"
+    mv "$AP_WRAPPERS/ap-exec.$$" "$AP_WRAPPERS/ap-exec"
+    PATH=$AP_WRAPPERS:$PATH
+fi
 export AP_TOP AP_BUILD PATH MODELS CLUSTERS
 cd "$AP_TOP" || exit 1
 

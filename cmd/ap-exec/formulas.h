@@ -45,6 +45,40 @@
     CLAMP(S, T, ((x = lo > x || lo != lo ? lo : x), hi < x || hi != hi ? hi : x))
 #define INT_CLAMP(CLAMP, S, T) CLAMP(S, T, ((x = x > lo ? x : lo), x < hi ? x : hi))
 
+/* ---- complex numbers of two f32, struct c64 ---- */
+
+/*
+ * Products, quotients and functions are computed in double precision and rounded once, so
+ * that no component is lost to cancellation or early overflow. wide(x) is C's double
+ * complex on the CPU and a struct with C's operators in CUDA C++; narrow(z) rounds it.
+ */
+#define COMPLEX_FORMULAS(UNARY, BINARY)                                            \
+    UNARY(COSINE, c64, struct c64, narrow(ccos(wide(x))))                          \
+    UNARY(EXPONENTIAL, c64, struct c64, narrow(cexp(wide(x))))                     \
+    UNARY(EXPONENTIAL_MINUS_ONE, c64, struct c64, narrow(cexp(wide(x)) - 1))       \
+    UNARY(LOG, c64, struct c64, narrow(clog(wide(x))))                             \
+    UNARY(LOG_PLUS_ONE, c64, struct c64, narrow(clog(wide(x) + 1)))                \
+    UNARY(LOGISTIC, c64, struct c64, narrow(complex_ratio(1, 1 + cexp(-wide(x))))) \
+    UNARY(NEGATE, c64, struct c64, complex_of(-x.re, -x.im))                       \
+    UNARY(RSQRT, c64, struct c64, narrow(complex_ratio(1, csqrt(wide(x)))))        \
+    UNARY(SIGN, c64, struct c64, narrow(complex_sign(wide(x))))                    \
+    UNARY(SINE, c64, struct c64, narrow(csin(wide(x))))                            \
+    UNARY(SQRT, c64, struct c64, narrow(csqrt(wide(x))))                           \
+    UNARY(TAN, c64, struct c64, narrow(ctan(wide(x))))                             \
+    UNARY(TANH, c64, struct c64, narrow(ctanh(wide(x))))                           \
+    BINARY(ADD, c64, struct c64, complex_of(x.re + y.re, x.im + y.im))             \
+    BINARY(DIVIDE, c64, struct c64, narrow(complex_ratio(wide(x), wide(y))))       \
+    BINARY(MULTIPLY, c64, struct c64, narrow(wide(x) * wide(y)))                   \
+    BINARY(POWER, c64, struct c64, narrow(complex_power(wide(x), wide(y))))        \
+    BINARY(SUBTRACT, c64, struct c64, complex_of(x.re - y.re, x.im - y.im))
+
+/* From and to real numbers: (operator, S, operands' type, result's type, expression). */
+#define COMPLEX_PARTS(UNARY, BINARY)                         \
+    UNARY(ABS, c64, struct c64, float, (float)cabs(wide(x))) \
+    UNARY(IMAG, c64, struct c64, float, x.im)                \
+    UNARY(REAL, c64, struct c64, float, x.re)                \
+    BINARY(COMPLEX, f32, float, struct c64, complex_of(x, y))
+
 /* ---- integers: XLA's answers where C has none ---- */
 
 /* T: the type; U: an unsigned one at least as wide as int, in which T's arithmetic wraps;

@@ -188,6 +188,7 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
 static int size_of(cudaDataType_t t)
 {
     switch ((int)t) {
+    case CUDA_C_32F:
     case CUDA_R_64F:
         return 8;
     case CUDA_R_32F:
@@ -212,6 +213,9 @@ static bool types_fit(const struct desc *d, const struct layout *a,
     if (a->type == CUDA_R_64F)
         return b->type == a->type && r->type == a->type &&
                d->compute == CUBLAS_COMPUTE_64F && d->scale == CUDA_R_64F;
+    if (a->type == CUDA_C_32F)
+        return b->type == a->type && r->type == a->type &&
+               d->compute == CUBLAS_COMPUTE_32F && d->scale == CUDA_C_32F;
     const bool is_f32 = d->compute == CUBLAS_COMPUTE_32F && d->scale == CUDA_R_32F;
     if (a->type == CUDA_R_32F)
         return b->type == a->type && r->type == a->type && d->scale == CUDA_R_32F &&
@@ -279,9 +283,12 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
 
 /* ---- the product ---- */
 
+/* Of a complex number the real part: of alpha and beta. */
 static double load(const void *p, cudaDataType_t t, int64_t i)
 {
     switch ((int)t) {
+    case CUDA_C_32F:
+        return ((const float *)p)[2 * i];
     case CUDA_R_64F:
         return ((const double *)p)[i];
     case CUDA_R_32F:
@@ -349,11 +356,33 @@ static void multiply(const struct product *p, int i, double *a, double *b, doubl
     free(r);
 }
 
+/* Complex numbers, by the function that the CPU backend calls. */
+static void multiply_complex(const struct product *p, int k)
+{
+    static const CBLAS_TRANSPOSE how[] = {CblasNoTrans, CblasTrans, CblasConjTrans};
+    static const float one[2] = {1}, zero[2] = {0};
+    const int64_t size = size_of(CUDA_C_32F);
+    if (p->alpha != 1 || p->beta != 0)
+        fake_fail("cublasLt: scalars of complex products are not in the fake");
+    for (int i = 0; i < p->d.batch; i++)
+        cblas_cgemm(CblasColMajor, how[p->desc.trans[0]], how[p->desc.trans[1]],
+                    (int)p->d.rows, (int)p->d.cols, k, one,
+                    (const char *)p->pa + i * p->a.stride * size, (int)p->a.ld,
+                    (const char *)p->pb + i * p->b.stride * size, (int)p->b.ld, zero,
+                    (char *)p->pd + i * p->d.stride * size, (int)p->d.ld);
+}
+
 static void product_run(void *args)
 {
     const struct product *p = args;
     const bool ta = p->desc.trans[0] != CUBLAS_OP_N;
     const size_t m = p->d.rows, n = p->d.cols, k = ta ? p->a.rows : p->a.cols;
+    if (p->a.type == CUDA_C_32F) {
+        if (p->workspace_bytes)
+            memset(p->workspace, 0xFF, p->workspace_bytes);
+        multiply_complex(p, (int)k);
+        return;
+    }
     const bool wide = p->a.type != CUDA_R_32F;
     double *a = fake_alloc(sizeof *a * (wide ? m * k : 1));
     double *b = fake_alloc(sizeof *b * (wide ? k * n : 1));

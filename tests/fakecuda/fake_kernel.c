@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 #define MAGIC "fakecubin"
+/* Bytes that the path of a temporary file may have. */
+#define PATH_BYTES 1000
 
 struct cubin {
     char magic[16];
@@ -91,6 +93,16 @@ static char *whole_file(const char *path, size_t *bytes, size_t front)
     return text;
 }
 
+/* The template of a name below $TMPDIR, or /tmp, for mkdtemp and mkstemp. */
+static void temporary(char path[PATH_BYTES])
+{
+    const char *dir = getenv("TMPDIR");
+    const int n =
+        snprintf(path, PATH_BYTES, "%s/fakecuda.XXXXXX", dir && *dir ? dir : "/tmp");
+    if (n >= PATH_BYTES)
+        fake_fail("TMPDIR is too long: %s", dir);
+}
+
 /* The compiler's exit status; its messages go to a file. */
 static int compile(const char *source, const char *library, const char *log)
 {
@@ -139,11 +151,13 @@ static int compile(const char *source, const char *library, const char *log)
 /* Called by several threads at once, as NVRTC may be. */
 nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int n, const char *const *options)
 {
-    char dir[] = "/tmp/fakecuda.XXXXXX", source[64], library[64], log[64];
+    char dir[PATH_BYTES], source[PATH_BYTES + 16], library[PATH_BYTES + 16],
+        log[PATH_BYTES + 16];
     size_t bytes;
     for (int i = 0; i < n; i++)
         if (!is_option(options[i]))
             return NVRTC_ERROR_INVALID_OPTION;
+    temporary(dir);
     if (!mkdtemp(dir))
         fake_fail("%s: %s", dir, strerror(errno));
     snprintf(source, sizeof source, "%s/source.cu", dir);
@@ -223,12 +237,12 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *code,
 {
     (void)options, (void)values, (void)library_options, (void)library_values;
     const struct cubin *cubin = code;
-    char path[64];
+    char path[PATH_BYTES];
     if (n || n_library)
         return fake_error(cudaErrorNotSupported);
     if (strncmp(cubin->magic, MAGIC, sizeof cubin->magic))
         return fake_error(cudaErrorInvalidKernelImage);
-    strcpy(path, "/tmp/fakecuda.XXXXXX");
+    temporary(path);
     const int fd = mkstemp(path);
     if (fd < 0)
         fake_fail("%s: %s", path, strerror(errno));

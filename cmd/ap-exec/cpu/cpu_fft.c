@@ -5,23 +5,40 @@
  * on the rank. A rank has whole transforms. n log n operations per transform of n
  * elements.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
+
+#include <limits.h>
+
+int cpu_fft_state(struct exec *x, struct call *call, struct fft *s, struct ap_err *err)
+{
+    const struct ap_node *v = call_node(x, call);
+    const struct ap_shape *in = &call_in(x, v, 0)->shape;
+    const int n = v->attrs->fft_length.n;
+    int64_t n_full = 1;
+    *s = (struct fft){.type = v->attrs->fft_type, .rank = n, .batch = 1};
+    s->n_in = s->type == AP_FFT_RFFT ? 1 : 2;
+    s->n_out = s->type == AP_FFT_IRFFT ? 1 : 2;
+    for (int d = 0; d < in->rank - n; d++)
+        s->batch *= in->dims[d];
+    for (int i = 0; i < n; i++) {
+        if (v->attrs->fft_length.v[i] > INT_MAX)
+            return exec_unsupported(x, v, err, "of this length");
+        s->len[i] = (int)v->attrs->fft_length.v[i];
+        n_full *= s->len[i];
+        s->n_in *= in->dims[in->rank - n + i];
+        s->n_out *= v->shape.dims[in->rank - n + i];
+    }
+    s->scale = s->type == AP_FFT_FFT || s->type == AP_FFT_RFFT ? 1 : 1 / (double)n_full;
+    s->src = x->value[v->in[0]];
+    s->dst = x->value[call->nodes[0]];
+    s->batch = n_full ? s->batch : 0;
+    return 0;
+}
 
 #ifdef AP_FFTW
 
 #include <fftw3.h>
-#include <limits.h>
 #include <stdlib.h>
-
-struct fft {
-    enum ap_fft type;
-    fftw_plan plan;
-    int64_t batch, n_in, n_out; /* n: floats of one transform, two per complex number */
-    int64_t out_at;             /* scratch: the result in double */
-    double scale;
-    const float *src;
-    float *dst;
-};
 
 static void execute(const struct fft *s, double *in, double *out)
 {
@@ -78,39 +95,17 @@ static fftw_plan plan_of(enum ap_fft type, int n, const int *len, int64_t in_byt
 
 int cpu_fft_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
-    const struct ap_node *v = call_node(x, call);
-    const struct ap_shape *in = &call_in(x, v, 0)->shape;
-    const int n = v->attrs->fft_length.n;
     struct fft *s = AP_NEW(x->arena, struct fft);
-    int64_t n_full = 1;
-    int len[3];
-    s->type = v->attrs->fft_type;
-    s->batch = 1;
-    s->n_in = s->type == AP_FFT_RFFT ? 1 : 2;
-    s->n_out = s->type == AP_FFT_IRFFT ? 1 : 2;
-    for (int d = 0; d < in->rank - n; d++)
-        s->batch *= in->dims[d];
-    for (int i = 0; i < n; i++) {
-        if (v->attrs->fft_length.v[i] > INT_MAX)
-            return exec_unsupported(x, v, err, "of this length");
-        len[i] = (int)v->attrs->fft_length.v[i];
-        n_full *= len[i];
-        s->n_in *= in->dims[in->rank - n + i];
-        s->n_out *= v->shape.dims[in->rank - n + i];
-    }
-    s->scale = s->type == AP_FFT_FFT || s->type == AP_FFT_RFFT ? 1 : 1 / (double)n_full;
-    s->src = x->value[v->in[0]];
-    s->dst = x->value[call->nodes[0]];
+    if (cpu_fft_state(x, call, s, err))
+        return -1;
     call->run = fft_run;
     call->state = s;
-    if (s->batch == 0 || n_full == 0) {
-        s->batch = 0;
+    if (s->batch == 0)
         return 0;
-    }
     s->out_at = exec_room(s->n_in * 8);
-    s->plan = plan_of(s->type, n, len, s->out_at, exec_room(s->n_out * 8));
+    s->plan = plan_of(s->type, s->rank, s->len, s->out_at, exec_room(s->n_out * 8));
     if (!s->plan)
-        return exec_unsupported(x, v, err, "of this size");
+        return exec_unsupported(x, call_node(x, call), err, "of this size");
     exec_need_scratch(x, s->out_at + s->n_out * 8);
     call->close = fft_close;
     return 0;

@@ -5,21 +5,12 @@
  * of a solution must not depend on how many. n^3 / 3 operations per factorization, n^2
  * per right-hand side.
  */
-#include "cpu/cpu.h"
+#include "cpu/cpu_state.h"
 
 #include <cblas.h>
 #include <f77blas.h>
 #include <limits.h>
 #include <math.h>
-
-struct linalg {
-    enum ap_dtype dtype;
-    const char *a, *b;
-    char *out;
-    int64_t batch, n, m; /* m: right-hand sides */
-    int64_t vector_at;   /* scratch: one right-hand side */
-    bool lower, left, unit, transpose;
-};
 
 /* n elements, `step` apart in memory, to doubles and back. */
 static void load(const struct linalg *s, double *to, const char *p, int64_t at, int64_t n,

@@ -70,6 +70,31 @@ struct conv {
     int64_t lhs_half, rhs_half, lhs_at, rhs_at, cols_at, out_at, half_at; /* scratch */
 };
 
+/* ---- cholesky, triangular-solve (cpu_linalg.c), fft (cpu_fft.c) ---- */
+
+/* Matrices n by n, and n by m (or m by n) right-hand sides and solutions; dense. */
+struct linalg {
+    enum ap_dtype dtype; /* f32 or f64 */
+    const char *a, *b;
+    char *out;
+    int64_t batch, n, m; /* m: right-hand sides */
+    int64_t vector_at;   /* scratch: one right-hand side */
+    bool lower, left, unit, transpose;
+};
+
+struct fft {
+    enum ap_fft type;
+    int rank, len[3];           /* of one transform */
+    int64_t batch, n_in, n_out; /* n: floats of one transform, two per complex number */
+    double scale;               /* of the result */
+    const float *src;
+    float *dst;
+    int64_t out_at; /* scratch: the result in double */
+    void *plan;     /* FFTW's */
+};
+/* All of it but what FFTW needs; -1 with err set. batch is 0 where nothing is to do. */
+int cpu_fft_state(struct exec *x, struct call *call, struct fft *s, struct ap_err *err);
+
 /* ---- reduce (cpu_reduce.c) ---- */
 
 typedef void run_lanes_fn(void *acc, const void *x, int64_t n);

@@ -2,14 +2,18 @@
  * The cache of compiled kernels: one file per compilation in $XDG_CACHE_HOME/autopar/cuda
  * (~/.cache/autopar/cuda), named by the hash of what was compiled. A file is written
  * under another name and then renamed, so that readers find all of it or none. A hash of
- * the contents stands behind them: a damaged file counts as absent.
+ * the contents stands behind them: a damaged file counts as absent. Ranks of a host need
+ * the same kernels at the same time: who compiles holds a lock, and the others find the
+ * file.
  */
 #include "cuda.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,6 +41,28 @@ static bool folder(char path[PATH_BYTES])
             return ok;
         *p = '/';
     }
+}
+
+int cache_lock(uint64_t key)
+{
+    char dir[PATH_BYTES], path[PATH_BYTES + 40];
+    if (!folder(dir))
+        return -1;
+    snprintf(path, sizeof path, "%s/%016llx.lock", dir, (unsigned long long)key);
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    while (fd >= 0 && flock(fd, LOCK_EX) && errno == EINTR)
+        ;
+    return fd;
+}
+
+void cache_unlock(uint64_t key, int lock)
+{
+    char dir[PATH_BYTES], path[PATH_BYTES + 40];
+    if (lock < 0 || !folder(dir))
+        return;
+    snprintf(path, sizeof path, "%s/%016llx.lock", dir, (unsigned long long)key);
+    remove(path);
+    close(lock);
 }
 
 bool cache_read(uint64_t key, struct ap_buf *buf)

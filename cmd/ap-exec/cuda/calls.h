@@ -1,5 +1,6 @@
 /*
- * Every function of CUDA's libraries that the backend calls, and nothing else: what
+ * Every function of CUDA's libraries that the backend calls, and nothing else, but for
+ * those of libraries that are opened when they are needed (libraries.h): what
  * tests/fakecuda implements on the host. A new function goes here first; the test of the
  * plug-in compares this list with the undefined symbols of ap_cuda.so.
  */

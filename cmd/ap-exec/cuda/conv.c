@@ -1,9 +1,11 @@
 /*
- * convolution: the rows of all window elements are unrolled in memory, a block of rows at
- * a time, and multiplied with the filter (im2col), as on the CPU, whose function plans
- * it. Any strides, padding, dilation, reversal, groups and order of dimensions. Cost: the
- * unrolled operand is window times as large as the operand, written and read once.
+ * convolution, by cuDNN where that can (conv_cudnn.c), else: the rows of all window
+ * elements are unrolled in memory, a block of rows at a time, and multiplied with the
+ * filter (im2col), as on the CPU, whose function plans it. Any strides, padding,
+ * dilation, reversal, groups and order of dimensions. Cost: the unrolled operand is
+ * window times as large as the operand, written and read once.
  */
+#include "conv.h"
 #include "matmul.h"
 
 #include <stdio.h>
@@ -127,26 +129,31 @@ static int add_blocks(struct exec *x, struct cuda_call *c, const struct conv *v,
     return 0;
 }
 
+/* Whether operands of f32 may be rounded to tf32. */
+static bool may_round(const struct ap_node *node)
+{
+    return cuda_dev.opts.tf32 &&
+           node->attrs->operand_precision[0] == AP_PRECISION_DEFAULT &&
+           node->attrs->operand_precision[1] == AP_PRECISION_DEFAULT;
+}
+
 /* The product of a block of rows; where its matrices lie follows. */
 static struct matmul block_product(const struct conv *v, const struct ap_node *node,
                                    enum ap_dtype in, enum ap_dtype out)
 {
     const int64_t block = BLOCK_ELEMS / v->cols;
-    return (struct matmul){
-        .in = in,
-        .out = out,
-        .tf32 = cuda_dev.opts.tf32 &&
-                node->attrs->operand_precision[0] == AP_PRECISION_DEFAULT &&
-                node->attrs->operand_precision[1] == AP_PRECISION_DEFAULT,
-        .m = is_product(v) || block > v->rows ? v->rows
-             : block < 1                      ? 1
-                                              : block,
-        .n = v->co,
-        .k = v->cols,
-        .lda = v->cols,
-        .ldb = v->co,
-        .ldc = v->co * v->n_groups,
-        .batch = 1};
+    return (struct matmul){.in = in,
+                           .out = out,
+                           .tf32 = may_round(node),
+                           .m = is_product(v) || block > v->rows ? v->rows
+                                : block < 1                      ? 1
+                                                                 : block,
+                           .n = v->co,
+                           .k = v->cols,
+                           .lda = v->cols,
+                           .ldb = v->co,
+                           .ldc = v->co * v->n_groups,
+                           .batch = 1};
 }
 
 int cuda_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
@@ -165,6 +172,8 @@ int cuda_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
         cuda_add_zero(x, c, at_memory(v->out), ap_shape_bytes(&node->shape));
         return 0;
     }
+    if (cuda_add_cudnn(x, c, v, node, may_round(node)))
+        return 0;
     struct matmul m = block_product(v, node, in, out);
     const struct cuda_at lhs =
         add_operand(x, c, &v->lhs_box, v->lhs_elems, in, v->lhs, from, &scratch);

@@ -130,6 +130,10 @@ void kernel_launch(const struct kernel *k, int64_t grid_x, int64_t grid_y, void 
 /* A cubin that was compiled from the same text by the same compiler; false: none. buf:
  * the caller's to free. */
 bool cache_read(uint64_t key, struct ap_buf *buf);
+/* Waits until no other process compiles what has this key; -1, which is no error, where
+ * there is no place for a lock. To be unlocked. */
+int cache_lock(uint64_t key);
+void cache_unlock(uint64_t key, int lock);
 /* Failures are no errors: the kernel is compiled again next time. */
 void cache_write(uint64_t key, const void *data, size_t len);
 
@@ -139,10 +143,12 @@ const char *text_storage(enum ap_dtype dtype);  /* "bf16", "float", "int32_t" */
 const char *text_register(enum ap_dtype dtype); /* "float" for bf16 */
 /* The type that moves elements of 1, 2, 4, 8 or 16 bytes. */
 const char *text_word(int size);
-/* Whether kernels can compute with it: all but complex numbers and tuples. */
+/* Whether kernels can compute with it: all but c128 and tuples. */
 bool text_computes(enum ap_dtype dtype);
-/* The functions of all operators, behind the prelude. */
+/* The functions of all operators, behind the prelude; and what kernels that have complex
+ * numbers need in addition. */
 extern const char cuda_prelude[], cuda_formulas[];
+extern const char cuda_complex[], cuda_complex_formulas[];
 
 /* An operand of an expression: the name of a register. */
 struct text_operand {
@@ -203,6 +209,7 @@ void *cuda_state(struct exec *x, struct call *call, cpu_prepare_fn *fn,
 cpu_prepare_fn cuda_fused_prepare;
 cpu_prepare_fn cuda_move_prepare, cuda_constant_prepare;
 cpu_prepare_fn cuda_dot_prepare, cuda_conv_prepare;
+cpu_prepare_fn cuda_fft_prepare, cuda_linalg_prepare;
 cpu_prepare_fn cuda_reduce_prepare, cuda_window_prepare, cuda_select_scatter_prepare;
 cpu_prepare_fn cuda_sort_prepare, cuda_topk_prepare;
 cpu_prepare_fn cuda_gather_prepare, cuda_scatter_prepare, cuda_dynamic_prepare;

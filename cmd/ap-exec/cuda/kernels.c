@@ -150,14 +150,24 @@ static int chunk_build(void *ctx, int i, struct ap_arena *arena, struct ap_err *
     (void)arena;
     struct chunk *c = &((struct chunk *)ctx)[i];
     struct ap_buf text = {0};
+    bool is_complex = false;
+    for (int k = c->lo; k < c->hi; k++)
+        is_complex |= strstr(cuda_dev.kernels->kernel[k]->body, "c64") != NULL;
     ap_buf_puts(&text, cuda_prelude);
     ap_buf_puts(&text, cuda_formulas);
+    if (is_complex) {
+        ap_buf_puts(&text, cuda_complex);
+        ap_buf_puts(&text, cuda_complex_formulas);
+    }
     for (int k = c->lo; k < c->hi; k++)
         put_kernel(&text, cuda_dev.kernels->kernel[k]);
     const uint64_t key = key_of(text.data, text.len);
     if (!cache_read(key, &c->cubin)) {
-        if (compile(text.data, &c->cubin, err) == 0 && !err->msg[0])
+        const int lock = cache_lock(key);
+        if (!cache_read(key, &c->cubin) && compile(text.data, &c->cubin, err) == 0 &&
+            !err->msg[0])
             cache_write(key, c->cubin.data, c->cubin.len);
+        cache_unlock(key, lock);
     }
     ap_buf_free(&text);
     return err->msg[0] ? -1 : 0;

@@ -19,9 +19,16 @@ struct product {
     size_t workspace;
 };
 
+/* Whether cublasLt multiplies it; integers it does not. */
+static bool is_cublas(enum ap_dtype dtype)
+{
+    return ap_dtype_is_float(dtype) || dtype == AP_C64;
+}
+
 static cudaDataType_t data_type(enum ap_dtype dtype)
 {
     return dtype == AP_F64    ? CUDA_R_64F
+           : dtype == AP_C64  ? CUDA_C_32F
            : dtype == AP_BF16 ? CUDA_R_16BF
            : dtype == AP_F16  ? CUDA_R_16F
                               : CUDA_R_32F;
@@ -29,15 +36,15 @@ static cudaDataType_t data_type(enum ap_dtype dtype)
 
 static void product_run(struct exec *x, void *state)
 {
-    static const float one = 1, zero = 0;
+    static const float one[2] = {1}, zero[2] = {0}; /* of f32 or of c64 */
     static const double one64 = 1, zero64 = 0;
     const struct product *p = state;
     const bool wide = p->m.in == AP_F64;
     void *c = cuda_place(x, p->m.c);
     cuda_check_lt(cublasLtMatmul(cuda_dev.lt, p->desc,
-                                 wide ? (const void *)&one64 : (const void *)&one,
+                                 wide ? (const void *)&one64 : (const void *)one,
                                  cuda_place(x, p->m.b), p->b, cuda_place(x, p->m.a), p->a,
-                                 wide ? (const void *)&zero64 : (const void *)&zero, c,
+                                 wide ? (const void *)&zero64 : (const void *)zero, c,
                                  p->c, c, p->c, &p->algo, cuda_place(x, p->m.workspace),
                                  p->workspace, cuda_dev.stream),
                   "cublasLtMatmul");
@@ -85,8 +92,9 @@ static cublasLtMatmulDesc_t new_desc(const struct matmul *m)
                                         : m->in == AP_F32 && m->tf32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
-    cuda_check_lt(cublasLtMatmulDescCreate(&desc, compute,
-                                           m->in == AP_F64 ? CUDA_R_64F : CUDA_R_32F),
+    cuda_check_lt(cublasLtMatmulDescCreate(
+                      &desc, compute,
+                      m->in == AP_F64 || m->in == AP_C64 ? data_type(m->in) : CUDA_R_32F),
                   "cublasLtMatmulDescCreate");
     cuda_check_lt(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA,
                                                  &first, sizeof first),
@@ -177,7 +185,7 @@ static void add_int(struct exec *x, struct cuda_call *c, const struct matmul *m)
 
 int64_t matmul_workspace(const struct matmul *m)
 {
-    return ap_dtype_is_float(m->in) ? WORKSPACE_BYTES : 0;
+    return is_cublas(m->in) ? WORKSPACE_BYTES : 0;
 }
 
 int cuda_add_matmul(struct exec *x, struct cuda_call *c, const struct matmul *m,
@@ -185,7 +193,7 @@ int cuda_add_matmul(struct exec *x, struct cuda_call *c, const struct matmul *m,
 {
     if (m->m == 0 || m->n == 0 || m->batch == 0)
         return 0;
-    if (!ap_dtype_is_float(m->in)) {
+    if (!is_cublas(m->in)) {
         add_int(x, c, m);
         return 0;
     }

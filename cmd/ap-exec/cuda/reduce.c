@@ -132,7 +132,7 @@ static void put_start(struct ap_buf *b, const struct reduction *r,
         if (r->neutral)
             text_constant(b, r->to[0], r->neutral);
         else
-            ap_buf_puts(b, "0");
+            ap_buf_puts(b, "{}");
         ap_buf_puts(b, ";\n");
     }
 }

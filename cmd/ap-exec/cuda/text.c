@@ -31,6 +31,7 @@ static const struct type types[AP_N_DTYPES] = {
     [AP_F64] = {"f64", "double", "double"},
     [AP_F8E4M3FN] = {"f8e4m3fn", "f8e4m3fn", "float"},
     [AP_F8E5M2] = {"f8e5m2", "f8e5m2", "float"},
+    [AP_C64] = {"c64", "c64", "c64"},
 };
 
 bool text_computes(enum ap_dtype dtype)
@@ -87,6 +88,10 @@ static const char *kind_name(enum ap_dtype dtype)
 #define POWER_TEXT(S, T, U, W)                                                     \
     "static inline " #T " power_" #S "(" #T " x, " #T " y)\n{ return power_of<" #T \
     ", " #U ", " #W ">(x, y); }\n"
+#define UNARY_PART_TEXT(OP, S, A, R, expr) \
+    "static inline " #R " " #OP "_" #S "(" #A " x)\n{ return " #expr "; }\n"
+#define BINARY_PART_TEXT(OP, S, A, R, expr) \
+    "static inline " #R " " #OP "_" #S "(" #A " x, " #A " y)\n{ return " #expr "; }\n"
 #define FLOATS_TEXT(S, T, f)                         \
     FLOAT_FORMULAS(UNARY_TEXT, BINARY_TEXT, T, S, f) \
     FLOAT_FINITE(FINITE_TEXT, S, T, f) FLOAT_CLAMP(CLAMP_TEXT, S, T)
@@ -100,11 +105,16 @@ static const char *kind_name(enum ap_dtype dtype)
 const char cuda_formulas[] = FLOATS_TEXT(f32, float, f) FLOATS_TEXT(f64, double, )
     SIGNED_TYPES(SIGNED_TEXT) UNSIGNED_TYPES(
         UNSIGNED_TEXT) "static inline uint8_t NOT_pred(uint8_t x)\n{ return !x; }\n";
+const char cuda_complex_formulas[] = COMPLEX_FORMULAS(UNARY_TEXT, BINARY_TEXT)
+    COMPLEX_PARTS(UNARY_PART_TEXT, BINARY_PART_TEXT);
 
 #define NAME_ROW(OP, S, T, expr) [AP_OP_##OP] = #OP,
 static const char *const float_names[AP_N_OPS] = {
     FLOAT_FORMULAS(NAME_ROW, NAME_ROW, float, f32, f)[AP_OP_IS_FINITE] = "IS_FINITE",
-    [AP_OP_CLAMP] = "CLAMP"};
+    [AP_OP_CLAMP] = "CLAMP", [AP_OP_COMPLEX] = "COMPLEX"};
+static const char *const complex_names[AP_N_OPS] = {
+    COMPLEX_FORMULAS(NAME_ROW, NAME_ROW)[AP_OP_ABS] = "ABS", [AP_OP_IMAG] = "IMAG",
+    [AP_OP_REAL] = "REAL"};
 static const char *const int_names[AP_N_OPS] = {
     SIGNED_FORMULAS(NAME_ROW, NAME_ROW, s32, int32_t, uint32_t, uint32_t)[AP_OP_CLAMP] =
         "CLAMP"};
@@ -118,9 +128,10 @@ static const char *const pred_names[AP_N_OPS] = {
 static bool function_name(enum ap_op op, enum ap_dtype dtype, char name[48])
 {
     const bool is_float = ap_dtype_is_float(dtype);
-    const char *base = dtype == AP_PRED ? pred_names[op]
-                       : is_float       ? float_names[op]
-                                        : int_names[op];
+    const char *base = dtype == AP_PRED  ? pred_names[op]
+                       : dtype == AP_C64 ? complex_names[op]
+                       : is_float        ? float_names[op]
+                                         : int_names[op];
     if (!base || !text_computes(dtype))
         return false;
     if (dtype == AP_PRED)
@@ -191,11 +202,14 @@ int text_node(struct exec *x, struct ap_buf *out, const struct ap_node *v,
               const struct text_operand *in, struct ap_err *err)
 {
     const enum ap_dtype to = v->shape.dtype;
+    const bool of_complex = in[0].dtype == AP_C64;
     for (int i = 0; i < v->n_in; i++)
         if (!text_computes(in[i].dtype))
             return exec_unsupported(x, v, err, ap_dtype_name(in[i].dtype));
-    if (!text_computes(to))
-        return exec_unsupported(x, v, err, ap_dtype_name(to));
+    if (!text_computes(to) ||
+        (of_complex && ((v->op == AP_OP_CONVERT && to != AP_C64) ||
+                        (v->op == AP_OP_COMPARE && v->attrs->direction > AP_NE))))
+        return exec_unsupported(x, v, err, ap_dtype_name(of_complex ? AP_C64 : to));
     switch ((int)v->op) {
     case AP_OP_COPY:
     case AP_OP_OPT_BARRIER:
@@ -229,6 +243,8 @@ void text_constant(struct ap_buf *out, enum ap_dtype dtype, const void *value)
                       (unsigned long long)bits);
     else if (dtype == AP_F32)
         ap_buf_printf(out, "ap_float_from_bits(0x%llxu)", (unsigned long long)bits);
+    else if (dtype == AP_C64)
+        ap_buf_printf(out, "bits_as<c64>((uint64_t)0x%llxull)", (unsigned long long)bits);
     else if (dtype == AP_F64)
         ap_buf_printf(out, "bits_as<double>((uint64_t)0x%llxull)",
                       (unsigned long long)bits);
