@@ -127,15 +127,20 @@ class Graph:
                 found.add(i)
         return found
 
-    def living(self, i, now, found):
-        """Adds to `found` what is left of value i before node `now`: itself if it is still read,
-        else what was made of it, so that XLA may fuse the steps in between."""
-        repeated = any(not self.held_bytes(k) for k in self.readers[i])
-        if self.last[i] >= now or repeated or not self.readers[i]:
-            found.add(i)
-        else:
-            for k in self.readers[i]:
-                self.living(k, now, found)
+    def living(self, ids, now):
+        """What is left of values before node `now`, ascending: those that are still read, and
+        of the others what was made of them, so that XLA may fuse the steps in between."""
+        found, seen, pending = set(), set(ids), list(ids)
+        while pending:
+            i = pending.pop()
+            readers = self.readers[i]
+            repeated = any(not self.held_bytes(k) for k in readers)
+            if self.last[i] >= now or repeated or not readers:
+                found.add(i)
+            else:
+                pending += [k for k in readers if k not in seen]
+                seen.update(readers)
+        return sorted(found)
 
     def held_bytes(self, i):
         """Bytes of a value that XLA keeps in a buffer for the nodes that read it: not of
@@ -206,12 +211,11 @@ class Run:
     def follow(self, i, operands, values):
         """Operands of node i, a contraction or a collective, which wait for the contraction
         before and for what has released memory by then."""
-        done = set()
+        done = []
         for ids in self.released[: max(len(self.released) - self.graph.n_ahead, 0)]:
-            for k in ids:
-                self.graph.living(k, i, done)
+            done += ids
             ids.clear()
-        done = sorted(done)  # the same program in every process
+        done = self.graph.living(done, i)
         tie = [v for v in (self.loop, self.last) if v is not None]
         made = [values[k] for k in done]
         found = lax.optimization_barrier((*operands, *made, *tie))
