@@ -64,7 +64,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
     SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 FUZZ_SECONDS ?= 60
 
-.PHONY: all unit asan check test check-asan check-torch lint lint-format lint-house lint-scripts lint-man \
+.PHONY: all unit asan check test check-asan check-jax check-torch lint lint-format lint-house lint-scripts lint-man \
     lint-headers lint-tidy format bench cuda install uninstall fuzz fuzzers clean help without-mpi without-cuda
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -189,6 +189,10 @@ asan: # everything once more under AddressSanitizer and UBSan, in $(BUILD)/asan
 
 check test: all unit ## run all tests
 	scripts/tap -b $(BUILD) $(UNIT) $(BATS)
+
+check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTHON or build/jaxenv
+	AP_BUILD=$(BUILD) scripts/jax/roundtrip-table
+	scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme

@@ -26,6 +26,34 @@ flax_plan() {
     roundtrip --models mlp --meshes 2x4 --plans 'ilp zero3' --stages 2:4
 }
 
+@test "jax: bf16 weights are widened for one product at a time, long chains of operators are loaded" {
+    cat >"$BATS_TEST_TMPDIR/deep.py" <<'END'
+import jax
+import jax.numpy as jnp
+
+
+def loss_of(params, x):
+    for w in params:
+        x = x @ w
+        for _ in range(20):
+            x = x * jnp.sin(x)
+    return jnp.mean(jnp.square(x.astype(jnp.float32)))
+
+
+def train_step(params, x):
+    loss, grads = jax.value_and_grad(loss_of)(params, x)
+    return loss, [w - (1e-3 * g.astype(jnp.float32)).astype(w.dtype) for w, g in zip(params, grads)]
+
+
+def example_args():
+    keys = jax.random.split(jax.random.key(0), 7)
+    params = [jax.random.normal(k, (256, 256), jnp.bfloat16) / 16 for k in keys[1:]]
+    return params, jax.random.normal(keys[0], (8, 256), jnp.bfloat16)
+END
+    roundtrip --step "$BATS_TEST_TMPDIR/deep.py:train_step" --args "$BATS_TEST_TMPDIR/deep.py:example_args" \
+        --donate 0 --meshes 8 --plans data --compile-only
+}
+
 @test "jax: layers under lax.scan stay stacked for the user" {
     roundtrip --models scan_gpt --meshes 2x4 --plans ilp
 }

@@ -42,6 +42,13 @@ class Graph:
         self.check()
         self.pinned = self.find_pinned()
         self.free = self.find_free()
+        self.readers = [[] for _ in self.nodes]
+        for i, node in enumerate(self.nodes):
+            for k in node.get("in", []):
+                self.readers[k].append(i)
+        self.last = [max(ids, default=i) for i, ids in enumerate(self.readers)]
+        for result in self.results:
+            self.last[result["node"]] = len(self.nodes)
         self.releases = self.find_releases()
 
     def check(self):
@@ -113,14 +120,27 @@ class Graph:
     def find_releases(self):
         """Nodes after which less is in memory than before: their operands that nothing else
         reads are larger than what they make."""
-        last = {k: i for i, node in enumerate(self.nodes) for k in node.get("in", [])}
-        kept, found = {r["node"] for r in self.results}, set()
-        size = [self.held_bytes(i) for i in range(len(self.nodes))]
+        found, size = set(), [self.held_bytes(i) for i in range(len(self.nodes))]
         for i, node in enumerate(self.nodes):
-            gone = {k for k in node.get("in", []) if last[k] == i} - kept
-            if size[i] is not None and sum(size[k] or 0 for k in gone) > size[i]:
+            gone = {k for k in node.get("in", []) if self.last[k] == i}
+            if size[i] and sum(size[k] or 0 for k in gone) > size[i]:
                 found.add(i)
         return found
+
+    def living(self, ids, now):
+        """What is left of values before node `now`, ascending: those that are still read, and
+        of the others what was made of them, so that XLA may fuse the steps in between."""
+        found, seen, pending = set(), set(ids), list(ids)
+        while pending:
+            i = pending.pop()
+            readers = self.readers[i]
+            repeated = any(not self.held_bytes(k) for k in readers)
+            if self.last[i] >= now or repeated or not readers:
+                found.add(i)
+            else:
+                pending += [k for k in readers if k not in seen]
+                seen.update(readers)
+        return sorted(found)
 
     def held_bytes(self, i):
         """Bytes of a value that XLA keeps in a buffer for the nodes that read it: not of
@@ -157,6 +177,7 @@ class Run:
         ]
         self.loop = None  # the microbatch's number inside a loop over them
         self.last = None  # an element of the last contraction
+        self.last_at = -1  # its node
         self.released = [[]]  # nodes that release memory, by contractions that they came after
         self.pins = {}  # operand: itself behind a barrier
 
@@ -187,31 +208,42 @@ class Run:
                 self.pins[k] = lax.optimization_barrier((values[k], *tie))[0]
         return self.pins[k]
 
-    def follow(self, value, values):
-        """An operand of a contraction or a collective, which waits for the contraction before
-        and for what has released memory by then."""
+    def follow(self, i, operands, values):
+        """Operands of node i, a contraction or a collective, which wait for the contraction
+        before and for what has released memory by then."""
         done = []
         for ids in self.released[: max(len(self.released) - self.graph.n_ahead, 0)]:
             done += ids
             ids.clear()
+        done = self.graph.living(done, i)
         tie = [v for v in (self.loop, self.last) if v is not None]
-        made = [values[i] for i in done]
-        value, *found = lax.optimization_barrier((value, *made, *tie))
-        values.update(zip(done, found))
-        return value
+        made = [values[k] for k in done]
+        found = lax.optimization_barrier((*operands, *made, *tie))
+        values.update(zip(done, found[len(operands) :]))
+        return found[: len(operands)]
 
     def operands(self, i, values):
         node = self.graph.nodes[i]
         found = [values[k] for k in node.get("in", [])]
         if node["op"] in MOVING:
-            return [self.follow(v, values) for v in found]
+            return self.follow(i, found, values)
         if i in self.graph.pinned:
             found = [self.pin(k, values) for k in node["in"]]
         if node["op"] in CONTRACTIONS:
-            found[0] = self.follow(found[0], values)
+            old = [j for j, k in enumerate(node["in"]) if j == 0 or self.is_old(k)]
+            for j, value in zip(old, self.follow(i, [found[j] for j in old], values)):
+                found[j] = value
         if node["op"] in WRITTEN and self.last is not None:
             found[0] = self.filled(node["in"][0], found[0], values)
         return found
+
+    def is_old(self, k):
+        """Whether value k is in memory since before the last contraction.  What XLA makes of it
+        for a contraction (another order of its dimensions, on CPUs f32 of bf16) is then made
+        for this contraction alone, not once for all and kept."""
+        graph = self.graph
+        kept = graph.nodes[k]["op"] == "parameter" or graph.held_bytes(k)
+        return k <= self.last_at and bool(kept)
 
     def filled(self, k, value, values):
         """A buffer of one constant, not made before the last contraction: XLA would make it at
@@ -238,6 +270,7 @@ class Run:
             if node["op"] in CONTRACTIONS:
                 # one element, since the plan may need the memory of the others
                 self.last = lax.slice(value, [0] * value.ndim, [min(n, 1) for n in value.shape])
+                self.last_at = i
                 self.released.append([])
             elif i in self.graph.releases:
                 self.released[-1].append(i)
