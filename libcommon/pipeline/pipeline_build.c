@@ -154,8 +154,6 @@ static int partition(struct builder *b, int stage, const struct ap_plan *plan,
     ap_cost_free(&cost);
     if (!rc)
         ap_program_split(b->arena, prog);
-    if (!rc)
-        ap_plan_buffers(b->arena, prog);
     prog->part = true;
     return rc;
 }
@@ -542,5 +540,8 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
     *unsupported = true;
     if (add_transfers(&b, err))
         return -1;
-    return ap_pipeline_order(arena, stages->chunks, program, err);
+    if (ap_pipeline_order(arena, stages->chunks, program, err))
+        return -1;
+    ap_pipeline_buffers(arena, program);
+    return 0;
 }

@@ -134,10 +134,12 @@ static bool can_be_in_place(const struct ap_lives *l, const struct ap_result *re
 }
 
 /* Gives results their parameters' memory where they may have it. */
-static void put_in_place(const struct ap_lives *l)
+static void put_in_place(struct ap_arena *arena, const struct ap_lives *l)
 {
     const struct ap_graph *g = l->g;
-    int *last_read = l->read;
+    int *last_read = ap_arena_dup(arena, l->read, (size_t)g->n_nodes * sizeof(int));
+    for (int r = 0; r < g->n_results; r++)
+        last_read[l->root[g->results[r].node]] = g->n_groups;
     for (int r = 0; r < g->n_results; r++) {
         const struct ap_result *res = &g->results[r];
         if (res->alias < 0 || !can_be_in_place(l, res, last_read[res->alias]))
@@ -148,7 +150,7 @@ static void put_in_place(const struct ap_lives *l)
     }
 }
 
-/* Last group that reads each parameter's memory, before parameters live for ever. */
+/* Last group that reads each value's memory. */
 static int *find_last_reads(struct ap_arena *arena, const struct ap_lives *l)
 {
     const struct ap_graph *g = l->g;
@@ -161,8 +163,6 @@ static int *find_last_reads(struct ap_arena *arena, const struct ap_lives *l)
             if (last[from] < g->nodes[i].group)
                 last[from] = g->nodes[i].group;
         }
-    for (int r = 0; r < g->n_results; r++)
-        last[l->root[g->results[r].node]] = g->n_groups;
     return last;
 }
 
@@ -171,7 +171,7 @@ void ap_lives_find(struct ap_arena *arena, const struct ap_program *prog,
 {
     find_lives(arena, prog, lives);
     lives->read = find_last_reads(arena, lives);
-    put_in_place(lives);
+    put_in_place(arena, lives);
 }
 
 void ap_lives_share(const struct ap_lives *l, struct ap_buffer *buffer)

@@ -11,7 +11,7 @@ struct ap_lives {
     int *birth; /* group that writes it; of roots */
     int *death; /* last group that reads it, n_groups for ever */
     bool *has;  /* owns memory */
-    int *read;  /* last group that reads it or a view of it, -1; results: n_groups */
+    int *read;  /* last group that reads it or a view of it, -1 */
     int lo, hi; /* groups of the loop over microbatches */
 };
 
