@@ -347,6 +347,18 @@ END
     [ $i -eq 38 ]
 }
 
+@test "memory: what ranks take is what the buffer plan and ap-cost say" {
+    local dir=$BATS_TEST_TMPDIR
+    scripts/memory-table --most 5 10 quick >"$dir/table"
+    [ "$(grep -c ^quick "$dir/table")" -eq 4 ]
+    run scripts/memory-table nothing
+    [ "$status" -eq 2 ]
+    # a lane's arena is the price of its devices
+    three gpt2l 4 1f1b | ap-cost --quiet | ap-rewrite >"$dir/run.json"
+    jq -e '[.cost.devices[].memory.buffer_bytes] == [.pipeline.lanes[].peak_bytes]' "$dir/run.json"
+    jq -e '[.pipeline.stages[] | .slot_bytes // 0] | add > 0' "$dir/run.json"
+}
+
 # tampered FILE FIRST LAST: what is changed in a program is refused with its place before it runs,
 # or gives the same numbers. By hand: AP_MUTATIONS=2000.
 tampered() {

@@ -33,10 +33,12 @@ void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,
 {
     struct ap_plan_degrees *each;
     const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, &in->cluster};
+    const int full = pipe_fullest(in, p);
 
-    *out = (struct headline){.peak_bytes = p->peak_bytes,
-                             .limit_bytes = in->cluster.memory_bytes,
-                             .in_seconds = true};
+    *out =
+        (struct headline){.peak_bytes = full < 0 ? p->peak_bytes : in->buffer_bytes[full],
+                          .limit_bytes = in->cluster.memory_bytes,
+                          .in_seconds = true};
     ap_words_of_stages(arena, &of, &in->stages, &out->says, &each);
     ap_words_line(&out->says, each, &in->stages, &out->words);
     rates_of(arena, &of, pipe_aim_sec(&in->stages, p),
