@@ -52,6 +52,7 @@ struct exec_copy {
 /* Memory that an exec is opened in, and that stays when it is closed. */
 struct exec_place {
     char *memory; /* NULL: it takes its own */
+    int64_t bytes;
     /* Buffers within slot_bytes from slot_at on lie `shift` further. */
     int64_t slot_at, slot_bytes, shift;
     /* The same program at another place, whose working memory this one shares, and which
@@ -119,6 +120,11 @@ void exec_advance(struct exec *x);
 static inline int64_t exec_room(int64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
+}
+/* Bytes of x->memory. */
+static inline int64_t exec_memory_bytes(const struct exec *x)
+{
+    return x->place.memory ? x->place.bytes : x->prog->peak_bytes;
 }
 /* Memory that a step needs beside the program's buffers. */
 static inline int64_t exec_working_bytes(const struct exec *x)

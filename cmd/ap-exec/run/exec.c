@@ -7,6 +7,7 @@
  * a copy follows. Linear in nodes and operands.
  */
 #include "backend.h"
+#include "run/guard.h"
 #include "run/noise.h"
 #include "run/overlap.h"
 
@@ -496,7 +497,9 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         if (x->noise && last && call->n_nodes > 0)
             noise_apply(x, last); /* behind the copies of its values */
         overlap_finish(x, i);
+        guard_begin(x, call);
         overlap_run(x, i, call->each ? call->each[j] : call->state);
+        guard_end(x);
         if (x->noise)
             overlap_finish(x, x->n_calls);
         call->n_runs++;
