@@ -118,7 +118,7 @@ three() {
     done
     # losses to the bit; sums of activations are sent again, those of gradients are not
     jq -se '.[0] as $kept | .[1] as $again | $kept.losses == $again.losses and
-        $again.peak_bytes < 0.8 * $kept.peak_bytes and $kept.collectives[0] == $again.collectives[0] and
+        $again.peak_bytes < 0.9 * $kept.peak_bytes and $kept.collectives[0] == $again.collectives[0] and
         $again.collectives[1].count > $kept.collectives[1].count' "$dir/none.json" "$dir/all.json"
 }
 
@@ -149,8 +149,7 @@ three() {
     done
     cmp "$dir/gpipe.txt" "$dir/1f1b.txt"
     # gpipe keeps all microbatches of the first stage, 1f1b as many as are in flight
-    jq -se 'map([.pipeline.lanes[0].instructions[] | select(.keep == 0).slot] | unique | length) == [4, 3]' \
-        "$dir/gpipe.json" "$dir/1f1b.json"
+    jq -se 'map(.pipeline.stages[0].slots | length) == [4, 3]' "$dir/gpipe.json" "$dir/1f1b.json"
     ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 "$(imported gpt2l)" |
         jq -c '.stages = {schedule: "interleaved-1f1b", chunks: 2, microbatches: 2, stages: [range(0; 4) |
             {blocks: [.], devices: [. % 2], sharding: {algorithm: "data", mesh: "m=1"}}]}' |
@@ -316,7 +315,12 @@ has no such microbatch|.pipeline.lanes[0].instructions[0].microbatch = 2
 no such transfer|(.pipeline.lanes[0].instructions[] | select(.send).send) = 9999
 the transfer has no such message|(.pipeline.lanes[0].instructions[] | select(.send).message) = 2
 has its end in another lane|(.pipeline.lanes[1].instructions[] | select(.receive)) |= {send: .receive, message}
-has no such slot|(.pipeline.lanes[0].instructions[] | select(.keep).slot) = 7
+has no such slot|(.pipeline.lanes[0].instructions[] | select(.slot).slot) = 7
+reads a value whose memory is taken|(.pipeline.lanes[0].instructions | map(.slot == 1 and .run == 0) | rindex(true)) as $i | del(.pipeline.lanes[0].instructions[$i].slot)
+its buffers and slots end at|.pipeline.lanes[1].peak_bytes += 64
+whose slot ends within|.pipeline.stages[0].slots[1] = 1
+expected 1 to 2, one for a microbatch|.pipeline.stages[0].slots += [0]
+reads a value whose memory is taken|.pipeline.stages[0].slots[1] = .pipeline.stages[0].slots[0]
 has a place already|.pipeline.lanes[0].ranks = [0, 0]
 rank 5 is in no lane|.pipeline.lanes[2].ranks = [4]
 is for 2 ranks, lane 0 has 1|.pipeline.lanes[0].ranks = [0] | .pipeline.n_ranks = 5 | .pipeline.lanes[1:] |= map(.ranks |= map(. - 1))
@@ -331,7 +335,7 @@ expected groups in order|.pipeline.stages[0].cuts = [3, 2, 1]
 lane|.pipeline.stages[0].lane = 3
 expected an object|.pipeline.stages[0].program = []
 expected an object|.pipeline.transfers[0] = 1
-no stage is of this lane|.pipeline.lanes += [{ranks: [6], instructions: []}] | .pipeline.n_ranks = 7
+no stage is of this lane|.pipeline.lanes += [{ranks: [6], peak_bytes: 0, instructions: []}] | .pipeline.n_ranks = 7
 is made twice|.pipeline.stages[1].results[0] = 1
 another shape in another stage|.pipeline.stages[1].params[1] = 0
 is there twice|.pipeline.stages[1].params[2] = 2
@@ -340,7 +344,19 @@ is there twice|.pipeline.stages[1].params[2] = 2
 no stage has parameter 20|.pipeline.stages[2].params[7] = 21
 peak_bytes 40000000000, its buffers end at|.pipeline.stages[0].program.peak_bytes = 40000000000
 END
-    [ $i -eq 33 ]
+    [ $i -eq 38 ]
+}
+
+@test "memory: what ranks take is what the buffer plan and ap-cost say" {
+    local dir=$BATS_TEST_TMPDIR
+    scripts/memory-table --most 5 10 quick >"$dir/table"
+    [ "$(grep -c ^quick "$dir/table")" -eq 4 ]
+    run scripts/memory-table nothing
+    [ "$status" -eq 2 ]
+    # a lane's arena is the price of its devices
+    three gpt2l 4 1f1b | ap-cost --quiet | ap-rewrite >"$dir/run.json"
+    jq -e '[.cost.devices[].memory.buffer_bytes] == [.pipeline.lanes[].peak_bytes]' "$dir/run.json"
+    jq -e '[.pipeline.stages[] | .slot_bytes // 0] | add > 0' "$dir/run.json"
 }
 
 # tampered FILE FIRST LAST: what is changed in a program is refused with its place before it runs,

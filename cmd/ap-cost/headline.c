@@ -35,8 +35,12 @@ void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,
     const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, &in->cluster};
 
     *out = (struct headline){.in_seconds = true};
-    int full = pipe_fullest(in, p, &out->limit_bytes);
-    out->peak_bytes = p->result.devices[full].peak_bytes;
+    int full = pipe_fullest_arena(in, p, &out->limit_bytes);
+    if (full >= 0)
+        out->peak_bytes = in->buffer_bytes[full];
+    else
+        out->peak_bytes =
+            p->result.devices[pipe_fullest(in, p, &out->limit_bytes)].peak_bytes;
     ap_words_of_stages(arena, &of, &in->stages, &out->says, &each);
     ap_words_line(&out->says, each, &in->stages, &out->words);
     rates_of(arena, &of, pipe_aim_sec(&in->stages, p),

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "base/threads.h"
+#include "pipeline/pipeline_program.h"
 #include "tool/tool.h"
 
 #define WINDOWS 32
@@ -36,6 +37,28 @@ static int read_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *er
                                   &in->blocks, &in->cluster, &in->stages, err);
 }
 
+/*
+ * The price of memory that planners go by is a sum of values, without what is lost in
+ * packing and without copies that stay from one phase to the next. The programs' buffers
+ * are what a device needs.
+ */
+static const int64_t *plan_buffers(struct ap_arena *arena, const struct pipe_input *in)
+{
+    const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, &in->cluster};
+    int64_t *bytes = AP_NEW_N(arena, in->stages.n, int64_t);
+    struct ap_pipeline_program program;
+    struct ap_arena scratch = {0};
+    struct ap_err why = {0};
+    bool unsupported;
+    const int rc = ap_pipeline_build(&scratch, &of, &in->stages, false, &program,
+                                     &unsupported, &why);
+
+    for (int d = 0; !rc && d < program.n_lanes; d++)
+        bytes[d] = program.lane[d].peak_bytes;
+    ap_arena_free(&scratch);
+    return rc ? NULL : bytes;
+}
+
 int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *cluster_path,
               const struct ap_cluster *cluster, struct pipe_input *in,
               struct ap_pipeline_price *p, struct ap_err *err)
@@ -58,6 +81,7 @@ int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *clus
     if (rc)
         return rc;
     in->by_hand = in->stages.objective_sec <= 0;
+    in->buffer_bytes = plan_buffers(arena, in);
     return 0;
 }
 
@@ -164,6 +188,21 @@ int pipe_fullest(const struct pipe_input *in, const struct ap_pipeline_price *p,
     return full;
 }
 
+int pipe_fullest_arena(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                       int64_t *limit_bytes)
+{
+    int full = -1;
+
+    for (int d = 0; in->buffer_bytes && d < p->result.n_devices; d++) {
+        int64_t spare = device_of(in, d)->memory_bytes - in->buffer_bytes[d];
+        if (d == 0 || spare < *limit_bytes - in->buffer_bytes[full]) {
+            full = d;
+            *limit_bytes = device_of(in, d)->memory_bytes;
+        }
+    }
+    return full;
+}
+
 static void put_stage(const struct pipe_input *in, const struct ap_pipeline_price *p,
                       int i, struct ap_buf *out)
 {
@@ -250,6 +289,8 @@ static void put_device(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_put_int(out, "peak_in_flight", d->peak_in_flight);
     ap_buf_puts(out, ",\"memory\":{\"peak_bytes\":");
     ap_buf_int(out, d->peak_bytes);
+    if (in->buffer_bytes)
+        ap_put_int(out, "buffer_bytes", in->buffer_bytes[device]);
     ap_put_int(out, "weight_bytes", role[AP_ROLE_WEIGHT]);
     ap_put_int(out, "state_bytes", role[AP_ROLE_STATE]);
     ap_put_int(out, "limit_bytes", device_of(in, device)->memory_bytes);

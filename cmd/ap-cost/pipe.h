@@ -12,6 +12,9 @@ struct pipe_input {
     struct ap_cluster cluster;
     struct ap_stages stages;
     bool by_hand; /* the section has no objective */
+    /* [device]: the arena that ap-rewrite plans for it; NULL: it can make no programs for
+       such a plan */
+    const int64_t *buffer_bytes;
 };
 
 /* How a device spends a step; adds up to the step's seconds. */
@@ -33,6 +36,10 @@ int pipe_fullest(const struct pipe_input *in, const struct ap_pipeline_price *p,
 
 void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,
                         const struct ap_pipeline_price *p, struct headline *out);
+
+/* The same of the arenas that ap-rewrite plans; -1: unknown. */
+int pipe_fullest_arena(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                       int64_t *limit_bytes);
 
 /* Section "cost". */
 void pipe_to_json(struct ap_arena *arena, const struct pipe_input *in,

@@ -246,6 +246,13 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_puts(out, (double)d->peak_bytes > limit ? " is too large for " : " of ");
     price_put_bytes(out, limit, 0);
     ap_buf_putc(out, '\n');
+    full = pipe_fullest_arena(in, p, &limit_bytes);
+    if (full < 0)
+        return;
+    limit = (double)limit_bytes;
+    ap_buf_printf(out, "  buffers, packed, with converted copies (stage %d): ", full);
+    price_put_bytes(out, (double)in->buffer_bytes[full], 0);
+    ap_buf_puts(out, (double)in->buffer_bytes[full] > limit ? ", too large\n" : "\n");
 }
 
 /* Of each run of stages whose rows are one. */

@@ -25,6 +25,7 @@
 
 struct backend {
     const char *name;
+    bool on_host; /* its memory is the host's */
     /* Once, before anything else; argv is main's. It may start the program anew. */
     void (*open)(char **argv);
     void *(*alloc)(int64_t bytes); /* zeroed, 64-byte aligned; NULL: not enough memory */

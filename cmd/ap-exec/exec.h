@@ -49,6 +49,17 @@ struct exec_copy {
     int64_t bytes;
 };
 
+/* Memory that an exec is opened in, and that stays when it is closed. */
+struct exec_place {
+    char *memory; /* NULL: it takes its own */
+    int64_t bytes;
+    /* Buffers within slot_bytes from slot_at on lie `shift` further. */
+    int64_t slot_at, slot_bytes, shift;
+    /* The same program at another place, whose working memory this one shares, and which
+     * is closed later; NULL: it has its own. */
+    const struct exec *first;
+};
+
 struct exec {
     struct ap_arena *arena; /* of everything that is prepared */
     const struct ap_program *prog;
@@ -59,10 +70,11 @@ struct exec {
     int64_t coords[AP_MAX_AXES];
 
     /* The backend's memory */
-    char *memory;  /* the program's buffers, prog->peak_bytes */
+    char *memory; /* the program's buffers, prog->peak_bytes */
+    struct exec_place place;
     char *temps;   /* values of one group that have no buffer */
     char *scratch; /* working memory of the kernel that runs */
-    int64_t temps_bytes, scratch_bytes;
+    int64_t temps_bytes, scratch_bytes, stage_bytes;
 
     void **value;    /* [node]: its elements; NULL: fused away, or a tuple */
     void ***element; /* [tuple node][element]: its elements */
@@ -90,6 +102,11 @@ struct exec {
 /* Prepares prog; -1 with err set and x->exit_code. exec_close releases everything. */
 int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *prog,
               const struct backend *backend, struct comm *comm, struct ap_err *err);
+
+/* The same in memory that is there. */
+int exec_open_at(struct exec *x, struct ap_arena *arena, const struct ap_program *prog,
+                 const struct backend *backend, struct comm *comm,
+                 const struct exec_place *place, struct ap_err *err);
 void exec_close(struct exec *x);
 /* Runs the program once; results stay readable until exec_advance. */
 void exec_step(struct exec *x);
@@ -103,6 +120,16 @@ void exec_advance(struct exec *x);
 static inline int64_t exec_room(int64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
+}
+/* Bytes of x->memory. */
+static inline int64_t exec_memory_bytes(const struct exec *x)
+{
+    return x->place.memory ? x->place.bytes : x->prog->peak_bytes;
+}
+/* Memory that a step needs beside the program's buffers. */
+static inline int64_t exec_working_bytes(const struct exec *x)
+{
+    return x->temps_bytes + x->scratch_bytes + x->stage_bytes;
 }
 /* Where the next value of `bytes` begins; moves *at behind it. */
 static inline int64_t exec_take(int64_t *at, int64_t bytes)

@@ -55,7 +55,7 @@ int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_d
     if (ap_pipeline_build(
             arena,
             &(struct ap_staged_graph){&in.graph, &in.nests, &in.blocks, &in.cluster},
-            &in.stages, &program, &unsupported, &err))
+            &in.stages, true, &program, &unsupported, &err))
         pipe_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
     ap_pipeline_to_json(&program, &out[0].json);
     ap_tool_write(tool, doc, out, 2, "");

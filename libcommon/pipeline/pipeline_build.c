@@ -26,6 +26,7 @@ struct builder {
     const int *block_of; /* [node of g] */
     const struct ap_cluster *cluster;
     const struct ap_stages *stages;
+    bool split; /* attentions as groups that can be run */
     struct ap_pipeline_program *program;
     const int16_t *whole;    /* choices of the whole graph on the microbatch axis */
     struct ap_plan *plan;    /* [stage] */
@@ -152,10 +153,8 @@ static int partition(struct builder *b, int stage, const struct ap_plan *plan,
     if (!rc)
         rc = ap_partition(b->arena, plan, &conv, prog, err);
     ap_cost_free(&cost);
-    if (!rc)
+    if (!rc && b->split)
         ap_program_split(b->arena, prog);
-    if (!rc)
-        ap_plan_buffers(b->arena, prog);
     prog->part = true;
     return rc;
 }
@@ -509,8 +508,9 @@ static int lie_in_time(struct builder *b, bool *unsupported, struct ap_err *err)
 }
 
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
-                      const struct ap_stages *stages, struct ap_pipeline_program *program,
-                      bool *unsupported, struct ap_err *err)
+                      const struct ap_stages *stages, bool split,
+                      struct ap_pipeline_program *program, bool *unsupported,
+                      struct ap_err *err)
 {
     struct builder b = {.arena = arena,
                         .g = of->graph,
@@ -518,6 +518,7 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                         .block_of = of->blocks->block_of,
                         .cluster = of->cluster,
                         .stages = stages,
+                        .split = split,
                         .program = program,
                         .plan = AP_NEW_N(arena, stages->n, struct ap_plan),
                         .owner = AP_NEW_N(arena, of->graph->n_nodes, int),
@@ -542,5 +543,8 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
     *unsupported = true;
     if (add_transfers(&b, err))
         return -1;
-    return ap_pipeline_order(arena, stages->chunks, program, err);
+    if (ap_pipeline_order(arena, stages->chunks, program, err))
+        return -1;
+    ap_pipeline_buffers(arena, program);
+    return 0;
 }

@@ -1,13 +1,11 @@
 /*
  * Problem: a lane's instructions may name only stages, groups and messages that exist,
- * and yet compute something else: a group that is left out, a backward with another
- * microbatch's activations, a receive behind its reader. Idea: follow, per stage, which
- * microbatch's values are in memory and what its slots and received parameters hold; a
- * stage's own buffers are right if its groups run in order (ap_program_check_memory).
- * Groups before the loop run once and first; every microbatch runs the groups of the
- * loop once and in order, microbatch 0 before any other, for it starts the sums; between
- * its forward and its backward no other one runs unless it is kept in a slot; groups
- * behind the loop run once all microbatches are done. Cost: linear in the instructions
+ * and yet compute something else: a group that is left out, a sum that is sent early, a
+ * receive behind its reader. Idea: follow, per stage, how far every microbatch is and
+ * what has arrived. Groups before the loop run once and first; every microbatch runs the
+ * groups of the loop once and in order, microbatch 0 before any other, for it starts the
+ * sums; groups behind the loop run once all microbatches are done. Which microbatch's
+ * values are in memory is pipeline_memory.c's to check. Cost: linear in the instructions
  * and in the reads of received values.
  */
 #include "pipeline/pipeline_program.h"
@@ -21,8 +19,6 @@ struct reader {
     struct ap_csr reads; /* [group]: parameters */
     int *transfer;       /* [parameter]: by which it comes, -1 */
     bool *share;         /* [parameter]: it holds one microbatch's share */
-    int n_restored;      /* received shares that a backward reads: slots hold them */
-    int *restored;
 };
 
 struct stage_state {
@@ -31,11 +27,6 @@ struct stage_state {
     int *next;          /* [microbatch]: next group of the loop */
     int most;           /* of next */
     int n_done;         /* microbatches that are through the loop */
-    int current;        /* microbatch whose values are in memory, -1 */
-    bool *kept;         /* [microbatch]: they are in a slot */
-    int *slot;          /* [slot]: its microbatch, -1 */
-    int **slot_holds;   /* [slot][of restored]: what the parameter held */
-    int *holds;         /* [parameter]: the message of a share, -1 */
     int *arrived;       /* [parameter]: messages */
 };
 
@@ -49,14 +40,12 @@ static void find_reads(struct flow *f, int stage)
 {
     const struct ap_pipeline_program *r = f->r;
     const struct ap_program *prog = &r->stage[stage].prog;
-    const struct ap_pipeline_cuts *c = &r->stage[stage].cuts;
     const struct ap_graph *g = &prog->local;
     struct reader *reader = &f->stage[stage].reader;
     int n = 0, n_operands = 0;
 
     reader->transfer = AP_NEW_N(&f->arena, g->n_params + 1, int);
     reader->share = AP_NEW_N(&f->arena, g->n_params + 1, bool);
-    reader->restored = AP_NEW_N(&f->arena, g->n_params + 1, int);
     memset(reader->transfer, -1, ((size_t)g->n_params + 1) * sizeof(int));
     for (int t = 0; t < r->n_transfers; t++)
         if (r->transfer[t].to == stage)
@@ -67,7 +56,6 @@ static void find_reads(struct flow *f, int stage)
         n_operands += g->nodes[i].n_in;
     int *group = AP_NEW_N(&f->arena, n_operands + 1, int);
     int *param = AP_NEW_N(&f->arena, n_operands + 1, int);
-    bool *back = AP_NEW_N(&f->arena, g->n_params + 1, bool);
     for (int i = 0; i < g->n_nodes; i++)
         for (int k = 0; k < g->nodes[i].n_in; k++) {
             const int in = g->nodes[i].in[k], alias = prog->buffer[in].alias;
@@ -77,11 +65,6 @@ static void find_reads(struct flow *f, int stage)
                 continue;
             group[n] = g->nodes[i].group;
             param[n] = p;
-            if (group[n] >= c->backward_lo && group[n] < c->each_hi && reader->share[p] &&
-                !back[p]) {
-                back[p] = true;
-                reader->restored[reader->n_restored++] = p;
-            }
             n++;
         }
     reader->reads = ap_csr_new(&f->arena, g->n_groups, n, group, param);
@@ -96,42 +79,24 @@ static void open_stage(struct flow *f, int stage)
     find_reads(f, stage);
     s->behind = f->r->stage[stage].cuts.each_hi;
     s->most = lo;
-    s->current = -1;
     s->n_done = lo == s->behind ? n : 0;
     s->next = AP_NEW_N(&f->arena, n, int);
-    s->kept = AP_NEW_N(&f->arena, n, bool);
-    s->slot = AP_NEW_N(&f->arena, n, int);
-    s->slot_holds = AP_NEW_N(&f->arena, n, int *);
-    s->holds = AP_NEW_N(&f->arena, n_params + 1, int);
     s->arrived = AP_NEW_N(&f->arena, n_params + 1, int);
-    for (int m = 0; m < n; m++) {
+    for (int m = 0; m < n; m++)
         s->next[m] = lo;
-        s->slot[m] = -1;
-    }
-    memset(s->holds, -1, ((size_t)n_params + 1) * sizeof(int));
 }
 
-/* The values in memory may be overwritten: no microbatch needs them, or a slot has them.
- */
-static bool is_free(const struct ap_pipeline_stage *st, const struct stage_state *s)
-{
-    const int m = s->current;
-    return m < 0 || s->next[m] == st->cuts.each_hi || s->kept[m];
-}
-
-/* What groups lo .. hi - 1 read of other stages has arrived, for microbatch m. */
+/* All messages of what groups lo .. hi - 1 read whole have arrived. */
 static const char *check_reads(const struct flow *f, const struct stage_state *s, int lo,
-                               int hi, int m)
+                               int hi)
 {
     const struct reader *reader = &s->reader;
 
     for (int k = reader->reads.start[lo]; k < reader->reads.start[hi]; k++) {
         const int p = reader->reads.item[k];
         const struct ap_transfer *t = &f->r->transfer[reader->transfer[p]];
-        if (reader->share[p] ? s->holds[p] != m : s->arrived[p] < t->n_messages)
-            return reader->share[p] && s->holds[p] >= 0
-                       ? "reads a received value of another microbatch"
-                       : "reads a value that it has not received";
+        if (!reader->share[p] && s->arrived[p] < t->n_messages)
+            return "reads a value that it has not received";
     }
     return NULL;
 }
@@ -150,17 +115,10 @@ static const char *run_each(struct flow *f, const struct ap_pipeline_instr *x)
         return "runs forward and backward groups at once";
     if (m > 0 && s->next[0] < x->hi)
         return "runs before microbatch 0, which starts the sums";
-    if (s->current != m) {
-        if (x->lo != st->cuts.each_lo)
-            return "runs a microbatch whose values are not in memory";
-        if (!is_free(st, s))
-            return "overwrites the values of a microbatch that is not through";
-        s->current = m;
-    }
     s->next[m] = x->hi;
     s->most = s->most > x->hi ? s->most : x->hi;
     s->n_done += x->hi == st->cuts.each_hi && x->hi > x->lo;
-    return check_reads(f, s, x->lo, x->hi, m);
+    return check_reads(f, s, x->lo, x->hi);
 }
 
 /* Groups that run once: *next is the first that has not. */
@@ -169,7 +127,7 @@ static const char *run_once(struct flow *f, const struct ap_pipeline_instr *x, i
     if (x->lo != *next)
         return "does not run its groups in order";
     *next = x->hi;
-    return check_reads(f, &f->stage[x->stage], x->lo, x->hi, 0);
+    return check_reads(f, &f->stage[x->stage], x->lo, x->hi);
 }
 
 static const char *run(struct flow *f, const struct ap_pipeline_instr *x)
@@ -190,44 +148,6 @@ static const char *run(struct flow *f, const struct ap_pipeline_instr *x)
     return run_each(f, x);
 }
 
-static const char *keep(struct flow *f, const struct ap_pipeline_instr *x)
-{
-    struct stage_state *s = &f->stage[x->stage];
-    const struct reader *reader = &s->reader;
-
-    if (s->current < 0 || s->next[s->current] != f->r->stage[x->stage].cuts.backward_lo)
-        return "no microbatch stands between its forward and its backward";
-    if (s->slot[x->slot] >= 0)
-        return "the slot is in use";
-    s->slot[x->slot] = s->current;
-    s->kept[s->current] = true;
-    if (!s->slot_holds[x->slot])
-        s->slot_holds[x->slot] = AP_NEW_N(&f->arena, reader->n_restored + 1, int);
-    for (int k = 0; k < reader->n_restored; k++)
-        s->slot_holds[x->slot][k] = s->holds[reader->restored[k]];
-    return NULL;
-}
-
-static const char *restore(struct flow *f, const struct ap_pipeline_instr *x)
-{
-    struct stage_state *s = &f->stage[x->stage];
-    const struct reader *reader = &s->reader;
-    const int m = s->slot[x->slot];
-
-    if (m < 0)
-        return "the slot is empty";
-    if (s->current != m && !is_free(&f->r->stage[x->stage], s))
-        return "overwrites the values of a microbatch that is not through";
-    if (s->next[m] != f->r->stage[x->stage].cuts.backward_lo)
-        return "the backward of the slot's microbatch has begun";
-    s->current = m;
-    s->kept[m] = false;
-    s->slot[x->slot] = -1;
-    for (int k = 0; k < reader->n_restored; k++)
-        s->holds[reader->restored[k]] = s->slot_holds[x->slot][k];
-    return NULL;
-}
-
 static const char *receive(struct flow *f, const struct ap_pipeline_instr *x)
 {
     const struct ap_transfer *t = &f->r->transfer[x->transfer];
@@ -236,7 +156,6 @@ static const char *receive(struct flow *f, const struct ap_pipeline_instr *x)
 
     if (st->param[t->param] >= 0 && s->behind < st->prog.local.n_groups)
         return "receives a parameter's new value before the step has read the old one";
-    s->holds[t->param] = x->message;
     s->arrived[t->param]++;
     return NULL;
 }
@@ -257,11 +176,10 @@ static const char *send(struct flow *f, const struct ap_pipeline_instr *x)
     if (n->op == AP_OP_PARAMETER) {
         const int by = s->reader.transfer[n->param];
         const bool received = by >= 0 && st->param[n->param] < 0;
-        if (received && (s->reader.share[n->param]
-                             ? s->holds[n->param] != m
-                             : s->arrived[n->param] < f->r->transfer[by].n_messages))
-            return missing;
-        return NULL;
+        return received && !s->reader.share[n->param] &&
+                       s->arrived[n->param] < f->r->transfer[by].n_messages
+                   ? missing
+                   : NULL;
     }
     if (n->group < st->cuts.each_lo || n->group >= st->cuts.each_hi)
         return (n->group < st->cuts.each_lo ? s->before : s->behind) <= n->group ? missing
@@ -271,9 +189,7 @@ static const char *send(struct flow *f, const struct ap_pipeline_instr *x)
             return "sends a sum before all microbatches are in it";
     if (carried)
         return NULL;
-    if (share)
-        return s->current != m || s->next[m] <= n->group ? missing : NULL;
-    return s->most <= n->group ? missing : NULL;
+    return (share ? s->next[m] : s->most) <= n->group ? missing : NULL;
 }
 
 static const char *follow(struct flow *f, const struct ap_pipeline_instr *x)
@@ -285,10 +201,6 @@ static const char *follow(struct flow *f, const struct ap_pipeline_instr *x)
         return send(f, x);
     case AP_PIPELINE_RECEIVE:
         return receive(f, x);
-    case AP_PIPELINE_KEEP:
-        return keep(f, x);
-    case AP_PIPELINE_RESTORE:
-        return restore(f, x);
     }
     return NULL;
 }

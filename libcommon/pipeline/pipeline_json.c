@@ -1,10 +1,11 @@
 /* Section "pipeline": programs of stages, transfers between them, lanes. */
+#include "base/pack.h"
 #include "pipeline/pipeline_program.h"
 
 #include <limits.h>
 #include <string.h>
 
-static const char *const do_names[] = {"run", "send", "receive", "keep", "restore"};
+static const char *const do_names[] = {"run", "send", "receive"};
 
 /* ---- writing ---- */
 
@@ -16,6 +17,13 @@ static void put_stage(const struct ap_pipeline_stage *st, struct ap_buf *out)
     ap_put_ids(out, "cuts", cuts, 3);
     ap_put_ids(out, "params", st->param, st->prog.local.n_params);
     ap_put_ids(out, "results", st->result, st->prog.local.n_results);
+    if (st->n_slots > 0) {
+        ap_put_int(out, "slot_bytes", st->slot_bytes);
+        ap_put_key(out, "slots");
+        for (int k = 0; k < st->n_slots; k++)
+            ap_buf_printf(out, "%c%lld", k ? ',' : '[', (long long)st->slot[k]);
+        ap_buf_putc(out, ']');
+    }
     ap_put_key(out, "program");
     ap_program_to_json(&st->prog, out);
     ap_buf_putc(out, '}');
@@ -39,24 +47,30 @@ static void put_transfer(const struct ap_pipeline_program *r, const struct ap_tr
     ap_buf_free(&layout);
 }
 
+static void put_instr(const struct ap_pipeline_instr *x, struct ap_buf *out)
+{
+    if (x->what == AP_PIPELINE_RUN)
+        ap_buf_printf(out, "{\"run\":%d,\"groups\":[%d,%d],\"microbatch\":%d", x->stage,
+                      x->lo, x->hi, x->message);
+    else
+        ap_buf_printf(out, "{\"%s\":%d,\"message\":%d", do_names[x->what], x->transfer,
+                      x->message);
+    if (x->slot > 0)
+        ap_put_int(out, "slot", x->slot);
+    ap_buf_putc(out, '}');
+}
+
 static void put_lane(const struct ap_lane *lane, struct ap_buf *out)
 {
     ap_buf_puts(out, "{\"ranks\":[");
     for (int i = 0; i < lane->n_ranks; i++)
         ap_buf_printf(out, "%s%d", i ? "," : "", lane->ranks[i]);
-    ap_buf_puts(out, "],\"instructions\":[");
+    ap_buf_puts(out, "]");
+    ap_put_int(out, "peak_bytes", lane->peak_bytes);
+    ap_buf_puts(out, ",\"instructions\":[");
     for (int i = 0; i < lane->n; i++) {
-        const struct ap_pipeline_instr *x = &lane->instr[i];
         ap_buf_puts(out, i ? "," : "");
-        if (x->what == AP_PIPELINE_RUN)
-            ap_buf_printf(out, "{\"run\":%d,\"groups\":[%d,%d],\"microbatch\":%d}",
-                          x->stage, x->lo, x->hi, x->message);
-        else if (x->what == AP_PIPELINE_KEEP || x->what == AP_PIPELINE_RESTORE)
-            ap_buf_printf(out, "{\"%s\":%d,\"slot\":%d}", do_names[x->what], x->stage,
-                          x->slot);
-        else
-            ap_buf_printf(out, "{\"%s\":%d,\"message\":%d}", do_names[x->what],
-                          x->transfer, x->message);
+        put_instr(&lane->instr[i], out);
     }
     ap_buf_puts(out, "]}");
 }
@@ -100,6 +114,39 @@ static int read_int(const json_t *o, const struct ap_at *at, const char *key, in
     return 0;
 }
 
+static int read_slots(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      const struct ap_pipeline_program *r, struct ap_pipeline_stage *st,
+                      struct ap_err *err)
+{
+    const int64_t end = r->lane[st->lane].peak_bytes;
+    const struct ap_at list = {at, "slots", 0};
+    json_t *slots;
+
+    if (!json_object_get(o, "slots") && !json_object_get(o, "slot_bytes"))
+        return 0;
+    if (ap_get_arr(o, at, "slots", &slots, err) ||
+        ap_get_int(o, at, "slot_bytes", 1, end, &st->slot_bytes, err))
+        return -1;
+    st->n_slots = (int)json_array_size(slots);
+    if (st->n_slots < 1 || st->n_slots > r->microbatches)
+        return ap_at_err(&list, err, "expected 1 to %d, one for a microbatch in flight",
+                         r->microbatches);
+    int64_t *slot = AP_NEW_N(arena, st->n_slots, int64_t);
+    for (int k = 0; k < st->n_slots; k++) {
+        const struct ap_at here = {&list, NULL, k};
+        const json_t *v = json_array_get(slots, (size_t)k);
+        slot[k] = json_integer_value(v);
+        if (!json_is_integer(v) || slot[k] < 0 || slot[k] > end - st->slot_bytes ||
+            slot[k] % AP_PACK_ALIGN)
+            return ap_at_err(&here, err,
+                             "expected a multiple of %d whose slot ends within the "
+                             "lane's peak_bytes",
+                             AP_PACK_ALIGN);
+    }
+    st->slot = slot;
+    return 0;
+}
+
 static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                       const struct ap_pipeline_program *r, struct ap_pipeline_stage *st,
                       struct ap_err *err)
@@ -118,6 +165,8 @@ static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_a
         ap_get_ids(arena, o, at, "cuts", 3, 0, g->n_groups, NULL, &cuts, err))
         return -1;
     st->cuts = (struct ap_pipeline_cuts){cuts[0], cuts[1], cuts[2]};
+    if (read_slots(arena, o, at, r, st, err))
+        return -1;
     if (cuts[0] > cuts[1] || cuts[1] > cuts[2])
         return ap_at_err(at, err, "cuts: expected groups in order");
     if (ap_mesh_microbatches(&st->prog.mesh) != r->microbatches)
@@ -198,27 +247,23 @@ static int read_instr(struct ap_arena *arena, const json_t *o, const struct ap_a
     const int *groups;
 
     *x = (struct ap_pipeline_instr){0};
-    for (int k = AP_PIPELINE_RUN; k <= AP_PIPELINE_RESTORE; k++)
+    for (int k = AP_PIPELINE_RUN; k <= AP_PIPELINE_RECEIVE; k++)
         if (json_object_get(o, do_names[k]))
             x->what = (enum ap_pipeline_do)k;
-    if (x->what == AP_PIPELINE_RUN) {
-        if (read_int(o, at, "run", 0, INT_MAX, &x->stage, err) ||
-            read_int(o, at, "microbatch", 0, INT_MAX, &x->message, err) ||
-            ap_get_ids(arena, o, at, "groups", 2, 0, INT_MAX, NULL, &groups, err))
-            return -1;
-        x->lo = groups[0];
-        x->hi = groups[1];
-        return 0;
-    }
-    if (x->what == AP_PIPELINE_KEEP || x->what == AP_PIPELINE_RESTORE)
-        return read_int(o, at, do_names[x->what], 0, INT_MAX, &x->stage, err) ||
-                       read_int(o, at, "slot", 0, INT_MAX, &x->slot, err)
+    if (json_object_get(o, "slot") && read_int(o, at, "slot", 0, INT_MAX, &x->slot, err))
+        return -1;
+    if (x->what != AP_PIPELINE_RUN)
+        return read_int(o, at, do_names[x->what], 0, INT_MAX, &x->transfer, err) ||
+                       read_int(o, at, "message", 0, INT_MAX, &x->message, err)
                    ? -1
                    : 0;
-    return read_int(o, at, do_names[x->what], 0, INT_MAX, &x->transfer, err) ||
-                   read_int(o, at, "message", 0, INT_MAX, &x->message, err)
-               ? -1
-               : 0;
+    if (read_int(o, at, "run", 0, INT_MAX, &x->stage, err) ||
+        read_int(o, at, "microbatch", 0, INT_MAX, &x->message, err) ||
+        ap_get_ids(arena, o, at, "groups", 2, 0, INT_MAX, NULL, &groups, err))
+        return -1;
+    x->lo = groups[0];
+    x->hi = groups[1];
+    return 0;
 }
 
 /* Ranks of the job, each in one lane: `seen` says which have one. */
@@ -232,6 +277,7 @@ static int read_lane(struct ap_arena *arena, const json_t *o, const struct ap_at
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
     if (ap_get_arr(o, at, "instructions", &instr, err) ||
+        ap_get_int(o, at, "peak_bytes", 0, INT64_MAX / 2, &lane->peak_bytes, err) ||
         ap_get_ids(arena, o, at, "ranks", -1, 0, r->n_ranks - 1, &lane->n_ranks,
                    &lane->ranks, err))
         return -1;
@@ -399,6 +445,32 @@ static int check_numbers(struct ap_arena *arena, const struct ap_pipeline_progra
     return 0;
 }
 
+/* A lane's arena ends where its last buffer or slot does. */
+static int check_peaks(const struct ap_pipeline_program *r, const struct ap_at *at,
+                       struct ap_err *err)
+{
+    const struct ap_at list = {at, "lanes", 0};
+
+    for (int i = 0; i < r->n_lanes; i++) {
+        const struct ap_at here = {&list, NULL, i};
+        int64_t end = 0;
+        for (int s = 0; s < r->n_stages; s++) {
+            const struct ap_pipeline_stage *st = &r->stage[s];
+            if (st->lane != i)
+                continue;
+            end = st->prog.peak_bytes > end ? st->prog.peak_bytes : end;
+            for (int k = 0; k < st->n_slots; k++)
+                end = st->slot[k] + st->slot_bytes > end ? st->slot[k] + st->slot_bytes
+                                                         : end;
+        }
+        if (r->lane[i].peak_bytes != end)
+            return ap_at_err(&here, err,
+                             "peak_bytes %lld, its buffers and slots end at %lld",
+                             (long long)r->lane[i].peak_bytes, (long long)end);
+    }
+    return 0;
+}
+
 static int check_lanes(struct ap_arena *arena, const struct ap_pipeline_program *r,
                        const struct ap_at *at, struct ap_err *err)
 {
@@ -412,7 +484,7 @@ static int check_lanes(struct ap_arena *arena, const struct ap_pipeline_program 
         if (!used[i])
             return ap_at_err(&here, err, "no stage is of this lane");
     }
-    return 0;
+    return check_peaks(r, at, err);
 }
 
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
@@ -451,7 +523,8 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
     }
     return check_lanes(arena, r, at, err) || check_handed(arena, r, at, err) ||
                    check_numbers(arena, r, at, err) || ap_pipeline_check(r, at, err) ||
-                   ap_pipeline_check_flow(r, at, err)
+                   ap_pipeline_check_flow(r, at, err) ||
+                   ap_pipeline_check_memory(r, at, err)
                ? -1
                : 0;
 }

@@ -38,8 +38,6 @@ struct orderer {
     struct ap_pipeline_program *program;
     struct wiring *wiring; /* [stage] */
     int *n_left[2];        /* [backward][stage]: microbatches that are still to run */
-    int **slot;            /* [stage][microbatch]: where its forward is kept, -1 */
-    bool **taken;          /* [stage][slot] */
     int *at;               /* [stage]: first group at the end that is not run */
     int *start;            /* [transfer]: first of its messages in `got` */
     bool *got, *sent;      /* [message]: received, sent */
@@ -233,24 +231,6 @@ static void add_end(struct orderer *o, int lane)
     }
 }
 
-/* Puts aside what microbatch m's forward leaves to its backward, or takes it back. */
-static void add_keep(struct orderer *o, int stage, int m, bool back)
-{
-    int *slot = &o->slot[stage][m];
-    bool *taken = o->taken[stage];
-
-    if (!back)
-        for (*slot = 0; taken[*slot];)
-            ++*slot;
-    taken[*slot] = !back;
-    add_instr(o, (struct ap_pipeline_instr){.what = back ? AP_PIPELINE_RESTORE
-                                                         : AP_PIPELINE_KEEP,
-                                            .stage = stage,
-                                            .slot = *slot});
-    if (back)
-        *slot = -1;
-}
-
 /* Sums start with the first microbatch: gpipe goes back in the order in which it came. */
 static int microbatch_of(const struct ap_pipeline_program *r, const struct ap_instr *x)
 {
@@ -267,15 +247,8 @@ static void add_microbatches(struct orderer *o, const struct ap_instr *order, in
     for (int k = 0; k < n; k++) {
         int s = order[k].stage, m = microbatch_of(r, &order[k]);
         bool back = order[k].backward;
-        const struct ap_pipeline_cuts *c = &r->stage[s].cuts;
-        bool both = k + 1 < n && order[k + 1].stage == s && order[k + 1].backward &&
-                    microbatch_of(r, &order[k + 1]) == m; /* one after the other */
         bool last = --o->n_left[back][s] == 0;
-        if (back && o->slot[s][m] >= 0)
-            add_keep(o, s, m, true);
         add_span(o, s, back ? BACKWARD : FORWARD, m, last);
-        if (!back && !both && c->backward_lo < c->each_hi && r->microbatches > 1)
-            add_keep(o, s, m, false);
     }
 }
 
@@ -295,9 +268,6 @@ static int add_lane(struct orderer *o, int i, int chunks, struct ap_err *err)
         add_span(o, s, BEFORE, 0, true);
         o->at[s] = r->stage[s].cuts.each_hi;
         o->n_left[0][s] = o->n_left[1][s] = r->microbatches;
-        o->slot[s] = AP_NEW_N(o->arena, r->microbatches, int);
-        o->taken[s] = AP_NEW_N(o->arena, r->microbatches, bool);
-        memset(o->slot[s], -1, (size_t)r->microbatches * sizeof(int));
     }
     add_microbatches(o, order, n);
     add_end(o, i);
@@ -332,8 +302,6 @@ int ap_pipeline_order(struct ap_arena *arena, int chunks,
     o.n_left[0] = AP_NEW_N(arena, program->n_stages, int);
     o.n_left[1] = AP_NEW_N(arena, program->n_stages, int);
     o.at = AP_NEW_N(arena, program->n_stages, int);
-    o.slot = AP_NEW_N(arena, program->n_stages, int *);
-    o.taken = AP_NEW_N(arena, program->n_stages, bool *);
     o.got = AP_NEW_N(arena, n + 1, bool);
     o.sent = AP_NEW_N(arena, n + 1, bool);
     wire(&o);
@@ -363,15 +331,21 @@ static int complain(const struct player *p, int lane, int i, const char *what)
     return ap_at_err(&item, p->err, "%s", what);
 }
 
+static bool has_slot(const struct ap_pipeline_stage *st,
+                     const struct ap_pipeline_instr *x)
+{
+    return x->slot >= 0 && x->slot < (st->n_slots > 0 ? st->n_slots : 1);
+}
+
 /* What is wrong with instruction i of a lane, or NULL. */
 static const char *check_instr(const struct ap_pipeline_program *r, int lane,
                                const struct ap_pipeline_instr *x)
 {
-    if (x->what != AP_PIPELINE_SEND && x->what != AP_PIPELINE_RECEIVE) {
+    if (x->what == AP_PIPELINE_RUN) {
         if (x->stage < 0 || x->stage >= r->n_stages || r->stage[x->stage].lane != lane)
             return "the stage is not of this lane";
-        if (x->what != AP_PIPELINE_RUN)
-            return x->slot < 0 || x->slot >= r->microbatches ? "has no such slot" : NULL;
+        if (!has_slot(&r->stage[x->stage], x))
+            return "the stage has no such slot";
         if (x->lo < 0 || x->hi < x->lo || x->hi > r->stage[x->stage].prog.local.n_groups)
             return "runs groups that its program does not have";
         return x->message < 0 || x->message >= r->microbatches ? "has no such microbatch"
@@ -382,9 +356,11 @@ static const char *check_instr(const struct ap_pipeline_program *r, int lane,
     const struct ap_transfer *t = &r->transfer[x->transfer];
     if (x->message < 0 || x->message >= t->n_messages)
         return "the transfer has no such message";
-    if (r->stage[x->what == AP_PIPELINE_SEND ? t->from : t->to].lane != lane)
+    const struct ap_pipeline_stage *st =
+        &r->stage[x->what == AP_PIPELINE_SEND ? t->from : t->to];
+    if (st->lane != lane)
         return "the transfer has its end in another lane";
-    return NULL;
+    return has_slot(st, x) ? NULL : "the stage has no such slot";
 }
 
 /* Runs a lane until it lacks a message. */
@@ -398,7 +374,7 @@ static int play(struct player *p, int lane)
         const char *what = check_instr(p->r, lane, x);
         if (what)
             return complain(p, lane, i, what);
-        if (x->what != AP_PIPELINE_SEND && x->what != AP_PIPELINE_RECEIVE)
+        if (x->what == AP_PIPELINE_RUN)
             continue;
         int m = p->start[x->transfer] + x->message;
         bool sends = x->what == AP_PIPELINE_SEND;

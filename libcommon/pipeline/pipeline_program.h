@@ -25,6 +25,13 @@ struct ap_pipeline_stage {
     const int *param;
     /* [result of prog]: its number in the whole graph, -1: only sent */
     const int *result;
+    /* Slots of the lane's arena for what a microbatch in flight leaves from its forward
+       to its backward, and for what fits beside it. Buffers of prog that lie within
+       slot_bytes from slot[0] on are those of slot 0; in slot k they lie slot[k] -
+       slot[0] further. No slots: every value has one place. */
+    int n_slots;
+    int64_t slot_bytes;
+    const int64_t *slot; /* offsets in the arena */
     /* what prog was partitioned from, without copies of what is recomputed: parameters
        and results are those of prog, in whole shapes. Of ap_pipeline_build; NULL when
        read */
@@ -46,22 +53,15 @@ struct ap_transfer {
     int n_messages;          /* 1, or as many as microbatches */
 };
 
-/* keep, restore: what a forward leaves to its backward while other microbatches run. */
-enum ap_pipeline_do {
-    AP_PIPELINE_RUN,
-    AP_PIPELINE_SEND,
-    AP_PIPELINE_RECEIVE,
-    AP_PIPELINE_KEEP,
-    AP_PIPELINE_RESTORE
-};
+enum ap_pipeline_do { AP_PIPELINE_RUN, AP_PIPELINE_SEND, AP_PIPELINE_RECEIVE };
 
 struct ap_pipeline_instr {
     enum ap_pipeline_do what;
-    int stage;    /* run, keep, restore */
-    int slot;     /* keep, restore: place among those of the stage */
+    int stage;    /* run */
     int lo, hi;   /* run: groups lo .. hi - 1 of its program */
     int transfer; /* send, receive */
     int message;  /* of the transfer; run: the microbatch at hand */
+    int slot;     /* where the stage's values lie */
 };
 
 /* Devices that run the same instructions: those of a stage, or of the chunks that share
@@ -71,6 +71,7 @@ struct ap_lane {
     const int *ranks; /* of the job, in the order of the stages' meshes */
     int n;
     struct ap_pipeline_instr *instr;
+    int64_t peak_bytes; /* the arena of all its stages; buffers' offsets are in it */
 };
 
 struct ap_pipeline_program {
@@ -86,12 +87,15 @@ struct ap_pipeline_program {
 };
 
 /*
- * The programs of a plan. g is grouped, nests and blocks are its own. -1 where the
+ * The programs of a plan. g is grouped, nests and blocks are its own. split: with
+ * attentions as groups that can be run (ap_program_split), else as the plan is priced,
+ * their scores in no memory. -1 where the
  * plan cannot be run, with *unsupported where programs for such plans do not exist yet.
  */
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
-                      const struct ap_stages *stages, struct ap_pipeline_program *program,
-                      bool *unsupported, struct ap_err *err);
+                      const struct ap_stages *stages, bool split,
+                      struct ap_pipeline_program *program, bool *unsupported,
+                      struct ap_err *err);
 
 /*
  * Whether the instructions are valid: stages, groups and messages exist, every message is
@@ -103,14 +107,22 @@ int ap_pipeline_check(const struct ap_pipeline_program *program, const struct ap
 
 /*
  * Whether lanes whose instructions are valid compute what the schedule's would: every
- * group runs as often as it should and in order, with the values of its own microbatch in
- * memory, after what it receives and before it is sent. (pipeline_flow.c)
+ * group runs as often as it should and in order, after what it receives, and sums are
+ * sent when they are complete. (pipeline_flow.c)
  */
 int ap_pipeline_check_flow(const struct ap_pipeline_program *program,
                            const struct ap_at *at, struct ap_err *err);
 
-/* Section "pipeline". The reader checks all of it (ap_program_check and its memory,
- * ap_pipeline_check, ap_pipeline_check_flow). */
+/*
+ * Whether every operator and every message of such lanes finds its operands, of its own
+ * microbatch, in the lane's arena. O(log n) per operand that a step reads.
+ * (pipeline_memory.c)
+ */
+int ap_pipeline_check_memory(const struct ap_pipeline_program *program,
+                             const struct ap_at *at, struct ap_err *err);
+
+/* Section "pipeline". The reader checks all of it (ap_program_check, ap_pipeline_check,
+ * its flow and its memory). */
 void ap_pipeline_to_json(const struct ap_pipeline_program *program, struct ap_buf *out);
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *program, struct ap_err *err);
@@ -118,10 +130,22 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
 /* Whether a stage's parameter holds one microbatch's share at a time. */
 bool ap_pipeline_is_share(const struct ap_program *prog, int param);
 
+/* Where a stage's value lies, by the offset of its buffer. */
+static inline int64_t ap_pipeline_offset(const struct ap_pipeline_stage *st, int slot,
+                                         int64_t offset, int64_t bytes)
+{
+    const bool moves = st->n_slots > 0 && offset >= st->slot[0] &&
+                       offset - st->slot[0] <= st->slot_bytes - bytes;
+    return moves ? offset + st->slot[slot] - st->slot[0] : offset;
+}
+
 /* ---- private: the order of instructions (pipeline_order.c) ---- */
 
 /* Fills the lanes' instructions. -1 when some lane would wait for ever. */
 int ap_pipeline_order(struct ap_arena *arena, int chunks,
                       struct ap_pipeline_program *program, struct ap_err *err);
+
+/* Buffers and slots of all lanes, by their instructions (pipeline_buffers.c). */
+void ap_pipeline_buffers(struct ap_arena *arena, struct ap_pipeline_program *program);
 
 #endif

@@ -415,6 +415,22 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
     }
 }
 
+/*
+ * Bytes of a converted copy that is made once, before the first microbatch, and read with
+ * each of them: a gathered weight. Copies of one microbatch's values count where they are
+ * read.
+ */
+static double lasting_copy(const struct pricer *p, const struct ap_conversion *c)
+{
+    const struct ap_nests *nests = p->plan->nests;
+
+    if (p->micro->n == 1 || timed(p) || c->each || c->phase == AP_UPDATE ||
+        c->first_group == nests->n || is_partial(&c->from) ||
+        per_microbatch(p, c->node, p->micro->split, c->phase))
+        return 0;
+    return local_bytes(p, c->node, &c->to);
+}
+
 /* Adds what conversions take. */
 static void price_conversion(const struct pricer *p, const struct ap_conversion *c,
                              struct ap_stage_point *point)
@@ -443,11 +459,12 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
 }
 
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
-                              struct ap_stage_point *point)
+                              struct ap_stage_point *point, double *copies)
 {
     for (int i = 0; i < conv->n; i++) {
         const struct ap_stage_point before = *point;
         price_conversion(p, &conv->conv[i], point);
+        *copies += lasting_copy(p, &conv->conv[i]);
         if (!p->scalar_sec || p->plan->graph->nodes[conv->conv[i].node].shape.rank > 0)
             continue;
         p->scalar_sec[0] += point->forward_sec - before.forward_sec;
@@ -463,7 +480,7 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
 {
     price_groups(p, point, m);
     if (conv)
-        price_conversions(p, conv, point);
+        price_conversions(p, conv, point, &m->fixed);
 }
 
 static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
@@ -614,7 +631,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
                                        .update_sec = m->update_sec};
         p.micro = micro[i];
         p.scalar_sec = m->scalar_sec;
-        price_conversions(&p, stage->conv, &point);
+        price_conversions(&p, stage->conv, &point, &m->fixed_bytes);
         m->forward_sec = point.forward_sec;
         m->backward_sec = point.backward_sec;
         m->sync_sec = point.sync_sec;

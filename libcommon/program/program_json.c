@@ -229,9 +229,9 @@ static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_
         read_buffers(arena, module, &here, prog, err) ||
         read_source(arena, module, &here, prog, err))
         return -1;
-    return ap_program_check(prog, &here, err) || ap_program_check_memory(prog, &here, err)
-               ? -1
-               : 0;
+    if (ap_program_check(prog, &here, err))
+        return -1;
+    return prog->part ? 0 : ap_program_check_memory(prog, &here, err);
 }
 
 static int read_program(struct ap_arena *arena, const json_t *o, const struct ap_at *at,

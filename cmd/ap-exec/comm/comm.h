@@ -62,8 +62,8 @@ struct comm {
 
     /* ---- messages between stages ---- */
 
-    /* To another rank, without waiting; buf stays unchanged until settle. Messages of one
-     * tag arrive in order. */
+    /* To another rank, without waiting; buf is copied. Messages of one tag arrive in
+     * order. */
     void (*send)(struct comm *c, int to, int tag, const void *buf, int64_t bytes);
     void (*receive)(struct comm *c, int from, int tag, void *buf, int64_t bytes);
     /* Waits until all that this rank sent has arrived. */
@@ -76,6 +76,8 @@ struct comm {
     /* From rank `from` to rank 0; called by these two only. */
     void (*to_root)(struct comm *c, int from, void *buf, int64_t bytes);
     int64_t (*max)(struct comm *c, int64_t v);
+    /* Bytes of memory that it has taken for collectives and messages. */
+    int64_t (*memory)(const struct comm *c);
     double (*max_sec)(struct comm *c, double v);
     /*
      * The communicator of n of the ranks, numbered as they are listed; false on the

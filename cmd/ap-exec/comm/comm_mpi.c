@@ -16,6 +16,9 @@
 /* Bytes of a tensor up to which an all-reduce gathers everything and adds up on every
  * rank: one latency instead of two. */
 #define SMALL_BYTES 2048
+/* Bytes of a tensor that is summed at a time: it bounds the memory for other ranks'
+ * blocks, which no buffer plan knows, and keeps them in the cache. */
+#define PIECE_BYTES (4 << 20)
 /* Bytes of one MPI call at most: MPI counts in int. */
 #define CHUNK_BYTES (1 << 30)
 
@@ -25,11 +28,18 @@ struct mpi_group {
     int size;
 };
 
+/* A message under way, and memory that later ones take again. */
+struct message {
+    MPI_Request request; /* MPI_REQUEST_NULL: it has arrived */
+    char *copy;
+    int64_t bytes; /* of the memory */
+};
+
 struct mpi {
     MPI_Comm all; /* ranks of the job, or those that split picked */
     int job_rank;
     int n_sends, cap_sends;
-    MPI_Request *sends; /* not known to have arrived */
+    struct message *sends;
     int n_groups;
     struct mpi_group groups[1 << AP_MAX_AXES];
     char *blocks, *sum; /* n blocks received; a padded copy to send */
@@ -79,7 +89,8 @@ static void reserve(struct comm *c, int64_t bytes)
 {
     struct mpi *m = c->impl;
     /* n padded blocks, or n copies of what is small */
-    const int64_t need = bytes + (int64_t)c->size * (SMALL_BYTES + 64);
+    const int64_t need = (bytes < PIECE_BYTES ? bytes : PIECE_BYTES) +
+                         (int64_t)c->size * (SMALL_BYTES + 64);
     if (need <= m->bytes)
         return;
     m->bytes = need;
@@ -90,7 +101,8 @@ static void reserve(struct comm *c, int64_t bytes)
 }
 
 /*
- * Collectives of more bytes than MPI counts: round by round with a rank at a distance.
+ * Collectives of more bytes than MPI counts, or of parts of blocks: round by round with a
+ * rank at a distance.
  * send_step: bytes between what is sent to one rank and to the next.
  */
 static void in_rounds(struct comm *c, const struct mpi_group *t, const void *send,
@@ -136,13 +148,12 @@ static void all_gather(struct comm *c, int g, const void *send, void *recv, int6
               "MPI_Allgather");
 }
 
-static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtype dtype,
-                       enum ap_red red)
+/* n elements, of at most PIECE_BYTES. */
+static void reduce_piece(struct comm *c, int g, char *buf, int64_t n, enum ap_dtype dtype,
+                         enum ap_red red)
 {
     struct mpi *m = c->impl;
     const int size = ap_dtype_size(dtype), k = m->groups[g].size;
-    if (k == 1 || n == 0)
-        return;
     if (n * size <= SMALL_BYTES) {
         all_gather(c, g, buf, m->blocks, n * size);
         comm_combine(buf, m->blocks, k, n, dtype, red);
@@ -160,25 +171,48 @@ static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtyp
     }
     all_to_all(c, g, whole, m->blocks, block * size);
     comm_combine(whole + me * block * size, m->blocks, k, block, dtype, red);
-    if (block * size <= INT_MAX / k) {
-        check(c,
-              MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(block * size),
-                            MPI_BYTE, m->groups[g].comm),
-              "MPI_Allgather");
-    } else {
-        all_gather(c, g, whole + me * block * size, m->blocks, block * size);
-        whole = m->blocks;
-    }
+    check(c,
+          MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(block * size), MPI_BYTE,
+                        m->groups[g].comm),
+          "MPI_Allgather");
     if (whole != buf)
         memcpy(buf, whole, (size_t)(n * size));
+}
+
+/* What is left of n elements, of at most one piece. */
+static int64_t piece_of(int64_t n, int64_t size)
+{
+    const int64_t most = PIECE_BYTES / size > 0 ? PIECE_BYTES / size : 1;
+    return n < most ? n : most;
+}
+
+static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtype dtype,
+                       enum ap_red red)
+{
+    const int size = ap_dtype_size(dtype);
+    if (((struct mpi *)c->impl)->groups[g].size == 1)
+        return;
+    for (int64_t at = 0, piece; at < n; at += piece) {
+        piece = piece_of(n - at, size);
+        reduce_piece(c, g, (char *)buf + at * size, piece, dtype, red);
+    }
 }
 
 static void reduce_scatter(struct comm *c, int g, const void *send, void *recv, int64_t n,
                            enum ap_dtype dtype, enum ap_red red)
 {
     struct mpi *m = c->impl;
-    all_to_all(c, g, send, m->blocks, n * ap_dtype_size(dtype));
-    comm_combine(recv, m->blocks, m->groups[g].size, n, dtype, red);
+    const struct mpi_group *t = &m->groups[g];
+    const int size = ap_dtype_size(dtype);
+    for (int64_t at = 0, piece; at < n; at += piece) {
+        piece = piece_of(n - at, (int64_t)size * t->size);
+        if (piece == n)
+            all_to_all(c, g, send, m->blocks, n * size);
+        else
+            in_rounds(c, t, (const char *)send + at * size, n * size, m->blocks,
+                      piece * size);
+        comm_combine((char *)recv + at * size, m->blocks, t->size, piece, dtype, red);
+    }
 }
 
 static void exchange(struct comm *c, int peer, const void *send, void *recv,
@@ -232,6 +266,15 @@ static int64_t max(struct comm *c, int64_t v)
     return most;
 }
 
+static int64_t memory(const struct comm *c)
+{
+    const struct mpi *m = c->impl;
+    int64_t bytes = m->blocks ? 2 * m->bytes : 0;
+    for (int i = 0; i < m->n_sends; i++)
+        bytes += m->sends[i].bytes;
+    return bytes;
+}
+
 static double max_sec(struct comm *c, double v)
 {
     double most = v;
@@ -248,6 +291,8 @@ static void close_mpi(struct comm *c)
     const bool job = m->all == MPI_COMM_WORLD;
     if (!job)
         MPI_Comm_free(&m->all);
+    for (int i = 0; i < m->n_sends; i++)
+        free(m->sends[i].copy);
     free(m->sends);
     free(m->blocks);
     free(m->sum);
@@ -256,15 +301,36 @@ static void close_mpi(struct comm *c)
         MPI_Finalize();
 }
 
+/* Memory for a message: the smallest that is large enough and whose own has arrived. */
+static struct message *message_room(struct comm *c, int64_t bytes)
+{
+    struct mpi *m = c->impl;
+    struct message *best = NULL;
+    for (int i = 0; i < m->n_sends; i++) {
+        struct message *s = &m->sends[i];
+        int done = s->request == MPI_REQUEST_NULL;
+        if (!done)
+            check(c, MPI_Test(&s->request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        if (done && s->bytes >= bytes && (!best || s->bytes < best->bytes))
+            best = s;
+    }
+    if (best)
+        return best;
+    AP_ROOM(m->sends, m->n_sends, m->cap_sends);
+    best = &m->sends[m->n_sends++];
+    *best =
+        (struct message){MPI_REQUEST_NULL, ap_xrealloc(NULL, (size_t)bytes + 1), bytes};
+    return best;
+}
+
 static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes)
 {
     struct mpi *m = c->impl;
     for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const int n = chunk(bytes - at);
-        AP_ROOM(m->sends, m->n_sends, m->cap_sends);
-        check(c,
-              MPI_Isend((const char *)buf + at, n, MPI_BYTE, to, tag, m->all,
-                        &m->sends[m->n_sends++]),
+        struct message *s = message_room(c, n);
+        memcpy(s->copy, (const char *)buf + at, (size_t)n);
+        check(c, MPI_Isend(s->copy, n, MPI_BYTE, to, tag, m->all, &s->request),
               "MPI_Isend");
     }
 }
@@ -284,8 +350,8 @@ static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
 static void settle(struct comm *c)
 {
     struct mpi *m = c->impl;
-    check(c, MPI_Waitall(m->n_sends, m->sends, MPI_STATUSES_IGNORE), "MPI_Waitall");
-    m->n_sends = 0;
+    for (int i = 0; i < m->n_sends; i++)
+        check(c, MPI_Wait(&m->sends[i].request, MPI_STATUS_IGNORE), "MPI_Wait");
 }
 
 static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
@@ -329,6 +395,7 @@ void comm_mpi_open(struct comm *c)
                        .broadcast = broadcast,
                        .to_root = to_root,
                        .max = max,
+                       .memory = memory,
                        .max_sec = max_sec,
                        .split = split,
                        .send = send,

@@ -76,6 +76,12 @@ static int64_t max(struct comm *c, int64_t v)
     return v;
 }
 
+static int64_t memory(const struct comm *c)
+{
+    (void)c;
+    return 0;
+}
+
 static double max_sec(struct comm *c, double v)
 {
     (void)c;
@@ -105,6 +111,7 @@ void comm_self_open(struct comm *c)
                        .broadcast = broadcast,
                        .to_root = to_root,
                        .max = max,
+                       .memory = memory,
                        .max_sec = max_sec,
                        .split = split,
                        .send = send,

@@ -59,6 +59,7 @@ static int prepare(struct exec *x, struct call *call, struct ap_err *err)
 
 const struct backend cpu_backend = {
     .name = "cpu",
+    .on_host = true,
     .open = cpu_open,
     .alloc = host_alloc,
     .release = free,

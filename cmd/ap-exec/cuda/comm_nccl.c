@@ -482,6 +482,12 @@ static int64_t max(struct comm *c, int64_t v)
     return host->max(host, v);
 }
 
+static int64_t memory(const struct comm *c)
+{
+    const struct comm *host = &((const struct nccl *)c->impl)->beneath;
+    return host->memory(host);
+}
+
 static double max_sec(struct comm *c, double v)
 {
     struct comm *host = host_of(c);
@@ -554,6 +560,7 @@ static void make(struct comm *c, const struct comm *beneath, ncclComm_t all)
                        .broadcast = broadcast,
                        .to_root = to_root,
                        .max = max,
+                       .memory = memory,
                        .max_sec = max_sec,
                        .split = split,
                        .send = send,

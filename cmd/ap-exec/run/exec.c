@@ -7,9 +7,11 @@
  * a copy follows. Linear in nodes and operands.
  */
 #include "backend.h"
+#include "run/guard.h"
 #include "run/noise.h"
 #include "run/overlap.h"
 
+#include <assert.h>
 #include <string.h>
 
 struct planner {
@@ -204,6 +206,15 @@ static bool clashes(const struct planner *p, int node)
     return false;
 }
 
+static char *address(const struct exec *x, int node)
+{
+    const struct ap_buffer *b = &x->prog->buffer[node];
+    const struct exec_place *at = &x->place;
+    const bool moves = at->slot_bytes > 0 && b->offset >= at->slot_at &&
+                       b->offset - at->slot_at <= at->slot_bytes - b->bytes;
+    return x->memory + b->offset + (moves ? at->shift : 0);
+}
+
 static int place_values(struct planner *p, struct ap_err *err)
 {
     struct exec *x = p->x;
@@ -213,7 +224,7 @@ static int place_values(struct planner *p, struct ap_err *err)
         const struct ap_buffer *b = &x->prog->buffer[i];
         p->temp[i] = -1;
         if (b->offset >= 0 && g->nodes[i].shape.dtype != AP_TUPLE)
-            x->value[i] = x->memory + b->offset;
+            x->value[i] = address(x, i);
     }
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *v = &g->nodes[i];
@@ -341,7 +352,7 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
         for (int m = 0; m < call->n_nodes; m++) {
             const int node = call->nodes[m];
             if (p->aside[node]) {
-                void *dst = x->memory + x->prog->buffer[node].offset;
+                void *dst = address(x, node);
                 add_copy(x, &out[n_out++], dst, x->value[node],
                          ap_shape_bytes(&p->g->nodes[node].shape));
                 x->value[node] = dst;
@@ -388,6 +399,7 @@ static int make_copies(struct planner *p, struct ap_err *err)
             x->copies[x->n_copies++] =
                 (struct exec_copy){x->value[res->alias], x->value[res->node], bytes};
         }
+    x->stage_bytes = staged;
     x->stage = x->backend->alloc(staged);
     if (!x->stage)
         return ap_err_set(err, "out of memory");
@@ -401,9 +413,34 @@ static int make_copies(struct planner *p, struct ap_err *err)
 int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *prog,
               const struct backend *backend, struct comm *comm, struct ap_err *err)
 {
+    return exec_open_at(x, arena, prog, backend, comm, &(struct exec_place){0}, err);
+}
+
+/* Working memory: its own, or what another place of the program has. */
+static int open_working(struct exec *x, struct ap_err *err)
+{
+    const struct exec *first = x->place.first;
+
+    if (first) {
+        assert(x->scratch_bytes <= first->scratch_bytes);
+        x->scratch = first->scratch;
+        return 0;
+    }
+    x->scratch = x->backend->alloc(x->scratch_bytes);
+    return x->scratch ? 0 : ap_err_set(err, "out of memory");
+}
+
+int exec_open_at(struct exec *x, struct ap_arena *arena, const struct ap_program *prog,
+                 const struct backend *backend, struct comm *comm,
+                 const struct exec_place *place, struct ap_err *err)
+{
     const int n = prog->local.n_nodes;
-    *x = (struct exec){
-        .arena = arena, .prog = prog, .backend = backend, .comm = comm, .exit_code = 1};
+    *x = (struct exec){.arena = arena,
+                       .prog = prog,
+                       .backend = backend,
+                       .comm = comm,
+                       .place = *place,
+                       .exit_code = 1};
     struct planner p = {.x = x, .g = &prog->local};
     ap_mesh_coords(&prog->mesh, comm->rank, x->coords);
     x->value = AP_NEW_N(arena, n + 1, void *);
@@ -414,22 +451,20 @@ int exec_open(struct exec *x, struct ap_arena *arena, const struct ap_program *p
     p.temp = AP_NEW_N(arena, n + 1, int64_t);
     p.element_temp = AP_NEW_N(arena, n + 1, int64_t *);
     p.aside = AP_NEW_N(arena, n + 1, bool);
-    x->memory = backend->alloc(prog->peak_bytes);
+    x->memory = place->memory ? place->memory : backend->alloc(prog->peak_bytes);
     if (!x->memory)
         return ap_err_set(err, "no memory for the program's %lld bytes",
                           (long long)prog->peak_bytes);
     make_calls(&p);
     if (place_values(&p, err))
         return -1;
-    x->temps = backend->alloc(x->temps_bytes);
+    x->temps = place->first ? place->first->temps : backend->alloc(x->temps_bytes);
     if (!x->temps)
         return ap_err_set(err, "out of memory");
     place_temps(&p);
-    if (prepare_calls(&p, err) || make_copies(&p, err))
+    if (prepare_calls(&p, err) || (!place->first && make_copies(&p, err)) ||
+        open_working(x, err))
         return -1;
-    x->scratch = backend->alloc(x->scratch_bytes);
-    if (!x->scratch)
-        return ap_err_set(err, "out of memory");
     return backend->ready ? backend->ready(x, err) : 0;
 }
 
@@ -445,7 +480,10 @@ void exec_close(struct exec *x)
         for (int64_t j = 0; j < n && call->close; j++)
             call->close(call->each ? call->each[j] : call->state);
     }
-    x->backend->release(x->memory);
+    if (!x->place.memory)
+        x->backend->release(x->memory);
+    if (x->place.first)
+        return;
     x->backend->release(x->temps);
     x->backend->release(x->scratch);
     x->backend->release(x->stage);
@@ -459,7 +497,9 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         if (x->noise && last && call->n_nodes > 0)
             noise_apply(x, last); /* behind the copies of its values */
         overlap_finish(x, i);
+        guard_begin(x, call);
         overlap_run(x, i, call->each ? call->each[j] : call->state);
+        guard_end(x);
         if (x->noise)
             overlap_finish(x, x->n_calls);
         call->n_runs++;

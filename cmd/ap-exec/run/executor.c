@@ -5,26 +5,13 @@
  */
 #include "backend.h"
 #include "run/job.h"
+#include "run/memory.h"
 #include "run/transfer.h"
 
 #include "tool/tool.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Activations that a stage's forward leaves to its backward: buffers of the program, of
- * which each slot holds a copy for one microbatch in flight. */
-struct kept_buffer {
-    char *buffer;
-    int64_t at, bytes; /* at: offset in a slot */
-};
-struct kept {
-    int n;
-    struct kept_buffer *buffer;
-    int64_t bytes; /* of a slot */
-    int n_slots;
-    char *slots; /* the backend's */
-};
 
 struct executor {
     struct ap_arena *arena;
@@ -33,10 +20,11 @@ struct executor {
     struct comm *job;
     const struct ap_lane *lane; /* of this rank */
     struct comm *comm;          /* [stage]: of its ranks */
-    struct exec *exec;          /* [stage] */
+    char *memory;               /* of the lane: buffers of all its stages, and slots */
+    struct exec *exec;          /* [stage]: with the buffers of slot 0 */
+    struct exec **slot;         /* [stage][slot from 1 on] */
     bool *mine;                 /* [stage]: it is of this rank's lane */
     struct transfers *transfers;
-    struct kept *kept;         /* [stage] */
     int loss_stage, loss_node; /* where the loss is made; -1 */
     struct ap_program outline;
 };
@@ -104,82 +92,43 @@ static void find_loss_stage(struct executor *p, int loss)
     }
 }
 
-/* ---- what a forward leaves to its backward ---- */
+/* ---- opening ---- */
 
-/* Values that a microbatch's forward computes or receives and its backward reads. */
-static void find_kept(struct executor *p, int stage)
+static int n_slots(const struct ap_pipeline_stage *st)
 {
-    const struct ap_pipeline_stage *st = &p->pipeline->stage[stage];
-    const struct ap_program *prog = &st->prog;
-    const struct ap_graph *g = &prog->local;
-    struct kept *kept = &p->kept[stage];
-    bool *in_backward = AP_NEW_N(p->arena, g->n_nodes + 1, bool);
-
-    for (int i = 0; i < g->n_nodes; i++)
-        for (int k = 0; k < g->nodes[i].n_in; k++) {
-            const int in = g->nodes[i].in[k], alias = prog->buffer[in].alias;
-            if (g->nodes[i].group >= st->cuts.backward_lo &&
-                g->nodes[i].group < st->cuts.each_hi)
-                in_backward[alias >= 0 ? alias : in] = true;
-        }
-    kept->buffer = AP_NEW_N(p->arena, g->n_nodes + 1, struct kept_buffer);
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *v = &g->nodes[i];
-        const struct ap_buffer *b = &prog->buffer[i];
-        bool carried = ap_program_is_carried(prog, i);
-        bool share = v->op == AP_OP_PARAMETER && ap_pipeline_is_share(prog, v->param);
-        bool made = v->op != AP_OP_PARAMETER && v->group >= st->cuts.each_lo &&
-                    v->group < st->cuts.backward_lo && !carried;
-        if (!in_backward[i] || b->offset < 0 || b->alias >= 0 || !(share || made))
-            continue;
-        kept->buffer[kept->n++] =
-            (struct kept_buffer){p->exec[stage].memory + b->offset,
-                                 exec_take(&kept->bytes, b->bytes), b->bytes};
-    }
+    return st->n_slots > 0 ? st->n_slots : 1;
 }
 
-static int open_kept(struct executor *p, struct ap_err *err)
+/* The stage's program with the buffers of one slot. */
+static struct exec *at_slot(const struct executor *p, int stage, int slot)
 {
-    int *slots = AP_NEW_N(p->arena, p->pipeline->n_stages + 1, int);
+    return slot > 0 ? &p->slot[stage][slot - 1] : &p->exec[stage];
+}
 
-    for (int i = 0; i < p->lane->n; i++) {
-        const struct ap_pipeline_instr *x = &p->lane->instr[i];
-        if ((x->what == AP_PIPELINE_KEEP || x->what == AP_PIPELINE_RESTORE) &&
-            x->slot >= slots[x->stage])
-            slots[x->stage] = x->slot + 1;
-    }
-    for (int s = 0; s < p->pipeline->n_stages; s++) {
-        if (slots[s] == 0)
-            continue;
-        find_kept(p, s);
-        p->kept[s].n_slots = slots[s];
-        p->kept[s].slots =
-            p->exec[s].backend->alloc(ap_mul64(p->kept[s].bytes, slots[s]));
-        if (!p->kept[s].slots)
-            return ap_err_set(err,
-                              "stage %d: no memory for %d microbatches of %lld bytes", s,
-                              slots[s], (long long)p->kept[s].bytes);
+/* The stage's program, prepared for each slot of the lane's memory. */
+static int open_stage(struct executor *p, int s, const struct backend *backend,
+                      int *exit_code, struct ap_err *err)
+{
+    const struct ap_pipeline_stage *st = &p->pipeline->stage[s];
+    struct exec_place at = {
+        .memory = p->memory, .bytes = p->lane->peak_bytes, .slot_bytes = st->slot_bytes};
+
+    p->slot[s] = AP_NEW_N(p->arena, n_slots(st), struct exec);
+    for (int k = 0; k < n_slots(st); k++) {
+        struct exec *x = at_slot(p, s, k);
+        if (st->n_slots > 0) {
+            at.slot_at = st->slot[0];
+            at.shift = st->slot[k] - st->slot[0];
+        }
+        at.first = k > 0 ? &p->exec[s] : NULL;
+        if (exec_open_at(x, p->arena, &st->prog, backend, &p->comm[s], &at, err)) {
+            *exit_code = x->exit_code;
+            return -1;
+        }
+        x->number = st->param;
     }
     return 0;
 }
-
-/* To a slot, or back. */
-static void keep(struct executor *p, int stage, int slot, bool back)
-{
-    const struct kept *kept = &p->kept[stage];
-    char *at = kept->slots + slot * kept->bytes;
-
-    for (int i = 0; i < kept->n; i++) {
-        const struct kept_buffer *c = &kept->buffer[i];
-        char *saved = at + c->at;
-        if (back)
-            p->exec[stage].backend->copy(c->buffer, saved, c->bytes);
-        else
-            p->exec[stage].backend->copy(saved, c->buffer, c->bytes);
-    }
-}
-
-/* ---- running ---- */
 
 static void open_stages(struct executor *p, const struct settings *set)
 {
@@ -193,16 +142,13 @@ static void open_stages(struct executor *p, const struct settings *set)
         if (p->mine[s])
             p->lane = lane;
     }
-    for (int s = 0; s < r->n_stages && !rc; s++) {
-        struct exec *x = &p->exec[s];
-        if (!p->mine[s])
-            continue;
-        rc = exec_open(x, p->arena, &r->stage[s].prog, set->backend, &p->comm[s], &err);
-        x->number = r->stage[s].param;
-        exit_code = x->exit_code;
-    }
-    if (!rc)
-        rc = open_kept(p, &err);
+    p->memory = set->backend->alloc(p->lane->peak_bytes);
+    if (!p->memory)
+        rc = ap_err_set(&err, "no memory for the programs' %lld bytes",
+                        (long long)p->lane->peak_bytes);
+    for (int s = 0; s < r->n_stages && !rc; s++)
+        if (p->mine[s])
+            rc = open_stage(p, s, set->backend, &exit_code, &err);
     job_agree(p->job, rc, exit_code, &err); /* who loads waits for the others */
     for (int s = 0; s < r->n_stages && !rc && !set->prepare_only; s++)
         if (p->mine[s]) {
@@ -213,24 +159,25 @@ static void open_stages(struct executor *p, const struct settings *set)
     p->transfers = transfers_open(p->arena, r, p->exec, p->job);
 }
 
+/* ---- running ---- */
+
 static void run_step(void *ctx)
 {
     struct executor *p = ctx;
     for (int i = 0; i < p->lane->n; i++) {
         const struct ap_pipeline_instr *x = &p->lane->instr[i];
+        const struct ap_transfer *t = &p->pipeline->transfer[x->transfer];
         switch (x->what) {
         case AP_PIPELINE_RUN:
-            exec_run(&p->exec[x->stage], x->lo, x->hi, x->message);
+            exec_run(at_slot(p, x->stage, x->slot), x->lo, x->hi, x->message);
             break;
         case AP_PIPELINE_SEND:
-            transfers_send(p->transfers, x->transfer, x->message);
+            transfers_send(p->transfers, at_slot(p, t->from, x->slot), x->transfer,
+                           x->message);
             break;
         case AP_PIPELINE_RECEIVE:
-            transfers_receive(p->transfers, x->transfer, x->message);
-            break;
-        case AP_PIPELINE_KEEP:
-        case AP_PIPELINE_RESTORE:
-            keep(p, x->stage, x->slot, x->what == AP_PIPELINE_RESTORE);
+            transfers_receive(p->transfers, at_slot(p, t->to, x->slot), x->transfer,
+                              x->message);
             break;
         }
     }
@@ -320,13 +267,19 @@ static void keep_params(struct executor *p, struct session *s)
 /* Bytes of memory of the rank that needs most. */
 static int64_t most_bytes(const struct executor *p, bool scratch)
 {
-    int64_t bytes = 0;
-    for (int s = 0; s < p->pipeline->n_stages; s++)
+    int64_t bytes = scratch ? 0 : p->lane->peak_bytes;
+    for (int s = 0; scratch && s < p->pipeline->n_stages; s++)
         if (p->mine[s])
-            bytes += scratch ? p->exec[s].scratch_bytes + p->exec[s].temps_bytes
-                             : p->pipeline->stage[s].prog.peak_bytes +
-                                   p->kept[s].bytes * p->kept[s].n_slots;
+            bytes += p->exec[s].scratch_bytes + p->exec[s].temps_bytes;
     return p->job->max(p->job, bytes);
+}
+
+/* Adds the runs of a stage's other slots to those of its first. */
+static void sum_runs(struct executor *p, int s)
+{
+    for (int k = 1; k < n_slots(&p->pipeline->stage[s]); k++)
+        for (int i = 0; i < p->exec[s].n_calls; i++)
+            p->exec[s].calls[i].n_runs += at_slot(p, s, k)->calls[i].n_runs;
 }
 
 /* What ran, on rank 0: collectives by the first rank of each stage, bytes by all. */
@@ -338,6 +291,8 @@ static void gather_report(struct executor *p, struct session *s)
     for (int i = 0; i < r->n_stages; i++) {
         struct stage_report *report = &s->stage[i];
         int64_t n = 0;
+        if (p->mine[i])
+            sum_runs(p, i);
         if (p->mine[i])
             n = session_collectives(p->arena, &p->exec[i], s->steps, &report->coll);
         to_root(p, i, &n, sizeof n);
@@ -368,8 +323,9 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
                            .job = job,
                            .comm = AP_NEW_N(arena, pipeline->n_stages, struct comm),
                            .exec = AP_NEW_N(arena, pipeline->n_stages, struct exec),
-                           .kept = AP_NEW_N(arena, pipeline->n_stages, struct kept),
+                           .slot = AP_NEW_N(arena, pipeline->n_stages, struct exec *),
                            .mine = AP_NEW_N(arena, pipeline->n_stages, bool)};
+    const int64_t start = memory_start();
     make_outline(p);
     *s = (struct session){
         .steps = set->steps,
@@ -383,6 +339,13 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
     if (set->prepare_only)
         return p;
     session_steps(s, &of, keep, hook);
+    s->memory.buffers = p->lane->peak_bytes;
+    s->memory.working = transfers_memory(p->transfers) + job->memory(job);
+    for (int i = 0; i < pipeline->n_stages; i++)
+        if (p->mine[i])
+            s->memory.working += exec_working_bytes(&p->exec[i]) +
+                                 (job->size > 1 ? p->comm[i].memory(&p->comm[i]) : 0);
+    session_memory(arena, s, start);
     if (keep)
         keep_params(p, s);
     gather_report(p, s);
@@ -391,13 +354,16 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
 
 void executor_close(struct executor *p, struct session *s)
 {
+    const struct backend *backend = s->exec.backend;
+
     session_close(s);
     transfers_close(p->transfers);
     for (int k = 0; k < p->pipeline->n_stages; k++)
         if (p->mine[k]) {
-            p->exec[k].backend->release(p->kept[k].slots);
-            exec_close(&p->exec[k]);
+            for (int i = n_slots(&p->pipeline->stage[k]) - 1; i >= 0; i--)
+                exec_close(at_slot(p, k, i));
             if (p->job->size > 1)
                 p->comm[k].close(&p->comm[k]);
         }
+    backend->release(p->memory);
 }

@@ -151,6 +151,18 @@ void report_kinds(const struct comparison *c, struct ap_buf *out)
     ap_buf_free(&low);
 }
 
+static void put_memory(const struct rank_memory *m, int rank, struct ap_buf *out)
+{
+    ap_buf_printf(out, "%s{\"rank\":%d", rank ? "," : "", rank);
+    ap_put_int(out, "buffer_bytes", m->buffers);
+    ap_put_int(out, "working_bytes", m->working);
+    if (m->measured >= 0)
+        ap_put_int(out, "measured_bytes", m->measured);
+    else
+        ap_buf_puts(out, ",\"measured_bytes\":null");
+    ap_buf_putc(out, '}');
+}
+
 void report_json(struct ap_arena *arena, const struct session *s,
                  const struct comparison *cmp, const struct comparison *verified,
                  struct ap_buf *out)
@@ -174,7 +186,10 @@ void report_json(struct ap_arena *arena, const struct session *s,
     ap_buf_int(out, s->exec.prog->peak_bytes);
     ap_buf_puts(out, ",\"scratch_bytes\":");
     ap_buf_int(out, s->exec.scratch_bytes + s->exec.temps_bytes);
-    ap_buf_puts(out, ",\"collectives\":[");
+    ap_buf_puts(out, ",\"memory\":[");
+    for (int k = 0; k < s->exec.comm->size; k++)
+        put_memory(&s->rank_memory[k], k, out);
+    ap_buf_puts(out, "],\"collectives\":[");
     const char *comma = "";
     for (int k = 0; k < n; k++)
         for (int i = 0; i < stage[k].n; i++) {

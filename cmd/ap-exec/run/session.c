@@ -1,5 +1,6 @@
 /* The loop over training steps, and a program's step. */
 #include "run/job.h"
+#include "run/memory.h"
 #include "run/noise.h"
 
 #include "tool/tool.h"
@@ -51,6 +52,20 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
             hook->say(hook->ctx, i + 1, s->loss >= 0, s->losses[i]);
     }
     s->sec_per_step = s->steps ? sec / (double)s->steps : 0;
+}
+
+void session_memory(struct ap_arena *arena, struct session *s, int64_t start)
+{
+    struct comm *c = s->exec.comm;
+    s->memory.measured = memory_grown(start);
+    s->rank_memory = c->rank == 0 ? AP_NEW_N(arena, c->size, struct rank_memory) : NULL;
+    for (int k = 0; k < c->size; k++) {
+        struct rank_memory m = s->memory;
+        if (c->rank == k || c->rank == 0)
+            c->to_root(c, k, &m, sizeof m);
+        if (c->rank == 0)
+            s->rank_memory[k] = m;
+    }
 }
 
 /* ---- a program ---- */
@@ -112,6 +127,7 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
 {
     const struct step_of of = {run_step, read_loss, keep_results, advance, s};
     struct ap_err err = {{0}};
+    const int64_t start = memory_start();
     *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};
     int rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
@@ -123,6 +139,10 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
         s->start = collect_params(s);
     noise_set(&s->exec, opts->noise);
     session_steps(s, &of, opts->keep, opts->hook);
+    s->memory = (struct rank_memory){.buffers = prog->peak_bytes,
+                                     .working = exec_working_bytes(&s->exec) +
+                                                comm->memory(comm)};
+    session_memory(arena, s, start);
     if (opts->keep)
         s->params = collect_params(s);
 }

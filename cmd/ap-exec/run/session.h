@@ -18,6 +18,12 @@ struct settings {
     const struct backend *backend;
 };
 
+/* Bytes: of the arena that is planned; of what kernels, transfers and new values need
+ * beside it; and by how much the process has grown, -1: unknown. */
+struct rank_memory {
+    int64_t buffers, working, measured;
+};
+
 struct session {
     struct exec exec;
     int64_t steps;
@@ -28,6 +34,8 @@ struct session {
      * and results that become no parameter. */
     void **params, **results;
     void **start; /* parameters before the first step, likewise; NULL: not kept */
+    struct rank_memory memory;       /* of this rank */
+    struct rank_memory *rank_memory; /* [rank], on rank 0, else NULL */
     /* Of a pipeline program, on rank 0; 0 and NULL of a single program */
     int n_stages;
     struct stage_report *stage;
@@ -112,6 +120,8 @@ struct comparison {
     const char **name[VERIFY_N_KINDS];
 };
 
+/* Fills s->rank_memory; `start`: of memory_start (memory.h). Called by all ranks. */
+void session_memory(struct ap_arena *arena, struct session *s, int64_t start);
 /* The collectives that a program ran in `steps` steps, per step. */
 int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
                         struct ap_coll_count **out);

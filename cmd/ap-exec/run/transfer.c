@@ -27,8 +27,9 @@ struct tile {
     int64_t n[AP_MAX_RANK];
     int64_t *at[AP_MAX_RANK];
     int64_t bytes;
-    char *packed;
-    struct tile *twin; /* the sending side of a tile of this rank to itself, else NULL */
+    /* the sending side of a tile of this rank to itself, else NULL; its bytes there */
+    struct tile *twin;
+    char *own;
 };
 
 /* This rank's tiles of one message. */
@@ -39,10 +40,11 @@ struct tiles {
 
 /* The sending or the receiving side of a transfer on this rank. */
 struct side {
-    void *value; /* the backend's */
+    int node; /* of the stage's program */
     int64_t bytes;
     int elem_bytes;
-    char *host;          /* receiving side: copy of the value on the host */
+    char *host;          /* copy of the value, where the backend's is elsewhere */
+    bool covered;        /* the tiles of a message are all of the value */
     struct tiles *tiles; /* [message]; NULL: this rank is not on this side */
 };
 
@@ -52,9 +54,8 @@ struct transfers {
     struct comm *job;
     const struct backend *backend;
     struct side *out, *in; /* [transfer] */
-    char *host;            /* room for the largest value that is sent */
-    char *packed;
-    int64_t packed_bytes, sent_bytes;
+    char *packed;          /* room for the largest tile */
+    int64_t packed_bytes, own_bytes, host_bytes, sent_bytes;
 };
 
 /* ---- tiles ---- */
@@ -150,14 +151,13 @@ static struct tiles tiles_of(struct transfers *h, int t, int message, int me, bo
         }
         p.peer = peers->ranks[q];
         p.tag = tag + message;
-        h->packed_bytes += exec_room(p.bytes);
+        h->packed_bytes = p.bytes > h->packed_bytes ? p.bytes : h->packed_bytes;
         b.tile[b.n++] = p;
     }
     return b;
 }
 
-static void open_end(struct transfers *h, int t, struct exec *x, bool out, int tag,
-                     int64_t *most)
+static void open_end(struct transfers *h, int t, bool out, int tag)
 {
     const struct ap_transfer *tr = &h->pipeline->transfer[t];
     const struct ap_pipeline_stage *st = &h->pipeline->stage[out ? tr->from : tr->to];
@@ -168,42 +168,42 @@ static void open_end(struct transfers *h, int t, struct exec *x, bool out, int t
 
     if (me < 0)
         return;
-    *e = (struct side){.value = x[out ? tr->from : tr->to].value[node],
+    *e = (struct side){.node = node,
                        .bytes = ap_shape_bytes(&g->nodes[node].shape),
                        .elem_bytes = ap_dtype_size(tr->shape.dtype),
                        .tiles = AP_NEW_N(h->arena, tr->n_messages, struct tiles)};
     for (int m = 0; m < tr->n_messages; m++)
         e->tiles[m] = tiles_of(h, t, m, me, out, tag);
-    if (out)
-        *most = e->bytes > *most ? e->bytes : *most;
-    else
-        e->host = AP_NEW_N(h->arena, e->bytes + 1, char);
+    e->covered = true;
+    for (int m = 0; m < tr->n_messages; m++) {
+        int64_t bytes = 0;
+        for (int k = 0; k < e->tiles[m].n; k++)
+            bytes += e->tiles[m].tile[k].bytes;
+        e->covered &= bytes == e->bytes;
+    }
+    if (h->backend->on_host)
+        return;
+    e->host = AP_NEW_N(h->arena, e->bytes + 1, char);
+    h->host_bytes += e->bytes;
 }
 
-/* Packing buffers of all tiles; the two sides of a tile of a rank to itself share one. */
-static void place_packed(struct transfers *h)
+/* The two sides of a tile of a rank to itself share memory, from its send to its receive.
+ */
+static void join_twins(struct transfers *h)
 {
-    int64_t at = 0;
-
-    h->packed = ap_xrealloc(NULL, (size_t)h->packed_bytes + 1);
     for (int t = 0; t < h->pipeline->n_transfers; t++)
         for (int m = 0; m < h->pipeline->transfer[t].n_messages; m++) {
             struct tiles *out = h->out[t].tiles ? &h->out[t].tiles[m] : NULL;
             struct tiles *in = h->in[t].tiles ? &h->in[t].tiles[m] : NULL;
-            for (int k = 0; out && k < out->n; k++) {
-                out->tile[k].packed = h->packed + at;
-                at += exec_room(out->tile[k].bytes);
-                if (out->tile[k].peer == h->job->rank)
-                    out->tile[k].twin = &out->tile[k];
-            }
-            for (int k = 0; in && k < in->n; k++) {
-                struct tile *p = &in->tile[k];
-                for (int i = 0; out && p->peer == h->job->rank && i < out->n; i++)
-                    if (out->tile[i].peer == p->peer)
-                        p->twin = &out->tile[i];
-                p->packed = p->twin ? p->twin->packed : h->packed + at;
-                at += p->twin ? 0 : exec_room(p->bytes);
-            }
+            for (int i = 0; out && in && i < out->n; i++)
+                for (int k = 0; k < in->n; k++) {
+                    struct tile *from = &out->tile[i], *to = &in->tile[k];
+                    if (from->peer != h->job->rank || to->peer != h->job->rank)
+                        continue;
+                    from->twin = to->twin = from;
+                    from->own = AP_NEW_N(h->arena, from->bytes, char);
+                    h->own_bytes += from->bytes;
+                }
         }
 }
 
@@ -212,7 +212,6 @@ struct transfers *transfers_open(struct ap_arena *arena,
                                  struct exec *x, struct comm *job)
 {
     struct transfers *h = AP_NEW(arena, struct transfers);
-    int64_t most = 0;
     int tag = 16; /* above those of the collectives */
 
     *h =
@@ -224,30 +223,30 @@ struct transfers *transfers_open(struct ap_arena *arena,
     for (int s = 0; s < pipeline->n_stages && !h->backend; s++)
         h->backend = x[s].backend;
     for (int t = 0; t < pipeline->n_transfers; t++) {
-        open_end(h, t, x, true, tag, &most);
-        open_end(h, t, x, false, tag, &most);
+        open_end(h, t, true, tag);
+        open_end(h, t, false, tag);
         tag += pipeline->transfer[t].n_messages;
     }
-    h->host = ap_xrealloc(NULL, (size_t)most + 1);
-    place_packed(h);
+    h->packed = ap_xrealloc(NULL, (size_t)h->packed_bytes + 1);
+    join_twins(h);
     return h;
 }
 
 void transfers_close(struct transfers *h)
 {
-    free(h->host);
     free(h->packed);
 }
 
 /* ---- moving ---- */
 
-/* Copies between the value and the tile's packed bytes, in order of the indices. */
-static void move(const struct tile *p, char *value, int size, bool pack)
+/* Copies between the value and the tile's bytes one behind the other, in order of the
+ * indices. */
+static void move(const struct tile *p, char *value, char *packed, int size, bool pack)
 {
     int64_t at[AP_MAX_RANK] = {0};
     const int last = p->rank - 1;
     const int64_t row = p->rank ? p->n[last] : 1;
-    char *packed = p->packed, *end = p->packed + p->bytes;
+    char *end = packed + p->bytes;
     while (packed < end) {
         int64_t base = 0;
         for (int d = 0; d < last; d++)
@@ -266,36 +265,48 @@ static void move(const struct tile *p, char *value, int size, bool pack)
     }
 }
 
-void transfers_send(struct transfers *h, int transfer, int message)
+void transfers_send(struct transfers *h, const struct exec *x, int transfer, int message)
 {
     struct side *e = &h->out[transfer];
     const struct tiles *b = &e->tiles[message];
+    char *value = e->host ? e->host : x->value[e->node];
 
-    if (b->n > 0)
-        h->backend->read(h->host, e->value, e->bytes);
+    if (b->n > 0 && e->host)
+        h->backend->read(e->host, x->value[e->node], e->bytes);
     for (int k = 0; k < b->n; k++) {
         struct tile *p = &b->tile[k];
-        move(p, h->host, e->elem_bytes, true);
+        char *packed = p->twin ? p->own : h->packed;
+        move(p, value, packed, e->elem_bytes, true);
         if (p->twin)
             continue;
-        h->job->send(h->job, p->peer, p->tag, p->packed, p->bytes);
+        h->job->send(h->job, p->peer, p->tag, packed, p->bytes);
         h->sent_bytes += p->bytes;
     }
 }
 
-void transfers_receive(struct transfers *h, int transfer, int message)
+void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
+                       int message)
 {
     struct side *e = &h->in[transfer];
     const struct tiles *b = &e->tiles[message];
+    char *value = e->host ? e->host : x->value[e->node];
 
+    if (b->n > 0 && !e->covered && !e->host)
+        memset(value, 0, (size_t)e->bytes); /* padding: others have used the memory */
     for (int k = 0; k < b->n; k++) {
         struct tile *p = &b->tile[k];
+        char *packed = p->twin ? p->twin->own : h->packed;
         if (!p->twin)
-            h->job->receive(h->job, p->peer, p->tag, p->packed, p->bytes);
-        move(p, e->host, e->elem_bytes, false);
+            h->job->receive(h->job, p->peer, p->tag, packed, p->bytes);
+        move(p, value, packed, e->elem_bytes, false);
     }
-    if (b->n > 0)
-        h->backend->write(e->value, e->host, e->bytes);
+    if (b->n > 0 && e->host)
+        h->backend->write(x->value[e->node], e->host, e->bytes);
+}
+
+int64_t transfers_memory(const struct transfers *h)
+{
+    return h->packed_bytes + h->own_bytes + h->host_bytes;
 }
 
 int64_t transfers_bytes(const struct transfers *h)

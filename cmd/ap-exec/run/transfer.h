@@ -19,9 +19,13 @@ struct transfers *transfers_open(struct ap_arena *arena,
                                  const struct ap_pipeline_program *pipeline,
                                  struct exec *x, struct comm *job);
 void transfers_close(struct transfers *h);
-/* This rank's tiles of one message of a transfer; a send does not wait. */
-void transfers_send(struct transfers *h, int transfer, int message);
-void transfers_receive(struct transfers *h, int transfer, int message);
+/* This rank's tiles of one message of a transfer, from or to a value of x, the stage in
+ * the slot at hand; a send does not wait. */
+void transfers_send(struct transfers *h, const struct exec *x, int transfer, int message);
+void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
+                       int message);
+/* Bytes of memory for messages. */
+int64_t transfers_memory(const struct transfers *h);
 /* Bytes that this rank has sent to other ranks. */
 int64_t transfers_bytes(const struct transfers *h);
 

@@ -4,7 +4,7 @@ Every lane of devices has a list of instructions; they are followed here, lane b
 and JAX runs what they start beside each other.  An instruction `run` is a jit of one range of
 groups of the stage's program on the lane's mesh.  Between ranges, a value is an array
 [rank, local dimensions]; a value of one microbatch is kept under the microbatch's number until
-its last reader has run, so that `keep` and `restore` have nothing to do.
+its last reader has run, so that slots say nothing here.
 """
 
 import math
@@ -43,7 +43,6 @@ class Stage:
         self.device_mesh = device_mesh(self.mesh, devices)
         platform = self.device_mesh.devices.flat[0].platform
         self.graph = Graph(module["graph"], self.mesh, platform)
-        self.peak_bytes = program["peak_bytes"]
         self.placement = [
             placement_of(self.graph.nodes[self.graph.params[k]], self.mesh, self.device_mesh)
             for k in range(len(self.params))
@@ -210,7 +209,7 @@ class StagedRunner:
         self.exports = [self.exports_of(stage) for stage in plan.stages]
         self.schedule = self.in_turn()
         self.ranges, self.executables, self.starts = {}, {}, {}
-        self.steps, self.peak_bytes = 0, [0] * len(plan.stages)
+        self.steps, self.peak_bytes = 0, [0] * len(plan.lanes)
         self.plan_lives()
 
     # ---- results ----
@@ -338,12 +337,12 @@ class StagedRunner:
         executable.runs += 1
         alive = sum(
             leaf.nbytes // leaf.size * math.prod(leaf.sharding.shard_shape(leaf.shape))
-            for (s, _, _), value in values.items() if s == stage.number
+            for (s, _, _), value in values.items() if self.plan.stages[s].lane == stage.lane
             for leaf in jax.tree.leaves(value) if leaf.size
         )  # fmt: skip
         need = executable.compiled.memory_analysis()
         own = need.temp_size_in_bytes + need.output_size_in_bytes - need.alias_size_in_bytes
-        self.peak_bytes[stage.number] = max(self.peak_bytes[stage.number], alive + own)
+        self.peak_bytes[stage.lane] = max(self.peak_bytes[stage.lane], alive + own)
 
     def may_give(self, key):
         """Whether the buffer of a parameter is the step's to use again."""

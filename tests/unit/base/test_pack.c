@@ -2,7 +2,7 @@
  * Packing: random pieces never overlap, small sets against all orders, and walls of
  * bricks, which are known to leave no gap.
  */
-#include "base/pack.h"
+#include "base/place.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -208,8 +208,51 @@ static void test_readme(void)
     ap_arena_free(&arena);
 }
 
+/* Holes of 64 and 128 bytes that open in step 2 and 4: one of 192 from then on. */
+static void test_holes(void)
+{
+    const struct ap_pack_piece hole[] = {{2, 0, 64, 0}, {4, 0, 128, 64}};
+    struct ap_pack_piece p[] = {{0, 1, 64, -1},  {2, 3, 64, -1},  {2, 9, 64, -1},
+                                {4, 5, 192, -1}, {5, 9, 128, -1}, {6, 7, 64, -1}};
+    struct ap_arena arena = {0};
+    bool taken[6] = {0};
+
+    ap_place_in_holes(&arena, hole, 2, p, 6, 10, taken);
+    CHECK(!taken[0] && taken[1] && !taken[2] && !taken[4] && taken[5],
+          "a piece is placed where a hole is open and large enough");
+    CHECK(taken[3] && p[3].offset == 0, "holes next to each other become one");
+
+    for (int k = 0; k < 200; k++) {
+        struct ap_pack_piece holes[20], some[MOST], both[MOST + 20];
+        int n = 0, n_holes = 1 + below(20);
+        int64_t end = 0, least;
+        random_pieces(some, 40, 60);
+        bool in[40] = {0};
+        for (int i = 0; i < n_holes; i++) {
+            holes[i] = (struct ap_pack_piece){below(60), 0, 64 * (1 + below(30)), end};
+            end += holes[i].size;
+            /* what is there before the hole opens */
+            if (holes[i].birth > 0)
+                both[n++] = (struct ap_pack_piece){0, holes[i].birth - 1, holes[i].size,
+                                                   holes[i].offset};
+        }
+        ap_place_in_holes(&arena, holes, n_holes, some, 40, 60, in);
+        for (int i = 0; i < 40; i++)
+            if (in[i])
+                both[n++] = some[i];
+        least = 0;
+        for (int i = 0; i < n; i++)
+            least = both[i].offset + both[i].size > least ? both[i].offset + both[i].size
+                                                          : least;
+        const char *what = least > end ? "beyond the holes" : check_apart(both, n, least);
+        CHECK(!what, "random holes %d: %s", k, what ? what : "apart");
+    }
+    ap_arena_free(&arena);
+}
+
 int main(void)
 {
+    test_holes();
     test_readme();
     test_random();
     test_small();

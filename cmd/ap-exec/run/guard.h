@@ -1,0 +1,11 @@
+/* In builds with AddressSanitizer: a call may touch its own operands and results only. */
+#ifndef EXEC_GUARD_H
+#define EXEC_GUARD_H
+
+#include "exec.h"
+
+/* Until guard_end, what the call and those in flight do not name is poisoned. */
+void guard_begin(const struct exec *x, const struct call *call);
+void guard_end(const struct exec *x);
+
+#endif

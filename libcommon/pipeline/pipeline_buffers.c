@@ -1,0 +1,502 @@
+/*
+ * Problem: a lane runs its stages' programs, forward and backward passes of several
+ * microbatches in turn; where does each value live in the lane's one arena? Idea: a value
+ * belongs to one span (a forward or a backward pass of a microbatch, or what runs once)
+ * unless it is a parameter, a sum over microbatches, or left by a forward to its
+ * backward. Spans run one after the other, so that values of different spans may share
+ * memory: one pass over each of them, in the order of the list, gives all lifetimes. What
+ * a forward leaves to its backward lies in a slot: one block for a microbatch in flight,
+ * of equal form for all microbatches of a stage, placed by the instructions between which
+ * they are in flight. In a slot, what the forward makes first lies lowest; so the free
+ * part of the slot at hand is at its end in both passes, and takes what else they need,
+ * where it fits. Lifetimes of all else are placed by base/place.c. Cost: O(n log n) in
+ * the values and microbatches of a lane.
+ */
+#include "base/place.h"
+#include "pipeline/pipeline_program.h"
+#include "program/lives.h"
+
+#include <string.h>
+
+enum { NOWHERE = -1 };
+
+/* What a stage's program keeps in memory. */
+struct stage_lives {
+    struct ap_lives lives;
+    int *step; /* [group]: when it runs, in the lane's one pass; NOWHERE */
+    int n_kept;
+    int *kept;     /* nodes that a forward leaves to its backward, by birth */
+    int64_t *at;   /* [of kept]: offset in the slot */
+    bool *in_slot; /* [node] */
+    int64_t slot_bytes;
+    bool behind; /* what runs once at the end reads a slot */
+    int *first,
+        *last;    /* [microbatch]: the spans between which it is in flight, NOWHERE */
+    int *slot;    /* [microbatch] */
+    int last_run; /* microbatch that ran last */
+};
+
+struct lane_plan {
+    struct ap_arena *arena;
+    struct ap_pipeline_program *program;
+    struct ap_lane *lane;
+    struct stage_lives *stage; /* [stage]; of the lane's */
+    bool chunked;              /* the lane has several stages */
+    int n_steps, loop_lo, loop_hi;
+    int n_spans;
+    /* What is placed: pieces with their stages and nodes; stage -1: all slots */
+    struct ap_pack_piece *piece;
+    int *of_stage, *of_node;
+    int n_pieces;
+    int64_t base; /* end of the parameters */
+};
+
+static bool is_mine(const struct lane_plan *p, int s)
+{
+    return &p->program->lane[p->program->stage[s].lane] == p->lane;
+}
+
+static bool is_each(const struct ap_pipeline_stage *st, int group)
+{
+    return group >= st->cuts.each_lo && group < st->cuts.each_hi;
+}
+
+static bool is_back(const struct ap_pipeline_stage *st, int group)
+{
+    return group >= st->cuts.backward_lo && group < st->cuts.each_hi;
+}
+
+/* ---- the order of things ---- */
+
+/* Numbers the spans of the loop, and the groups in the order in which they first run. */
+static void walk(struct lane_plan *p)
+{
+    struct ap_pipeline_instr was = {.stage = NOWHERE};
+    bool back = false;
+
+    p->loop_lo = NOWHERE;
+    for (int i = 0; i < p->lane->n; i++) {
+        const struct ap_pipeline_instr *x = &p->lane->instr[i];
+        if (x->what != AP_PIPELINE_RUN)
+            continue;
+        const struct ap_pipeline_stage *st = &p->program->stage[x->stage];
+        struct stage_lives *s = &p->stage[x->stage];
+        for (int k = x->lo; k < x->hi; k++) {
+            if (s->step[k] != NOWHERE)
+                continue;
+            s->step[k] = p->n_steps++;
+            if (!is_each(st, k))
+                continue;
+            p->loop_lo = p->loop_lo < 0 ? s->step[k] : p->loop_lo;
+            p->loop_hi = s->step[k];
+        }
+        if (!is_each(st, x->lo))
+            continue;
+        if (x->stage != was.stage || x->message != was.message ||
+            is_back(st, x->lo) != back)
+            p->n_spans++;
+        was = *x;
+        back = is_back(st, x->lo);
+        if (s->first[x->message] < 0)
+            s->first[x->message] = p->n_spans - 1;
+        s->last[x->message] = p->n_spans - 1;
+        s->last_run = x->message;
+    }
+}
+
+static int step_of(const struct lane_plan *p, int s, int group)
+{
+    const struct stage_lives *l = &p->stage[s];
+
+    if (group >= l->lives.g->n_groups)
+        return p->n_steps; /* for ever */
+    while (group > 0 && l->step[group] == NOWHERE)
+        group--; /* nothing runs there */
+    return l->step[group] == NOWHERE ? 0 : l->step[group];
+}
+
+/* ---- lifetimes ---- */
+
+/* [node]: the first group that reads the value or a view of it, NOWHERE. */
+static int *find_first_reads(struct ap_arena *arena, const struct ap_lives *l)
+{
+    int *first = AP_NEW_N(arena, l->g->n_nodes, int);
+
+    memset(first, NOWHERE, (size_t)l->g->n_nodes * sizeof *first);
+    for (int i = l->g->n_nodes - 1; i >= 0; i--) /* nodes are in the order of groups */
+        for (int k = 0; k < l->g->nodes[i].n_in; k++)
+            if (l->root[i] != l->root[l->g->nodes[i].in[k]])
+                first[l->root[l->g->nodes[i].in[k]]] = l->g->nodes[i].group;
+    return first;
+}
+
+/*
+ * Ends lifetimes that a program of its own would not: what another stage sends is there
+ * from the first group that reads it to the last; what is only sent, to the end of its
+ * span.
+ */
+static void end_messages(const struct lane_plan *p, int s)
+{
+    const struct ap_pipeline_stage *st = &p->program->stage[s];
+    struct ap_lives *l = &p->stage[s].lives;
+    const int *first = find_first_reads(p->arena, l);
+    bool *result = AP_NEW_N(p->arena, l->g->n_nodes, bool);
+    bool *stays = AP_NEW_N(p->arena, l->g->n_nodes, bool);
+
+    for (int r = 0; r < l->g->n_results; r++) {
+        const int node = l->root[l->g->results[r].node];
+        result[node] = true;
+        stays[node] |= st->result[r] >= 0;
+    }
+    for (int k = 0; k < l->g->n_params; k++) {
+        const int node = l->g->params[k];
+        const bool once = p->program->microbatches == 1;
+        if (st->param[k] >= 0 || result[node] || first[node] < 0 ||
+            !(once || ap_pipeline_is_share(&st->prog, k)))
+            continue;
+        l->birth[node] = first[node];
+        l->death[node] = l->read[node];
+    }
+    for (int i = 0; i < l->g->n_nodes; i++) {
+        const int group = l->g->nodes[i].group;
+        if (!result[i] || stays[i] || !l->has[i] || !is_each(st, group) ||
+            l->g->nodes[i].op == AP_OP_PARAMETER)
+            continue;
+        const int end = is_back(st, group) ? st->cuts.each_hi : st->cuts.backward_lo;
+        l->death[i] = l->read[i] < end ? end - 1 : l->read[i];
+        ap_program_stretch(&st->prog, i, &l->birth[i], &l->death[i]);
+    }
+}
+
+/* Whether the value belongs to one microbatch. */
+static bool is_per_microbatch(const struct ap_pipeline_stage *st, int node)
+{
+    const struct ap_node *v = &st->prog.local.nodes[node];
+
+    if (v->op == AP_OP_PARAMETER)
+        return st->param[v->param] < 0 && ap_pipeline_is_share(&st->prog, v->param);
+    return is_each(st, v->group) && !ap_program_is_carried(&st->prog, node);
+}
+
+static int most_in_flight(const struct lane_plan *p, const struct stage_lives *s)
+{
+    int *change = AP_NEW_N(p->arena, p->n_spans + 1, int), most = 0, now = 0;
+
+    for (int m = 0; m < p->program->microbatches; m++)
+        if (s->first[m] >= 0) {
+            change[s->first[m]]++;
+            change[s->last[m] + 1]--;
+        }
+    for (int i = 0; i < p->n_spans; i++) {
+        now += change[i];
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+struct born {
+    int birth, node;
+};
+
+static int by_birth(const void *pa, const void *pb)
+{
+    const struct born *a = pa, *b = pb;
+    if (a->birth != b->birth)
+        return a->birth < b->birth ? -1 : 1;
+    return (a->node > b->node) - (a->node < b->node);
+}
+
+/* What lies in slots; nothing, where a lane has one stage that keeps one microbatch. */
+static void find_kept(const struct lane_plan *p, int s)
+{
+    const struct ap_pipeline_stage *st = &p->program->stage[s];
+    struct stage_lives *l = &p->stage[s];
+    const struct ap_lives *v = &l->lives;
+    struct born *born = AP_NEW_N(p->arena, v->g->n_nodes, struct born);
+
+    if (p->program->microbatches == 1 || (!p->chunked && most_in_flight(p, l) < 2))
+        return;
+    for (int i = 0; i < v->g->n_nodes; i++)
+        if (v->has[i] && v->root[i] == i && is_per_microbatch(st, i) &&
+            v->birth[i] < st->cuts.backward_lo && v->read[i] >= st->cuts.backward_lo)
+            born[l->n_kept++] = (struct born){v->birth[i], i};
+    qsort(born, (size_t)l->n_kept, sizeof *born, by_birth);
+    l->kept = AP_NEW_N(p->arena, l->n_kept + 1, int);
+    l->at = AP_NEW_N(p->arena, l->n_kept + 1, int64_t);
+    for (int i = 0; i < l->n_kept; i++) {
+        const int node = born[i].node;
+        l->kept[i] = node;
+        l->at[i] = l->slot_bytes;
+        l->slot_bytes += ap_buffer_align(st->prog.buffer[node].bytes);
+        l->behind |= v->death[node] >= st->cuts.each_hi;
+    }
+}
+
+/* ---- slots ---- */
+
+/* Gives every microbatch in flight a block of all slots; returns the bytes of all. */
+static int64_t place_slots(struct lane_plan *p)
+{
+    const struct ap_pipeline_program *r = p->program;
+    struct ap_pack_piece *piece = AP_NEW_N(
+        p->arena, (size_t)r->n_stages * (size_t)r->microbatches, struct ap_pack_piece);
+    int n = 0;
+    int64_t alive, end;
+
+    for (int s = 0; s < r->n_stages; s++)
+        for (int m = 0; is_mine(p, s) && m < r->microbatches; m++)
+            if (p->stage[s].slot_bytes > 0 && p->stage[s].first[m] >= 0)
+                piece[n++] = (struct ap_pack_piece){
+                    p->stage[s].first[m], p->stage[s].last[m], p->stage[s].slot_bytes, 0};
+    end = ap_place(p->arena, piece, n, p->n_spans, 0, &alive);
+    n = 0;
+    for (int s = 0; s < r->n_stages; s++) {
+        struct ap_pipeline_stage *st = &p->program->stage[s];
+        struct stage_lives *l = &p->stage[s];
+        if (!is_mine(p, s) || l->slot_bytes == 0)
+            continue;
+        int64_t *slot = AP_NEW_N(p->arena, r->microbatches, int64_t);
+        st->slot = slot;
+        st->slot_bytes = l->slot_bytes;
+        for (int m = 0; m < r->microbatches; m++) {
+            if (l->first[m] < 0)
+                continue;
+            const int64_t at = piece[n++].offset;
+            int k = 0;
+            while (k < st->n_slots && slot[k] != at)
+                k++;
+            if (k == st->n_slots)
+                slot[st->n_slots++] = at;
+            l->slot[m] = k;
+        }
+    }
+    return end;
+}
+
+/* ---- the rest ---- */
+
+static void add_piece(struct lane_plan *p, int s, int node, int birth, int death,
+                      int64_t bytes)
+{
+    p->piece[p->n_pieces] = (struct ap_pack_piece){birth, death, bytes, 0};
+    p->of_stage[p->n_pieces] = s;
+    p->of_node[p->n_pieces++] = node;
+}
+
+/* The lifetime of a value, in steps of the lane. */
+static void lifetime(const struct lane_plan *p, int s, int node, int *birth, int *death)
+{
+    const struct ap_pipeline_cuts *c = &p->program->stage[s].cuts;
+    const struct ap_lives *l = &p->stage[s].lives;
+    const int lo = l->birth[node], hi = l->death[node];
+    const bool carried = ap_program_is_carried(&p->program->stage[s].prog, node);
+    const bool in_loop = lo < c->each_hi && hi >= c->each_lo;
+    const bool in_each = lo >= c->each_lo && hi < c->each_hi && !carried;
+    const bool in_span = in_each && (hi < c->backward_lo || lo >= c->backward_lo);
+
+    *birth = step_of(p, s, lo);
+    *death = step_of(p, s, hi);
+    if (!in_loop || in_span || p->program->microbatches == 1 ||
+        (in_each && !p->chunked && p->stage[s].n_kept == 0))
+        return;
+    /* other spans run between its own */
+    *birth = *birth < p->loop_lo ? *birth : p->loop_lo;
+    *death = *death > p->loop_hi ? *death : p->loop_hi;
+}
+
+/* Values of the forward (or backward) spans that fit where the slot is free then. */
+static void fill_slot(struct lane_plan *p, int s, bool back, bool *placed)
+{
+    const struct ap_pipeline_stage *st = &p->program->stage[s];
+    struct stage_lives *l = &p->stage[s];
+    const struct ap_graph *g = l->lives.g;
+    struct ap_pack_piece *hole = AP_NEW_N(p->arena, l->n_kept, struct ap_pack_piece);
+    struct ap_pack_piece *piece = AP_NEW_N(p->arena, g->n_nodes, struct ap_pack_piece);
+    int *node = AP_NEW_N(p->arena, g->n_nodes, int), n = 0;
+    bool *taken = AP_NEW_N(p->arena, g->n_nodes, bool);
+    const int end = p->n_steps;
+
+    for (int i = 0; i < l->n_kept; i++) {
+        const int v = l->kept[i];
+        const int from = back ? step_of(p, s, l->lives.death[v]) + 1
+                              : end - step_of(p, s, l->lives.birth[v]) + 1;
+        hole[i] = (struct ap_pack_piece){
+            from, 0, ap_buffer_align(st->prog.buffer[v].bytes), l->at[i]};
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (placed[i] || !l->lives.has[i] || l->lives.root[i] != i ||
+            !is_per_microbatch(st, i))
+            continue;
+        const int lo = l->lives.birth[i], hi = l->lives.death[i];
+        if (back ? lo < st->cuts.backward_lo || hi >= st->cuts.each_hi
+                 : lo < st->cuts.each_lo || hi >= st->cuts.backward_lo)
+            continue;
+        const int birth = step_of(p, s, lo), death = step_of(p, s, hi);
+        node[n] = i;
+        piece[n++] =
+            (struct ap_pack_piece){back ? birth : end - death, back ? death : end - birth,
+                                   ap_buffer_align(st->prog.buffer[i].bytes), 0};
+    }
+    ap_place_in_holes(p->arena, hole, l->n_kept, piece, n, end + 1, taken);
+    for (int i = 0; i < n; i++)
+        if (taken[i]) {
+            placed[node[i]] = true;
+            st->prog.buffer[node[i]].offset = piece[i].offset; /* in the slot */
+        }
+}
+
+/* Parameters, and what slots hold, from the slot on; all else becomes pieces. */
+static void place_stage(struct lane_plan *p, int s)
+{
+    struct ap_pipeline_stage *st = &p->program->stage[s];
+    struct stage_lives *l = &p->stage[s];
+    const struct ap_graph *g = l->lives.g;
+    bool *placed = l->in_slot = AP_NEW_N(p->arena, g->n_nodes, bool);
+
+    for (int i = 0; i < l->n_kept; i++) {
+        placed[l->kept[i]] = true;
+        st->prog.buffer[l->kept[i]].offset = l->at[i];
+    }
+    if (l->n_kept > 0) {
+        fill_slot(p, s, false, placed);
+        fill_slot(p, s, true, placed);
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        struct ap_buffer *b = &st->prog.buffer[i];
+        const int64_t bytes = ap_buffer_align(b->bytes);
+        int birth, death;
+        if (placed[i]) {
+            continue;
+        } else if (l->lives.has[i] && g->nodes[i].op == AP_OP_PARAMETER &&
+                   l->lives.birth[i] == 0 && l->lives.death[i] == g->n_groups) {
+            b->offset = p->base;
+            p->base += bytes;
+        } else if (l->lives.has[i]) {
+            lifetime(p, s, i, &birth, &death);
+            add_piece(p, s, i, birth, death, bytes);
+        }
+    }
+}
+
+static void open_stage(struct lane_plan *p, int s)
+{
+    struct ap_pipeline_stage *st = &p->program->stage[s];
+    struct stage_lives *l = &p->stage[s];
+    const struct ap_graph *g = &st->prog.local;
+    const int n = p->program->microbatches;
+
+    st->prog.buffer = AP_NEW_N(p->arena, g->n_nodes, struct ap_buffer);
+    for (int i = 0; i < g->n_nodes; i++)
+        st->prog.buffer[i] =
+            (struct ap_buffer){NOWHERE, ap_shape_bytes(&g->nodes[i].shape), NOWHERE};
+    ap_lives_find(p->arena, &st->prog, &l->lives);
+    l->step = AP_NEW_N(p->arena, g->n_groups + 1, int);
+    l->first = AP_NEW_N(p->arena, n, int);
+    l->last = AP_NEW_N(p->arena, n, int);
+    l->slot = AP_NEW_N(p->arena, n, int);
+    memset(l->step, NOWHERE, ((size_t)g->n_groups + 1) * sizeof *l->step);
+    memset(l->first, NOWHERE, (size_t)n * sizeof *l->first);
+    end_messages(p, s);
+}
+
+/* Offsets in the arena for what lies in slots, and for views; the program's end. */
+static void close_stage(struct lane_plan *p, int s, int64_t slots)
+{
+    struct ap_pipeline_stage *st = &p->program->stage[s];
+    struct stage_lives *l = &p->stage[s];
+    const struct ap_graph *g = l->lives.g;
+    struct ap_buffer *b = st->prog.buffer;
+    int64_t *slot = AP_NEW_N(p->arena, st->n_slots + 1, int64_t);
+
+    for (int k = 0; k < st->n_slots; k++)
+        slot[k] = slots + st->slot[k];
+    st->slot = slot;
+    st->prog.peak_bytes = 0;
+    for (int i = 0; i < g->n_nodes; i++)
+        b[i].offset += l->in_slot[i] ? slot[0] : 0;
+    ap_lives_share(&l->lives, b);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const int64_t end = b[i].offset + ap_buffer_align(b[i].bytes);
+        if (b[i].offset >= 0 && end > st->prog.peak_bytes)
+            st->prog.peak_bytes = end;
+    }
+}
+
+/* Which slot each instruction uses: its microbatch's, where it has one. */
+static void number_slots(const struct lane_plan *p)
+{
+    const struct ap_pipeline_program *r = p->program;
+    int *now = AP_NEW_N(p->arena, r->n_stages, int); /* [stage]: of what ran last */
+
+    for (int i = 0; i < p->lane->n; i++) {
+        struct ap_pipeline_instr *x = &p->lane->instr[i];
+        if (x->what == AP_PIPELINE_RUN) {
+            const struct ap_pipeline_stage *st = &r->stage[x->stage];
+            const struct stage_lives *l = &p->stage[x->stage];
+            if (is_each(st, x->lo))
+                x->slot = l->slot[x->message];
+            else if (x->lo >= st->cuts.each_hi && l->behind)
+                x->slot = l->slot[l->last_run];
+            now[x->stage] = x->slot;
+            continue;
+        }
+        const struct ap_transfer *t = &r->transfer[x->transfer];
+        const struct ap_mesh *mesh = &r->stage[t->from].prog.mesh;
+        if (x->what == AP_PIPELINE_SEND)
+            x->slot = ap_layout_per_microbatch(mesh, &t->layout)
+                          ? p->stage[t->from].slot[x->message]
+                          : now[t->from];
+        else if (ap_pipeline_is_share(&r->stage[t->to].prog, t->param))
+            x->slot = p->stage[t->to].slot[x->message];
+    }
+}
+
+static void plan_lane(struct ap_arena *arena, struct ap_pipeline_program *program,
+                      struct ap_lane *lane)
+{
+    struct lane_plan p = {.arena = arena,
+                          .program = program,
+                          .lane = lane,
+                          .stage =
+                              AP_NEW_N(arena, program->n_stages, struct stage_lives)};
+    int n_stages = 0, n_nodes = 0;
+    bool behind = false;
+    int64_t alive;
+
+    for (int s = 0; s < program->n_stages; s++)
+        if (is_mine(&p, s)) {
+            open_stage(&p, s);
+            n_stages++;
+            n_nodes += program->stage[s].prog.local.n_nodes;
+        }
+    p.chunked = n_stages > 1;
+    p.piece = AP_NEW_N(arena, n_nodes + 1, struct ap_pack_piece);
+    p.of_stage = AP_NEW_N(arena, n_nodes + 1, int);
+    p.of_node = AP_NEW_N(arena, n_nodes + 1, int);
+    walk(&p);
+    for (int s = 0; s < program->n_stages; s++)
+        if (is_mine(&p, s)) {
+            find_kept(&p, s);
+            place_stage(&p, s);
+            behind |= p.stage[s].behind;
+        }
+    const int64_t slots = place_slots(&p);
+    if (slots > 0)
+        add_piece(&p, NOWHERE, NOWHERE, p.loop_lo, behind ? p.n_steps : p.loop_hi, slots);
+    lane->peak_bytes =
+        p.base + ap_place(arena, p.piece, p.n_pieces, p.n_steps + 1, 0, &alive);
+    for (int i = 0; i < p.n_pieces; i++)
+        if (p.of_stage[i] >= 0)
+            program->stage[p.of_stage[i]].prog.buffer[p.of_node[i]].offset =
+                p.base + p.piece[i].offset;
+    for (int s = 0; s < program->n_stages; s++)
+        if (is_mine(&p, s))
+            close_stage(&p, s, slots > 0 ? p.base + p.piece[p.n_pieces - 1].offset : 0);
+    number_slots(&p);
+}
+
+void ap_pipeline_buffers(struct ap_arena *arena, struct ap_pipeline_program *program)
+{
+    for (int i = 0; i < program->n_lanes; i++)
+        plan_lane(arena, program, &program->lane[i]);
+}

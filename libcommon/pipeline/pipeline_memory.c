@@ -1,0 +1,197 @@
+/*
+ * Problem: a lane's instructions may be in order and yet find a value's memory taken: by
+ * another microbatch's, another stage's, or by a slot that is not free yet. Idea: play
+ * the lane on its arena with owners in place of numbers (program/play.h): an owner is a
+ * value of a stage and, where it belongs to one, of a microbatch. A run plays its groups
+ * with the buffers of its slot, a receive makes the parameter the owner of its buffer, a
+ * send has to find its value. Cost: O(log n) per operand that a step reads.
+ */
+#include "pipeline/pipeline_program.h"
+#include "program/play.h"
+
+struct stage_play {
+    struct ap_play play;
+    bool *lasting; /* [parameter], then [result]: of the whole graph */
+    int64_t last;  /* microbatch that ran last */
+};
+
+struct lane_play {
+    const struct ap_pipeline_program *r;
+    struct stage_play *stage; /* [stage] */
+    struct ap_owners owners;
+    struct ap_arena arena;
+};
+
+static bool is_each(const struct ap_pipeline_stage *st, int group)
+{
+    return group >= st->cuts.each_lo && group < st->cuts.each_hi;
+}
+
+/* Adds the ends of a stage's buffers, in all slots. */
+static int add_edges(const struct ap_pipeline_stage *st, int64_t *edge, int n)
+{
+    for (int i = 0; i < st->prog.local.n_nodes; i++) {
+        const struct ap_buffer *b = &st->prog.buffer[i];
+        for (int k = 0; k < (st->n_slots > 0 ? st->n_slots : 1); k++) {
+            const int64_t at = ap_pipeline_offset(st, k, b->offset, b->bytes);
+            if (b->offset < 0 || (k > 0 && at == b->offset))
+                continue;
+            edge[n++] = at;
+            edge[n++] = at + b->bytes;
+        }
+    }
+    return n;
+}
+
+/* *first: the number of its first value; moved behind its last. */
+static struct ap_fault open_stage(struct lane_play *p, int s, int64_t *first)
+{
+    const struct ap_pipeline_stage *st = &p->r->stage[s];
+    const struct ap_graph *g = &st->prog.local;
+    struct stage_play *mine = &p->stage[s];
+    bool *each = AP_NEW_N(&p->arena, g->n_nodes + 1, bool);
+
+    for (int i = 0; i < g->n_nodes; i++)
+        each[i] =
+            g->nodes[i].op == AP_OP_PARAMETER
+                ? st->param[g->nodes[i].param] < 0 &&
+                      ap_pipeline_is_share(&st->prog, g->nodes[i].param)
+                : is_each(st, g->nodes[i].group) && !ap_program_is_carried(&st->prog, i);
+    mine->play = (struct ap_play){.prog = &st->prog,
+                                  .owners = &p->owners,
+                                  .first = *first,
+                                  .n_tags = p->r->microbatches,
+                                  .each = each,
+                                  .slot_at = st->n_slots > 0 ? st->slot[0] : 0,
+                                  .slot_bytes = st->slot_bytes};
+    *first += (int64_t)g->n_nodes * p->r->microbatches;
+    mine->lasting = AP_NEW_N(&p->arena, g->n_params + g->n_results + 1, bool);
+    for (int k = 0; k < g->n_params; k++) {
+        mine->lasting[k] = st->param[k] >= 0;
+        if (mine->lasting[k])
+            ap_play_take(&mine->play, g->params[k]);
+    }
+    for (int k = 0; k < g->n_results; k++)
+        mine->lasting[g->n_params + k] = st->result[k] >= 0;
+    return ap_play_open(&p->arena, &mine->play);
+}
+
+static struct ap_play *play_of(const struct lane_play *p, int s, int slot, int64_t tag)
+{
+    const struct ap_pipeline_stage *st = &p->r->stage[s];
+    struct ap_play *play = &p->stage[s].play;
+
+    play->tag = tag;
+    play->shift = st->n_slots > 0 ? st->slot[slot] - st->slot[0] : 0;
+    return play;
+}
+
+/* *stage: where a fault is. */
+static struct ap_fault follow(const struct lane_play *p,
+                              const struct ap_pipeline_instr *x, int *stage)
+{
+    const struct ap_pipeline_program *r = p->r;
+    const struct ap_transfer *t =
+        x->what == AP_PIPELINE_RUN ? NULL : &r->transfer[x->transfer];
+    struct ap_fault f = {NULL, -1, AP_NOBODY};
+
+    *stage = !t ? x->stage : x->what == AP_PIPELINE_SEND ? t->from : t->to;
+    const struct ap_pipeline_stage *st = &r->stage[*stage];
+    struct stage_play *mine = &p->stage[*stage];
+    const struct ap_graph *g = &st->prog.local;
+    if (!t) {
+        const bool each = is_each(st, x->lo);
+        mine->last = each ? x->message : mine->last;
+        return ap_play_groups(play_of(p, *stage, x->slot, mine->last), x->lo, x->hi,
+                              each && x->message > 0);
+    }
+    if (x->what == AP_PIPELINE_RECEIVE) {
+        ap_play_take(play_of(p, *stage, x->slot, x->message), g->params[t->param]);
+        return f;
+    }
+    const bool share = ap_layout_per_microbatch(&st->prog.mesh, &t->layout);
+    f.node = g->results[t->result].node;
+    f.other = ap_play_intruder(
+        play_of(p, *stage, x->slot, share ? x->message : mine->last), f.node);
+    if (f.other != AP_MIXED)
+        f.what = "is sent, but its memory does not hold it";
+    return f;
+}
+
+static int complain(const struct lane_play *p, const struct ap_at *at, int rank,
+                    int stage, const struct ap_fault *f, struct ap_err *err)
+{
+    const struct ap_graph *g = &p->r->stage[stage].prog.local;
+    const struct ap_graph *by = NULL;
+    int node = -1;
+
+    for (int s = 0; s < p->r->n_stages && node < 0; s++) {
+        if (p->stage[s].play.prog && f->other >= 0)
+            node = ap_play_node(&p->stage[s].play, f->other);
+        by = &p->r->stage[s].prog.local;
+    }
+    if (node < 0)
+        return ap_at_err(at, err, "(rank %d) stage %d: node %d (%s) %s", rank, stage,
+                         f->node, g->nodes[f->node].name, f->what);
+    return ap_at_err(at, err, "(rank %d) stage %d: node %d (%s) %s (by node %d, %s)",
+                     rank, stage, f->node, g->nodes[f->node].name, f->what, node,
+                     by->nodes[node].name);
+}
+
+static int check_lane(struct lane_play *p, int l, const struct ap_at *at,
+                      struct ap_err *err)
+{
+    const struct ap_pipeline_program *r = p->r;
+    const struct ap_lane *lane = &r->lane[l];
+    const struct ap_at list = {at, "instructions", 0};
+    struct ap_fault f = {NULL, -1, AP_NOBODY};
+    int64_t first = 0, n = 2;
+    int s, n_edges = 0;
+
+    p->stage = AP_NEW_N(&p->arena, r->n_stages + 1, struct stage_play);
+    for (s = 0; s < r->n_stages; s++)
+        if (r->stage[s].lane == l)
+            n += (int64_t)2 * r->stage[s].prog.local.n_nodes *
+                 (r->stage[s].n_slots > 0 ? r->stage[s].n_slots : 1);
+    int64_t *edge = AP_NEW_N(&p->arena, n, int64_t);
+    for (s = 0; s < r->n_stages; s++)
+        if (r->stage[s].lane == l)
+            n_edges = add_edges(&r->stage[s], edge, n_edges);
+    ap_owners_open(&p->arena, &p->owners, edge, n_edges);
+    for (s = 0; s < r->n_stages; s++) {
+        if (r->stage[s].lane != l)
+            continue;
+        f = open_stage(p, s, &first);
+        if (f.what)
+            return complain(p, at, lane->ranks[0], s, &f, err);
+    }
+    for (int i = 0; i < lane->n; i++) {
+        const struct ap_at here = {&list, NULL, i};
+        f = follow(p, &lane->instr[i], &s);
+        if (f.what)
+            return complain(p, &here, lane->ranks[0], s, &f, err);
+    }
+    for (s = 0; s < r->n_stages; s++) {
+        if (r->stage[s].lane != l)
+            continue;
+        f = ap_play_end(&p->stage[s].play, p->stage[s].lasting);
+        if (f.what)
+            return complain(p, at, lane->ranks[0], s, &f, err);
+    }
+    return 0;
+}
+
+int ap_pipeline_check_memory(const struct ap_pipeline_program *program,
+                             const struct ap_at *at, struct ap_err *err)
+{
+    const struct ap_at lanes = {at, "lanes", 0};
+    int rc = 0;
+
+    for (int l = 0; l < program->n_lanes && !rc; l++) {
+        const struct ap_at here = {&lanes, NULL, l};
+        struct lane_play p = {.r = program};
+        rc = check_lane(&p, l, &here, err);
+        ap_arena_free(&p.arena);
+    }
+    return rc;
+}
