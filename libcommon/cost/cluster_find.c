@@ -143,6 +143,7 @@ static int join_kind(struct ap_arena *arena, const char *path, const char *name,
     c->kind[c->n_kinds++] = (struct ap_host_kind){of->levels[1].size, of};
     if (of->memory_bytes < c->memory_bytes)
         c->memory_bytes = of->memory_bytes;
+    c->fused_attention &= of->fused_attention; /* a graph is for all kinds */
     return 0;
 }
 
