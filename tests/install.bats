@@ -25,7 +25,9 @@ install_to() { # FOLDER PREFIX
     for f in scripts/jax/autopar/*.py; do
         cmp "$f" "$dest/opt/ap/share/autopar/python/autopar/$(basename "$f")"
     done
-    cmp scripts/torch/autopar_torch.py "$dest/opt/ap/share/autopar/python/autopar_torch.py"
+    for f in autopar_torch.py autopar_torch_stages.py; do
+        cmp "scripts/torch/$f" "$dest/opt/ap/share/autopar/python/$f"
+    done
     [ "$(ls "$dest")" = opt ] # and nothing elsewhere
 }
 

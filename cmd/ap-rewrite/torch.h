@@ -6,6 +6,7 @@
 #ifndef REWRITE_TORCH_H
 #define REWRITE_TORCH_H
 
+#include "pipeline/stage_cost.h"
 #include "plan/plan.h"
 #include "tool/tool.h"
 #include "trainer.h"
@@ -43,6 +44,11 @@ struct torch_part {
     const struct ap_plan *plan;
     const struct ap_conversions *conv;
     struct trainer_notes *notes; /* what is different in PyTorch */
+    /* of a stage, NULL without: its part of the graph, and the microbatches of the whole
+     */
+    const struct ap_graph *whole;
+    const struct ap_subgraph *sub;
+    const struct ap_stage_microbatch *micro;
     int n_weights;
     struct torch_weight *weight; /* in the order of the parameters */
     struct torch_fsdp fsdp;

@@ -185,7 +185,7 @@ static int pin_module(struct torch_part *part, const struct module *m, int *cap)
         pin.computed = pin.wanted;
         add_pin(part, pin, cap);
     }
-    if (m->n_out == 1) {
+    if (m->n_out == 1 && g->nodes[m->out].op != AP_OP_PARAMETER) { /* of this stage */
         struct torch_pin pin = {.scope = m->scope, .output = true, .node = m->out};
         bool conv = has_convolution(g, m->out);
         pin.computed = ap_plan_node_layout(part->plan, m->out);
