@@ -427,10 +427,30 @@ static void put_stage(struct ap_arena *arena, const struct staged_input *in,
                               .sub = &st->sub,
                               .micro = micro};
     int first = notes->n;
+    if (st->recompute == AP_RECOMPUTE_SELECTED)
+        trainer_note(notes, "recomputes %d values: PyTorch keeps them", st->n_recomputed);
     put_part(&part, out);
     for (int k = first; k < notes->n; k++)
         notes->note[k] = ap_arena_printf(arena, "stage %d: %s", i, notes->note[k]);
     ap_buf_putc(out, '}');
+}
+
+static int check_devices(const struct ap_stages *stages, struct ap_err *err)
+{
+    const struct ap_stage *first = &stages->stage[0];
+
+    for (int i = 1; i < stages->n; i++) {
+        const struct ap_stage *st = &stages->stage[i];
+        if (st->n_devices != first->n_devices)
+            return ap_err_set(err,
+                              "stage %d has %lld devices and stage 0 %lld, and PyTorch's "
+                              "stages have as many each: ap-stage --submeshes "
+                              "%lldx%lld",
+                              i, (long long)st->n_devices, (long long)first->n_devices,
+                              (long long)first->hosts,
+                              (long long)first->devices_per_host);
+    }
+    return 0;
 }
 
 static void write_stages(const struct ap_tool *tool, struct ap_arena *arena,
@@ -450,15 +470,14 @@ static void write_stages(const struct ap_tool *tool, struct ap_arena *arena,
                                  &micro, &err))
         ap_die(AP_BAD_INPUT, "/stages/microbatches: %s", err.msg);
     const int *stage_of = ap_stages_of_nodes(arena, &in.stages, &in.graph, &in.blocks);
-    const char **start =
-        torch_stage_starts(arena, &in.graph, stage_of, in.stages.n, notes);
+    const char **start;
+    if (check_devices(&in.stages, &err) ||
+        torch_stage_starts(arena, &in.graph, stage_of, in.stages.n, notes, &start, &err))
+        ap_die_usage("--to torch: %s", err.msg);
     put_start(in.graph.name, in.stages.microbatches, out);
     ap_buf_printf(out, "\"schedule\": \"%s\",\n\"chunks\": %d,\n\"stages\": [",
                   ap_schedule_names[in.stages.schedule], in.stages.chunks);
     for (int i = 0; i < in.stages.n; i++) {
-        if (!start[i])
-            ap_die_usage("--to torch: stage %d begins at no module: it is cut inside one",
-                         i);
         put_stage(arena, &in, &micro, i, start[i], notes, out);
     }
     ap_buf_putc(out, ']');

@@ -33,8 +33,10 @@ def train(model, step, args):
         losses.append(step(k))
         if k == 0:
             for stage in model if isinstance(model, torch.nn.ModuleList) else [model]:
-                gradients |= {name: getattr(p.grad, "full_tensor", p.grad.clone)() for name, p
-                              in stage.named_parameters(remove_duplicate=False) if p.grad is not None}
+                whole = {p: getattr(p.grad, "full_tensor", p.grad.clone)()
+                         for p in stage.parameters() if p.grad is not None}
+                gradients |= {name: whole[p] for name, p
+                              in stage.named_parameters(remove_duplicate=False) if p in whole}
         optimizer.step()
     return losses, gradients
 
@@ -83,12 +85,13 @@ def compare(path, args, losses, gradients):
     processes = [None] * dist.get_world_size()
     dist.all_gather_object(processes, (found, list(made)))
     everywhere, names = zip(*processes)
+    reached = {id(gradients[name]) for name in joined(names)}
     stages = plan.document.get("stages", [plan.document])
     return {"plan": os.path.basename(path), "losses": found["losses"], "alone": losses,
             "loss_error": max(abs(a - b) / abs(b) for f in everywhere
                               for a, b in zip(f["losses"], losses)),
             "gradient_error": max(f["gradient_error"] for f in everywhere),
-            "without_gradient": sorted(set(gradients) - set(joined(names))),
+            "without_gradient": [name for name, g in gradients.items() if id(g) not in reached],
             "misplaced": joined(f["misplaced"] for f in everywhere),
             "differences": plan.differences,
             "departures": joined(f["departures"] for f in everywhere),
