@@ -25,8 +25,8 @@ install_to() { # FOLDER PREFIX
     for f in scripts/jax/autopar/*.py; do
         cmp "$f" "$dest/opt/ap/share/autopar/python/autopar/$(basename "$f")"
     done
-    for f in autopar_torch.py autopar_torch_stages.py; do
-        cmp "scripts/torch/$f" "$dest/opt/ap/share/autopar/python/$f"
+    for f in scripts/torch/autopar_torch*.py; do
+        cmp "$f" "$dest/opt/ap/share/autopar/python/$(basename "$f")"
     done
     [ "$(ls "$dest")" = opt ] # and nothing elsewhere
 }

@@ -33,6 +33,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from autopar_torch_ops import Rules
+
 VERSION = 1
 MESHES = {}  # DTensor takes equal meshes for one, FSDP2 does not: there is one of each
 
@@ -578,6 +580,7 @@ class Plan:
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(implicit_replication())
+            stack.enter_context(Rules())
             if self.mesh.device_type == "cpu":
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             yield
