@@ -44,7 +44,7 @@ static const struct coarsen_algo algos[] = {
      " critical level "},
     {"none", "one block", coarsen_none, false, " "},
     {"exhaustive", "all cuts of a tiny graph's order, under alpa's costs",
-     coarsen_exhaustive, false, " cluster-cost balance eps "},
+     coarsen_exhaustive, false, " cluster-cost balance eps cut "},
     {0},
 };
 static const struct ap_choice cluster_costs[] = {
