@@ -197,7 +197,7 @@ check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTH
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme
 	$${AP_TORCH_PYTHON:-python3} scripts/torch/zoo-table --bin $(BUILD)/bin
-	scripts/tap -b $(BUILD) tests/torch_out.bats
+	scripts/tap -b $(BUILD) tests/torch_out.bats tests/torch_stages.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
 	scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)

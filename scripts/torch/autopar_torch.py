@@ -326,7 +326,7 @@ class Plan:
         if self.ranks is None:
             check_processes(self.n_processes)
         if device_type is None:
-            accelerator = torch.accelerator.current_accelerator()
+            accelerator = torch.accelerator.current_accelerator(check_available=True)
             nccl = "gloo" not in torch.distributed.get_backend()
             device_type = accelerator.type if accelerator is not None and nccl else "cpu"
         key = device_type, ranks, self.shape, self.axes

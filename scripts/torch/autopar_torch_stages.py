@@ -279,7 +279,7 @@ class StagedPlan:
     # ---- tied weights ----
 
     def share(self, calls, first, rank):
-        """Notes which of this process's parameters other stages have, too."""
+        """Notes which of this process's parameters other stages have, too; gives them one value."""
         stages = {}
         for k, call in enumerate(calls):
             for name, _ in call.module.named_parameters():
@@ -291,6 +291,10 @@ class StagedPlan:
                 own = [(calls[k].module, other) for k, other in where if k in self.mine]
                 if own:
                     self.shared[name] = group, own
+                    value = own[0][0].get_parameter(own[0][1]).data
+                    dist.broadcast(value, columns[0] * self.each + rank % self.each, group=group)
+                    for module, other in own[1:]:
+                        module.get_parameter(other).data.copy_(value)
 
     def held(self):
         """Of each shared parameter: the processes that have it, and this one's copies."""
