@@ -16,7 +16,6 @@ Processes of two stages send each other their local parts of tensors: what the n
 split is sent split, where both stages' meshes have the same shape, all else whole. A parameter
 of several stages (tied weights) is in each of them; their gradients are summed after the step.
 """
-import contextlib
 import functools
 
 import torch
@@ -24,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import pipelining
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils.checkpoint import checkpoint
 
 from autopar_torch import Plan, check_processes, loss_in, placements, unit_names
@@ -61,21 +60,20 @@ class Part(Plan):
 class Value:
     """A tensor that goes from stage to stage: global shape, and placements on its way."""
 
-    def __init__(self, like):
+    def __init__(self, name, like):
+        if not isinstance(like, torch.Tensor):
+            raise ValueError(f"stages send tensors only, and '{name}' is a {type(like).__name__}")
         self.shape, self.dtype = tuple(like.shape), like.dtype
         self.requires_grad = like.requires_grad
 
     def placements(self, part, before):
-        """As the stage takes it, if the stage before it can send it so."""
+        """As the stage takes it, if the stage before it can send it so; else whole."""
         at = [placements(item["placements"]) for item in part.document["receives"]
               if tuple(item["shape"]) == self.shape]
-        if len(at) == 1 and part.shape == before.shape and self.divides(part, at[0]):
+        if (len(at) == 1 and part.shape == before.shape and self.local_shape(part, at[0])
+                and all(type(p) in (Shard, Replicate) for p in at[0])):
             return at[0]
         return (Replicate(),) * part.mesh.ndim
-
-    def divides(self, part, at):
-        local = self.local_shape(part, at)
-        return local is not None and all(type(p) in (Shard, Replicate) for p in at)
 
     def local_shape(self, part, at):
         """None: it is not split evenly."""
@@ -129,7 +127,11 @@ def cut(model, batch, begins):
              for node in nodes if node.op == "call_module"]
     if len(calls) != len(begins) + 1:
         raise ValueError(f"the module has {len(calls)} stages, and not {len(begins) + 1}, when it "
-                         f"is cut at {', '.join(begins)}")
+                         f"is cut at {', '.join(begins)}: a module runs twice, or not at all")
+    for k, name in enumerate(begins):
+        if name not in dict(calls[k + 1].module.named_modules()):
+            raise ValueError(f"stage {k + 1} begins with module '{name}' in the plan: the module "
+                             "runs its modules in another order")
     return calls, [node.name for node in nodes if node.op == "placeholder"]
 
 
@@ -167,7 +169,7 @@ def values_between(calls, inputs, batch):
             for stage in range(born.get(name, k) + 1, k + 1):
                 if name not in sent[stage]:
                     sent[stage].append(name)
-    return {name: Value(values[name]) for names in sent for name in names}, sent
+    return {name: Value(name, values[name]) for names in sent for name in names}, sent
 
 
 class Stage(nn.Module):
