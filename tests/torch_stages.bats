@@ -78,7 +78,7 @@ staged() {
             sharding: {algorithm: \"zero3\", mesh: \"2\"}},"
     done)
     plans+=("$(staged llama interleaved 4 interleaved-1f1b "[${four%,}]")")
-    torch_trains llama 'length == 4 and all(.without_gradient == [])' --steps 3 "${plans[@]}"
+    torch_trains llama 'length == 4 and all(.without_gradient == [])' --steps 2 "${plans[@]}"
 }
 
 @test "torch stages: Llama in 2 stages of one device" {
@@ -86,14 +86,14 @@ staged() {
     local plan
     plan=$(staged llama one 4 1f1b '[{blocks: [0, 1], devices: [0], sharding: {algorithm: "data", mesh: "1"}},
         {blocks: [2, 3], devices: [1], sharding: {algorithm: "data", mesh: "1"}}]')
-    torch_trains llama 'length == 1 and .[0].departures == []' --steps 3 "$plan"
+    torch_trains llama 'length == 1 and .[0].departures == []' --steps 2 "$plan"
 }
 
 @test "torch stages: tied weights, and masks that go from stage to stage" {
     needs_torch
-    torch_trains gpt2 'all(.without_gradient == [])' --steps 3 \
+    torch_trains gpt2 'all(.without_gradient == [])' --steps 2 \
         "$(staged gpt2 tied 2 1f1b "$(two megatron tp=2 zero2 dp=2)")"
-    torch_trains bert 'all(.without_gradient == [])' --steps 3 \
+    torch_trains bert 'all(.without_gradient == [])' --steps 2 \
         "$(staged bert masked 2 1f1b "$(two zero3 dp=2 megatron tp=2)")"
 }
 
