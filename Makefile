@@ -197,7 +197,7 @@ check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTH
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme
 	$${AP_TORCH_PYTHON:-python3} scripts/torch/zoo-table --bin $(BUILD)/bin
-	scripts/tap -b $(BUILD) tests/torch_out.bats
+	scripts/tap -b $(BUILD) tests/torch_out.bats tests/torch_stages.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
 	scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
@@ -255,6 +255,7 @@ BASH_COMPLETION = $(SHARE)/bash-completion/completions
 ZSH_COMPLETION = $(SHARE)/zsh/site-functions
 SCHEMAS := $(wildcard schemas/*.json)
 PYTHON := $(wildcard scripts/jax/autopar/*.py)
+TORCH_PYTHON := $(wildcard scripts/torch/autopar_torch*.py)
 VERSION := $(shell sed -n 's/^.define AP_VERSION "\(.*\)"/\1/p' libcommon/tool/tool.h)
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters $(SHARE)/autopar/schemas \
@@ -265,7 +266,7 @@ install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -m 644 $(CLUSTERS) $(SHARE)/autopar/clusters
 	install -m 644 $(SCHEMAS) $(SHARE)/autopar/schemas
 	install -m 644 $(PYTHON) $(SHARE)/autopar/python/autopar
-	install -m 644 scripts/torch/autopar_torch.py $(SHARE)/autopar/python
+	install -m 644 $(TORCH_PYTHON) $(SHARE)/autopar/python
 	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
 	for t in $(TOOLS) $(SCRIPT_TOOLS); do $(BUILD)/bin/$$t --completion bash >$(BASH_COMPLETION)/$$t && \
@@ -280,7 +281,7 @@ uninstall: ## remove what install put below PREFIX and DESTDIR
 	    $(SCRIPT_TOOLS:%=$(BASH_COMPLETION)/%) $(SCRIPT_TOOLS:%=$(ZSH_COMPLETION)/_%) $(SHARE)/pkgconfig/autopar.pc \
 	    $(addprefix $(SHARE)/autopar/,$(CLUSTERS) $(SCHEMAS)) \
 	    $(PYTHON:scripts/jax/%=$(SHARE)/autopar/python/%) \
-	    $(SHARE)/autopar/python/autopar_torch.py \
+	    $(TORCH_PYTHON:scripts/torch/%=$(SHARE)/autopar/python/%) \
 	    $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))
 	for d in autopar/clusters autopar/schemas autopar/python/autopar autopar/python autopar; do [ ! -d $(SHARE)/$$d ] || \
 	    rmdir --ignore-fail-on-non-empty $(SHARE)/$$d || exit 1; done

@@ -122,6 +122,27 @@ holds() {
         "$(imported gpt2l)"
 }
 
+@test "coarsen: --cut modules: layers begin with a module, at the least cost of such layers" {
+    local dir=$BATS_TEST_TMPDIR options n
+    ap-model --forward --layers 2 --hidden 8 mlp |
+        jq -c '.graph.nodes |= (to_entries | map(.value + {scope: ["", "a", "a", "a/b", "a/c", "d", "d"][.key / 6 | floor]}))' >"$dir/tiny.json"
+    for options in '--balance count' '--balance count --eps 2' '--cluster-cost optimized'; do
+        for n in 1 2 3; do
+            for a in alpa exhaustive; do
+                ap-coarsen --cut modules $options --blocks $n --algorithm $a "$dir/tiny.json" 2>&1 \
+                    >"$dir/doc" | cat >"$dir/$a" # what it says, then its blocks
+                jq -c '.blocks | [.n, .objective, .bound, .block_of]' "$dir/doc" >>"$dir/$a"
+            done
+            diff "$dir/alpa" "$dir/exhaustive"
+        done
+    done
+    ap-coarsen --cut modules --balance count --eps 2 --blocks 2 "$dir/tiny.json" >"$dir/two"
+    jq -e '.blocks.block_of as $block | [.graph.nodes | to_entries[]
+            | select($block[.key] == 1 and (.value.op | IN("dot", "add", "maximum", "subtract"))) | .value.scope][0]
+        | IN("a", "a/b", "a/c", "d")' "$dir/two"
+    refuses 2 '--cut is for alpa, not for rhino' ap-coarsen --algorithm rhino --cut modules "$dir/tiny.json"
+}
+
 @test "coarsen: the objective is the most that a block receives" {
     ap-coarsen --blocks 4 "$(model gpt --layers 6 --hidden 64 --heads 2 --seq 32)" |
         jq -e '.blocks | .unit == "bytes" and .bound == .objective and .n == 4 and

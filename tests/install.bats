@@ -25,7 +25,9 @@ install_to() { # FOLDER PREFIX
     for f in scripts/jax/autopar/*.py; do
         cmp "$f" "$dest/opt/ap/share/autopar/python/autopar/$(basename "$f")"
     done
-    cmp scripts/torch/autopar_torch.py "$dest/opt/ap/share/autopar/python/autopar_torch.py"
+    for f in scripts/torch/autopar_torch*.py; do
+        cmp "$f" "$dest/opt/ap/share/autopar/python/$(basename "$f")"
+    done
     [ "$(ls "$dest")" = opt ] # and nothing elsewhere
 }
 

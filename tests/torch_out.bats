@@ -2,6 +2,7 @@
 # ap-rewrite --to torch: plans for PyTorch; and modules that train as these say.
 
 load helpers
+load torch_helpers
 
 # step MODEL: the step of a golden PyTorch model
 step() {
@@ -66,23 +67,6 @@ parameter() { jq -c --arg name "$1" '.parameters[] | select(.name == $name) | de
         and ([.activations[] | select(.module == "tokens" and .input == 0) | .shape] == [[4, 16]])' "$plan"
 }
 
-@test "torch out: stages begin at modules" {
-    local doc=$BATS_TEST_TMPDIR/stages.json
-    ap-coarsen --no-history --blocks 4 --eps 1 "$(step torch_gpt)" |
-        jq -c '. + {stages: {microbatches: 2, schedule: "1f1b", stages: [
-            {blocks: [0, 1], devices: [0, 1], sharding: {algorithm: "megatron", mesh: "tp=2"}},
-            {blocks: [2, 3], devices: [2, 3], sharding: {algorithm: "zero2", mesh: "dp=2"}}]}}' >"$doc"
-    ap-rewrite --to torch "$doc" 2>"$BATS_TEST_TMPDIR/said" >"$BATS_TEST_TMPDIR/torch"
-    grep -F "stage 1: 15 weights are whole between steps" "$BATS_TEST_TMPDIR/said"
-    jq -e '.schedule == "1f1b" and .microbatches == 2
-        and [.stages[].begins] == ["", "blocks.1"]
-        and [.stages[].devices] == [[0, 1], [2, 3]]
-        and [.stages[] | .parameters | length > 10] == [true, true]
-        and .stages[1].inputs[0].name == "targets"' "$BATS_TEST_TMPDIR/torch"
-    jq '.stages.schedule = "inference"' "$doc" >"$doc.inference"
-    refuses 2 "inference" ap-rewrite --to torch "$doc.inference"
-}
-
 @test "torch out: documents validate against the schema" {
     local plan=$BATS_TEST_TMPDIR/plan
     planned torch_resnet 2x2 ilp >"$plan.1"
@@ -104,68 +88,74 @@ parameter() { jq -c --arg name "$1" '.parameters[] | select(.name == $name) | de
 
 # ---- with PyTorch ----
 
-needs_torch() {
-    [ -n "${AP_TORCH_PYTHON:-}" ] || skip "AP_TORCH_PYTHON: a Python with torch and transformers"
-    "$AP_TORCH_PYTHON" -c 'import torch.distributed.tensor, transformers, onnxscript' ||
-        skip "$AP_TORCH_PYTHON lacks torch, transformers or onnxscript"
-}
-
-# llama: the step of zoo.py's Llama, exported
-llama() {
-    local dir=$BATS_FILE_TMPDIR/llama
-    [ -s "$dir/step.json" ] || {
-        "$AP_TORCH_PYTHON" scripts/torch/export.py scripts/torch/zoo.py:llama -o "$dir" &&
-            ap-import --no-history "$dir/model.onnx" |
-            ap-grad --no-history --optimizer adam --lr 0.01 -o "$dir/step.json"
-    } >&2 || return
-    echo "$dir/step.json"
-}
-
-# llama_plans ALGORITHM...: files of plans on a mesh of 2x2
-llama_plans() {
+# plans MODEL ALGORITHM...: files of plans on a mesh of 2x2
+plans() {
     local algorithm model
-    model=$(llama) || return
-    for algorithm; do
+    model=$(zoo_step "$1") || return
+    for algorithm in "${@:2}"; do
         ap-shard --quiet --mesh 2x2 --cluster cpu-4 --algorithm "$algorithm" "$model" |
-            ap-rewrite --quiet --to torch -o "$BATS_TEST_TMPDIR/$algorithm.json" || return
-        echo "$BATS_TEST_TMPDIR/$algorithm.json"
+            ap-rewrite --quiet --to torch -o "$BATS_TEST_TMPDIR/$1-$algorithm.json" || return
+        echo "$BATS_TEST_TMPDIR/$1-$algorithm.json"
     done
-}
-
-# trains FILTER [OPTION...] PLAN...: losses as one process's, parameters as planned, FILTER
-trains() {
-    local found=$BATS_TEST_TMPDIR/found
-    "$AP_TORCH_PYTHON" scripts/torch/parallel.py scripts/torch/zoo.py:llama "${@:2}" >"$found"
-    jq -e '.loss_error <= 1e-5 and .gradient_error <= 1e-5 and .misplaced == []' "$found" ||
-        { cat "$found"; return 1; }
-    jq -es "$1" "$found" || { cat "$found"; return 1; }
 }
 
 @test "torch out: Llama on four processes: losses of one, placements as planned" {
     needs_torch
-    mapfile -t plans < <(llama_plans megatron data zero3 ilp)
+    mapfile -t plans < <(plans llama megatron data zero3 ilp)
     [ "${#plans[@]}" -eq 4 ]
     # DTensor's own propagation computes each module's output, and makes each gradient, as planned
-    trains 'length == 4 and all(.departures == [])
+    torch_trains llama 'length == 4 and all(.departures == [])
         and .[1].collectives.all_reduce == 21 and .[2].collectives._reduce_scatter_base_ == 3' \
         --steps 3 "${plans[@]}"
 }
 
 @test "torch out: Llama with ZeRO-2, ZeRO-3 gathered by DTensor, and microbatches" {
     needs_torch
-    mapfile -t plans < <(llama_plans zero2 zero3)
-    ap-shard --quiet --mesh 2x2 --cluster cpu-4 --algorithm zero2 --microbatches 2 "$(llama)" |
+    mapfile -t plans < <(plans llama zero2 zero3)
+    ap-shard --quiet --mesh 2x2 --cluster cpu-4 --algorithm zero2 --microbatches 2 "$(zoo_step llama)" |
         ap-rewrite --quiet --to torch -o "$BATS_TEST_TMPDIR/micro.json"
-    trains 'length == 3 and all(.departures == [])' --steps 3 "${plans[0]}" "${plans[1]}" \
+    torch_trains llama 'length == 3 and all(.departures == [])' --steps 3 "${plans[0]}" "${plans[1]}" \
         "$BATS_TEST_TMPDIR/micro.json"
-    trains 'length == 1 and .[0].collectives.reduce_scatter_tensor == 21' --steps 3 --no-fsdp "${plans[1]}"
+    torch_trains llama 'length == 1 and .[0].collectives.reduce_scatter_tensor == 21' --steps 3 --no-fsdp "${plans[1]}"
+}
+
+@test "torch out: ViT, BERT and a convolution net: losses of one process" {
+    needs_torch
+    local model
+    for model in 'vit ilp' 'bert ilp' 'cnn ilp data'; do
+        # shellcheck disable=SC2086 # words of the list
+        mapfile -t plans < <(plans $model)
+        torch_trains "${model%% *}" 'all(.without_gradient == [])' --steps 2 "${plans[@]}"
+    done
 }
 
 @test "torch out: a module that is not the plan's is refused with the first difference" {
     needs_torch
     local plan
-    plan=$(llama_plans data)
+    plan=$(plans llama data)
     run "$AP_TORCH_PYTHON" scripts/torch/parallel.py scripts/torch/zoo.py:gpt2 "$plan"
     [ "$status" -ne 0 ]
     [[ $output == *"the module has no parameter 'model.embed_tokens.weight' of the plan"* ]]
+}
+
+@test "torch out: another number of processes is refused" {
+    needs_torch
+    local plan
+    plan=$(plans llama data)
+    run "$AP_TORCH_PYTHON" - "$plan" <<'END'
+import sys
+import torch.distributed as dist
+sys.path.insert(0, "scripts/torch")
+import autopar_torch, zoo
+plan = autopar_torch.load(sys.argv[1])
+model, batch = zoo.llama()
+try:
+    plan.parallelize(model)
+except RuntimeError as e:
+    print(e)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+plan.parallelize(model)
+END
+    [ "$status" -eq 1 ]
+    [[ $output == *"init_process_group() comes before"*"the plan is for 4 processes, and 1 run"* ]]
 }

@@ -38,6 +38,8 @@ struct search {
     int *next;     /* [n] next use of a value at or behind the sweep; n: none */
     int64_t *at;   /* [n] bytes of the values whose next use is here */
     int64_t *tree; /* [n + 1] Fenwick tree of at */
+    int *end;      /* [n + 1] the least last operator, of this one and later ones, that a
+                      layer may end with; n: none */
     int *lo, *hi;  /* [n] last operators allowed for each first one; empty: lo > hi */
     int *reach[2]; /* [n + 2] cuts reached, as differences and as flags */
     int n_probes;
@@ -51,6 +53,10 @@ static void search_init(struct search *s, struct ap_arena *arena, const struct l
     s->next = AP_NEW_N(arena, l->n + 1, int);
     s->at = AP_NEW_N(arena, l->n + 1, int64_t);
     s->tree = AP_NEW_N(arena, l->n + 1, int64_t);
+    s->end = AP_NEW_N(arena, l->n + 2, int);
+    s->end[l->n] = s->end[l->n + 1] = l->n;
+    for (int i = l->n - 1; i >= 0; i--)
+        s->end[i] = l->begins[i + 1] ? i : s->end[i + 1];
     s->lo = AP_NEW_N(arena, l->n + 1, int);
     s->hi = AP_NEW_N(arena, l->n + 1, int);
     for (int k = 0; k < 2; k++)
@@ -145,11 +151,19 @@ static struct around find_intervals(struct search *s, const struct layer_rule *r
         sweep_step(s, first);
         while (need > first && l->heavy[need] - l->heavy[first] >= rule->min_heavy)
             need--;
-        s->lo[first] = need;
+        s->lo[first] = s->end[need];
         s->hi[first] = last_within(s, rule, first, at_most, &bytes);
+        int beyond = s->hi[first] + 1;
+        while (s->hi[first] >= first && !l->begins[s->hi[first] + 1])
+            s->hi[first]--;
+        if (!l->begins[first]) {
+            s->hi[first] = first - 1;
+            continue;
+        }
+        bytes = received(s, s->hi[first]);
         if (s->lo[first] <= s->hi[first])
             around.below = fmax(around.below, layers_cost(l, first, s->hi[first], bytes));
-        int beyond = s->hi[first] + 1 < need ? need : s->hi[first] + 1;
+        beyond = s->end[beyond < need ? need : beyond];
         if (beyond < l->n && layers_weight_fits(l, rule, first, beyond))
             around.above =
                 fmin(around.above, layers_cost(l, first, beyond, received(s, beyond)));
@@ -295,6 +309,8 @@ static struct layer_score break_ties(struct search *s, const struct layer_rule *
         int64_t bytes = received(s, s->lo[first] - 1);
         for (int last = s->lo[first]; last <= s->hi[first]; last++) {
             bytes += s->at[last];
+            if (!s->l->begins[last + 1])
+                continue;
             extend(s->l, first, last, bytes, n_layers - before[first],
                    best + (int64_t)(last + 1) * row, best + (int64_t)first * row);
         }

@@ -37,19 +37,24 @@ static enum ap_exit coarsen_none(struct ap_arena *arena, const struct ap_graph *
 
 static const struct coarsen_algo algos[] = {
     {"alpa", "layers of about equal FLOPs that receive the fewest bytes", coarsen_alpa,
-     false, " cluster-cost balance eps "},
+     false, " cluster-cost balance eps cut "},
     {"rannc", "components joined to at most 32 blocks of about equal time", coarsen_rannc,
      true, RANNC_OPTIONS},
     {"rhino", "segments between critical nodes, and cones", coarsen_rhino, false,
      " critical level "},
     {"none", "one block", coarsen_none, false, " "},
     {"exhaustive", "all cuts of a tiny graph's order, under alpa's costs",
-     coarsen_exhaustive, false, " cluster-cost balance eps "},
+     coarsen_exhaustive, false, " cluster-cost balance eps cut "},
     {0},
 };
 static const struct ap_choice cluster_costs[] = {
     {"paper", "received bytes, with FLOPs bounded"},
     {"optimized", "seconds of FLOPs and received bytes"},
+    {NULL, NULL},
+};
+static const struct ap_choice cuts[] = {
+    {"anywhere", "before any operator"},
+    {"modules", "where a module begins, as stages for PyTorch do"},
     {NULL, NULL},
 };
 static const struct ap_choice merges[] = {
@@ -97,6 +102,8 @@ static const struct ap_opt *options(struct ap_arena *arena, struct request *r)
         {"eps", AP_OPT_NUM, &r->params.alpa.eps, "X",
          "alpa: a layer has less than 1 + X times the average (0.5)", NULL, 0, 0,
          INT_MAX},
+        {"cut", AP_OPT_CHOICE, &r->params.alpa.cut, "WHERE",
+         "alpa: where layers may begin", cuts, sizeof *cuts, 0, 0},
         {"merge", AP_OPT_CHOICE, &r->params.rannc.merge, "NAME",
          "rannc: which neighbour to merge with", merges, sizeof *merges, 0, 0},
         {"successors-only", AP_OPT_FLAG, &r->params.rannc.successors_only, NULL,

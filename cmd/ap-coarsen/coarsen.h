@@ -15,8 +15,12 @@ enum coarsen_cluster_cost {
 /* What the paper's cost keeps about equal among layers. */
 enum coarsen_balance { COARSEN_FLOPS, COARSEN_COUNT, COARSEN_INPUT_MEMORY };
 
+/* Where layers may begin. */
+enum coarsen_cut { COARSEN_CUT_ANYWHERE, COARSEN_CUT_MODULES };
+
 /* Of rows alpa and exhaustive. */
 struct coarsen_alpa {
+    int cut;     /* enum coarsen_cut */
     int cost;    /* enum coarsen_cluster_cost */
     int balance; /* enum coarsen_balance */
     double eps;  /* a layer has less than (1 + eps) of the average */

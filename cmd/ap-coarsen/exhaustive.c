@@ -43,7 +43,8 @@ static int64_t received(const struct layers *l, int first, int last)
 static bool is_allowed(const struct trial *t, int first, int last)
 {
     const struct layers *l = t->l;
-    return l->heavy[last + 1] - l->heavy[first] >= t->rule.min_heavy &&
+    return l->begins[last + 1] &&
+           l->heavy[last + 1] - l->heavy[first] >= t->rule.min_heavy &&
            layers_weight_fits(l, &t->rule, first, last) &&
            layers_cost(l, first, last, t->bytes[first][last]) <= t->at_most;
 }

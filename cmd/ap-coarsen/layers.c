@@ -2,6 +2,9 @@
 #include "layers.h"
 
 #include <assert.h>
+#include <string.h>
+
+#include "base/names.h"
 
 static double balanced(const struct ap_graph *g, int id, enum coarsen_balance balance)
 {
@@ -43,6 +46,38 @@ static void list_reads(struct ap_arena *arena, const struct ap_graph *g, struct 
     l->read_start = start;
 }
 
+/* Whether the operator is the first of a module that the names do not have yet. */
+static bool begins_module(struct ap_names *seen, const char *scope)
+{
+    bool begins = false;
+
+    for (size_t len = strlen(scope); len; len--) {
+        if ((scope[len] && scope[len] != '/') || ap_names_get(seen, scope, len) >= 0)
+            continue;
+        ap_names_put(seen, scope, len, 0);
+        begins = true;
+    }
+    return begins;
+}
+
+/* Only what depends on the inputs says where a module begins: masks may be made earlier.
+ */
+static const bool *list_begins(struct ap_arena *arena, const struct ap_graph *g,
+                               const struct layers *l, enum coarsen_cut cut)
+{
+    bool *begins = AP_NEW_N(arena, l->n + 1, bool);
+    const uint8_t *origin = ap_blocks_origins(arena, g);
+    struct ap_names seen = {0};
+
+    for (int i = 0; i < l->n; i++)
+        begins[i] = i == 0 || cut == COARSEN_CUT_ANYWHERE ||
+                    (origin[l->ids[i]] == AP_FROM_INPUTS &&
+                     begins_module(&seen, g->nodes[l->ids[i]].scope));
+    begins[l->n] = true;
+    ap_names_free(&seen);
+    return begins;
+}
+
 void layers_init(struct ap_arena *arena, const struct ap_graph *g,
                  const struct coarsen_alpa *params, struct layers *l)
 {
@@ -71,6 +106,7 @@ void layers_init(struct ap_arena *arena, const struct ap_graph *g,
     l->weight = weight;
     l->flops = flops;
     l->heavy = heavy;
+    l->begins = list_begins(arena, g, l, (enum coarsen_cut)params->cut);
     list_reads(arena, g, l);
 }
 

@@ -16,6 +16,7 @@ struct layers {
     const double *weight; /* [n + 1] sums of what is balanced */
     const double *flops;  /* [n + 1] sums of heavy FLOPs */
     const int *heavy;     /* [n + 1] counts of dot and convolution */
+    const bool *begins;   /* [n + 1] whether a layer may begin with it; the end may */
     bool optimized;       /* COARSEN_COST_OPTIMIZED */
     double eps;
 };

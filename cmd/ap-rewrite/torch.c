@@ -52,14 +52,25 @@ static void put_dims(const char *key, const struct ap_shape *shape, struct ap_bu
     ap_buf_putc(out, ']');
 }
 
-/* Of one microbatch. */
-static struct ap_shape share_of(struct ap_arena *arena, const struct ap_mesh *mesh,
-                                const struct ap_shape *shape, struct ap_layout l)
+/* Shape of one microbatch of a node's value that lies so. */
+static struct ap_shape share_of(const struct torch_part *part, int node,
+                                struct ap_layout l)
 {
+    const struct ap_mesh *mesh = &part->plan->mesh;
+    const struct ap_shape *shape = &part->plan->graph->nodes[node].shape;
+
     for (int a = 0; a < mesh->n_axes; a++)
         if (!(mesh->microbatch >> a & 1))
             l.axis[a] = (struct ap_placement){0};
-    return ap_layout_local(arena, mesh, shape, &l);
+    struct ap_shape share = ap_layout_local(part->arena, mesh, shape, &l);
+    int id = part->micro ? part->sub->source[node] : -1;
+    if (id < 0 || !part->micro->split[id] || part->micro->dim[id] < 0)
+        return share;
+    int64_t *dims = AP_NEW_N(part->arena, share.rank + 1, int64_t);
+    memcpy(dims, share.dims, sizeof *dims * (size_t)share.rank);
+    dims[part->micro->dim[id]] /= part->micro->n;
+    share.dims = dims;
+    return share;
 }
 
 /* A module's name: its scope with dots. */
@@ -147,8 +158,7 @@ static struct ap_layout share_layout(const struct torch_part *part, int node)
     return l;
 }
 
-static void put_inputs(const struct torch_part *part, const struct ap_subgraph *sub,
-                       struct ap_buf *out)
+static void put_inputs(const struct torch_part *part, struct ap_buf *out)
 {
     const struct ap_graph *g = part->plan->graph;
     const struct ap_mesh *mesh = &part->plan->mesh;
@@ -157,7 +167,7 @@ static void put_inputs(const struct torch_part *part, const struct ap_subgraph *
     ap_buf_puts(out, ",\n\"inputs\": [");
     for (int i = 0; i < g->n_params; i++) {
         const struct ap_node *node = &g->nodes[g->params[i]];
-        if (node->role != AP_ROLE_INPUT || is_cut(sub, g->params[i]))
+        if (node->role != AP_ROLE_INPUT || is_cut(part->sub, g->params[i]))
             continue;
         struct ap_layout l = share_layout(part, g->params[i]);
         put_item(&first, out);
@@ -165,6 +175,30 @@ static void put_inputs(const struct torch_part *part, const struct ap_subgraph *
         ap_json_str(out, node->name);
         put_dims("shape", &node->shape, out);
         put_layout(mesh, &node->shape, "placements", &l, out);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_putc(out, ']');
+}
+
+/* Values that a stage's forward pass takes of stages before it, as they arrive. */
+static void put_receives(const struct torch_part *part, struct ap_buf *out)
+{
+    const struct ap_graph *g = part->plan->graph;
+    bool first = true;
+
+    ap_buf_puts(out, ",\n\"receives\": [");
+    for (int i = 0; i < part->sub->n_cut_in; i++) {
+        int id = part->sub->cut_in[i];
+        const struct ap_node *sent = &part->whole->nodes[part->sub->source[id]];
+        if (sent->phase != AP_FORWARD)
+            continue;
+        struct ap_layout l = share_layout(part, id);
+        struct ap_shape share = share_of(part, id, l);
+        put_item(&first, out);
+        ap_buf_puts(out, "{\"value\": ");
+        ap_json_str(out, sent->name);
+        put_dims("shape", &share, out);
+        put_layout(&part->plan->mesh, &g->nodes[id].shape, "placements", &l, out);
         ap_buf_putc(out, '}');
     }
     ap_buf_putc(out, ']');
@@ -227,8 +261,8 @@ static void put_pins(const struct torch_part *part, struct ap_buf *out)
     for (int i = 0; i < part->n_pins; i++) {
         const struct torch_pin *p = &part->pin[i];
         const struct ap_node *node = &part->plan->graph->nodes[p->node];
-        struct ap_shape share = share_of(part->arena, mesh, &node->shape,
-                                         p->output ? p->computed : p->wanted);
+        struct ap_shape share =
+            share_of(part, p->node, p->output ? p->computed : p->wanted);
         put_item(&first, out);
         ap_buf_puts(out, "{\"module\": ");
         put_module(p->scope, out);
@@ -299,14 +333,15 @@ static void put_collectives(const struct torch_part *part, struct ap_buf *out)
     ap_buf_putc(out, ']');
 }
 
-/* Members of a plan, or of a stage; sub: the stage's, or NULL. */
-static void put_part(struct torch_part *part, const struct ap_subgraph *sub,
-                     struct ap_buf *out)
+/* Members of a plan, or of a stage. */
+static void put_part(struct torch_part *part, struct ap_buf *out)
 {
     torch_find_weights(part);
     torch_find_pins(part);
     put_mesh(part, out);
-    put_inputs(part, sub, out);
+    put_inputs(part, out);
+    if (part->sub)
+        put_receives(part, out);
     put_weights(part, out);
     put_buffers(part, out);
     put_pins(part, out);
@@ -357,12 +392,13 @@ static void write_plan(const struct ap_tool *tool, struct ap_arena *arena,
     struct torch_part part = {
         .arena = arena, .plan = plan, .conv = &job.conv, .notes = notes};
     put_start(job.graph.name, ap_mesh_microbatches(&plan->mesh), out);
-    put_part(&part, NULL, out);
+    put_part(&part, out);
     put_end(tool, notes, out);
 }
 
-static void put_stage(struct ap_arena *arena, const struct staged_input *in, int i,
-                      const char *start, struct trainer_notes *notes, struct ap_buf *out)
+static void put_stage(struct ap_arena *arena, const struct staged_input *in,
+                      const struct ap_stage_microbatch *micro, int i, const char *start,
+                      struct trainer_notes *notes, struct ap_buf *out)
 {
     static const char *const recompute[] = {"none", "all", "selected"};
     const struct ap_stage *st = &in->stages.stage[i];
@@ -383,13 +419,38 @@ static void put_stage(struct ap_arena *arena, const struct staged_input *in, int
     for (int64_t d = 0; d < st->n_devices; d++)
         ap_buf_printf(out, "%s%lld", d ? ", " : "", (long long)st->devices[d]);
     ap_buf_printf(out, "], \"recompute\": \"%s\",\n", recompute[st->recompute]);
-    struct torch_part part = {
-        .arena = arena, .plan = &st->sharding.plan, .conv = &conv, .notes = notes};
+    struct torch_part part = {.arena = arena,
+                              .plan = &st->sharding.plan,
+                              .conv = &conv,
+                              .notes = notes,
+                              .whole = &in->graph,
+                              .sub = &st->sub,
+                              .micro = micro};
     int first = notes->n;
-    put_part(&part, &st->sub, out);
+    if (st->recompute == AP_RECOMPUTE_SELECTED)
+        trainer_note(notes, "recomputes %d values: PyTorch keeps them", st->n_recomputed);
+    put_part(&part, out);
     for (int k = first; k < notes->n; k++)
         notes->note[k] = ap_arena_printf(arena, "stage %d: %s", i, notes->note[k]);
     ap_buf_putc(out, '}');
+}
+
+static int check_devices(const struct ap_stages *stages, struct ap_err *err)
+{
+    const struct ap_stage *first = &stages->stage[0];
+
+    for (int i = 1; i < stages->n; i++) {
+        const struct ap_stage *st = &stages->stage[i];
+        if (st->n_devices != first->n_devices)
+            return ap_err_set(err,
+                              "stage %d has %lld devices and stage 0 %lld, and PyTorch's "
+                              "stages have as many each: ap-stage --submeshes "
+                              "%lldx%lld",
+                              i, (long long)st->n_devices, (long long)first->n_devices,
+                              (long long)first->hosts,
+                              (long long)first->devices_per_host);
+    }
+    return 0;
 }
 
 static void write_stages(const struct ap_tool *tool, struct ap_arena *arena,
@@ -404,17 +465,20 @@ static void write_stages(const struct ap_tool *tool, struct ap_arena *arena,
         ap_die_usage("--to torch: %s", err.msg);
     if (in.stages.schedule == AP_SCHEDULE_INFERENCE)
         ap_die_usage("--to torch: the schedule is inference, and the loader trains");
+    struct ap_stage_microbatch micro;
+    if (ap_stage_microbatch_axis(arena, &in.graph, &in.nests, in.stages.microbatches,
+                                 &micro, &err))
+        ap_die(AP_BAD_INPUT, "/stages/microbatches: %s", err.msg);
     const int *stage_of = ap_stages_of_nodes(arena, &in.stages, &in.graph, &in.blocks);
-    const char **start =
-        torch_stage_starts(arena, &in.graph, stage_of, in.stages.n, notes);
+    const char **start;
+    if (check_devices(&in.stages, &err) ||
+        torch_stage_starts(arena, &in.graph, stage_of, in.stages.n, notes, &start, &err))
+        ap_die_usage("--to torch: %s", err.msg);
     put_start(in.graph.name, in.stages.microbatches, out);
     ap_buf_printf(out, "\"schedule\": \"%s\",\n\"chunks\": %d,\n\"stages\": [",
                   ap_schedule_names[in.stages.schedule], in.stages.chunks);
     for (int i = 0; i < in.stages.n; i++) {
-        if (!start[i])
-            ap_die_usage("--to torch: stage %d begins at no module: it is cut inside one",
-                         i);
-        put_stage(arena, &in, i, start[i], notes, out);
+        put_stage(arena, &in, &micro, i, start[i], notes, out);
     }
     ap_buf_putc(out, ']');
     put_end(tool, notes, out);

@@ -6,6 +6,7 @@
 #ifndef REWRITE_TORCH_H
 #define REWRITE_TORCH_H
 
+#include "pipeline/stage_cost.h"
 #include "plan/plan.h"
 #include "tool/tool.h"
 #include "trainer.h"
@@ -43,6 +44,11 @@ struct torch_part {
     const struct ap_plan *plan;
     const struct ap_conversions *conv;
     struct trainer_notes *notes; /* what is different in PyTorch */
+    /* of a stage, NULL without: its part of the graph, and the microbatches of the whole
+     */
+    const struct ap_graph *whole;
+    const struct ap_subgraph *sub;
+    const struct ap_stage_microbatch *micro;
     int n_weights;
     struct torch_weight *weight; /* in the order of the parameters */
     struct torch_fsdp fsdp;
@@ -71,12 +77,12 @@ int torch_check_names(const struct ap_graph *g, struct ap_err *err);
 void torch_find_pins(struct torch_part *part);
 /* Whether some pin brings the node's value to this layout. */
 bool torch_is_pinned(const struct torch_part *part, int node, const struct ap_layout *to);
-/* Modules in which stages of a graph begin, "" for the first: names[stage] (arena). What
- * is cut elsewhere is noted; NULL: a stage runs no module of its own. stage_of: [node of
- * g], -1: of none. */
-const char **torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g,
-                                const int *stage_of, int n_stages,
-                                struct trainer_notes *notes);
+/* Modules in which stages of a graph begin, "" for the first: starts[stage] (arena). What
+ * is cut elsewhere is noted, if no contraction goes to another stage; else -1. stage_of:
+ * [node of g], -1: of none. */
+int torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g,
+                       const int *stage_of, int n_stages, struct trainer_notes *notes,
+                       const char ***starts, struct ap_err *err);
 
 /* ---- torch.c ---- */
 

@@ -7,7 +7,8 @@
  * passed on in the layout that its users agree on, else in its own with sums made. What
  * depends on no input (masks, rotary tables) is no value to pin. Changes of layout in the
  * forward pass that no pin has are left to DTensor, and counted.
- * Stages begin at modules: at the outermost one that runs in later stages only. Cost:
+ * Stages begin at modules: at the outermost one that runs in later stages only. Operators
+ * before it go to the stage before, unless a contraction is among them. Cost:
  * linear in the edges, times the depth of the modules.
  */
 #include "torch.h"
@@ -185,7 +186,7 @@ static int pin_module(struct torch_part *part, const struct module *m, int *cap)
         pin.computed = pin.wanted;
         add_pin(part, pin, cap);
     }
-    if (m->n_out == 1) {
+    if (m->n_out == 1 && g->nodes[m->out].op != AP_OP_PARAMETER) { /* of this stage */
         struct torch_pin pin = {.scope = m->scope, .output = true, .node = m->out};
         bool conv = has_convolution(g, m->out);
         pin.computed = ap_plan_node_layout(part->plan, m->out);
@@ -293,12 +294,37 @@ static size_t outermost(const struct starts *s, int node)
     return best;
 }
 
-const char **torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g,
-                                const int *stage_of, int n_stages,
-                                struct trainer_notes *notes)
+/* A scope with dots, as PyTorch names the module. */
+static const char *module_name(struct ap_arena *arena, const char *scope)
+{
+    char *name = ap_arena_strndup(arena, scope, strlen(scope));
+
+    for (char *s = name; *s; s++)
+        *s = *s == '/' ? '.' : *s;
+    return name;
+}
+
+/* What comes in a stage before its first module. */
+struct before {
+    int n, node; /* operators; the first, or the first contraction */
+    bool heavy;
+};
+
+static void add_before(const struct ap_graph *g, int node, struct before *b)
+{
+    bool heavy = ap_ops[g->nodes[node].op].class == AP_CLASS_HEAVY;
+
+    if (b->n++ == 0 || (heavy && !b->heavy))
+        b->node = node;
+    b->heavy |= heavy;
+}
+
+int torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g,
+                       const int *stage_of, int n_stages, struct trainer_notes *notes,
+                       const char ***starts, struct ap_err *err)
 {
     const char **start = AP_NEW_N(arena, n_stages + 1, const char *);
-    int *before = AP_NEW_N(arena, n_stages + 1, int); /* contractions that come first */
+    struct before *before = AP_NEW_N(arena, n_stages + 1, struct before);
     struct starts s = {.g = g, .stage_of = stage_of};
 
     s.origin = ap_blocks_origins(arena, g);
@@ -312,14 +338,26 @@ const char **torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g
         if (len)
             start[stage] = ap_arena_strndup(arena, g->nodes[i].scope, len);
         else
-            before[stage]++;
+            add_before(g, i, &before[stage]);
     }
     ap_names_free(&s.first);
+    *starts = start;
     for (int k = 1; k < n_stages; k++) {
-        if (start[k] && before[k])
+        const struct before *b = &before[k];
+        if (b->n && (b->heavy || !start[k]))
+            return ap_err_set(err,
+                              "stage %d begins inside module %s, at node %d (%s), and "
+                              "PyTorch's stages begin with a module: ap-coarsen --cut "
+                              "modules makes blocks that do",
+                              k, module_name(arena, g->nodes[b->node].scope), b->node,
+                              g->nodes[b->node].name);
+        if (!start[k])
+            return ap_err_set(err, "stage %d has no operator of the forward pass", k);
+        if (b->n)
             trainer_note(notes,
-                         "stage %d begins between modules: at %s, %d operators later", k,
-                         start[k], before[k]);
+                         "stage %d begins between modules: %d operators, no contraction "
+                         "among them, go to the stage before, and it begins with %s",
+                         k, b->n, module_name(arena, start[k]));
     }
-    return start;
+    return 0;
 }

@@ -15,35 +15,168 @@ DTensor propagates. The loss is the whole batch's. What is otherwise than planne
 plan.differences is what PyTorch cannot express of the plan, plan.departures what was found
 while the module ran.
 
-Tried with PyTorch 2.15. Where fully_shard has no dp_mesh_dims, DTensor gathers what FSDP2
-would, and a warning says so. Plans with stages are refused.
+Plans with stages are run by autopar_torch_stages.py. Tried with PyTorch 2.15. Where
+fully_shard has no dp_mesh_dims, DTensor gathers what FSDP2 would, and a warning says so.
 """
 import contextlib
 import inspect
 import json
+import math
 import re
 import warnings
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from autopar_torch_ops import Rules
 
 VERSION = 1
 MESHES = {}  # DTensor takes equal meshes for one, FSDP2 does not: there is one of each
 
 
 def load(path):
-    """The plan in a file that ap-rewrite --to torch wrote."""
-    with open(path, encoding="utf-8") as file:
-        document = json.load(file)
-    if document.get("autopar_torch") != VERSION:
-        raise ValueError(f"{path}: not a plan for PyTorch of version {VERSION}: make it with "
-                         "ap-rewrite --to torch")
-    return Plan(document)
+    """The plan in a file that ap-rewrite --to torch wrote; ValueError with the place in it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"{path}:{e.lineno}:{e.colno}: the file ends early or is no JSON: "
+                         f"{e.msg}") from None
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{path}: the file is no text: {e}") from None
+    try:
+        check_document(document)
+    except ValueError as e:
+        raise ValueError(f"{path}: {e}") from None
+    if "stages" not in document:
+        return Plan(document)
+    from autopar_torch_stages import StagedPlan
+    return StagedPlan(document)
+
+
+# ---- documents ----
+
+# Forms of values: members of a dictionary (with ? where they may lack), a list of one form, a
+# type, or the values that there are. schemas/torch.json says what they mean.
+PLACEMENTS, DIMS, NAMES = ["placement"], [int], [str]
+PLAN = {
+    "mesh": {"axes": NAMES, "shape": DIMS},
+    "fsdp?": {"shard": NAMES, "replicate": NAMES, "reshard_after_forward": bool},
+    "inputs": [{"name": str, "shape": DIMS, "placements": PLACEMENTS}],
+    "parameters": [{"name": str, "shape": DIMS, "local": DIMS, "placements": PLACEMENTS,
+                    "use?": PLACEMENTS, "gradient": PLACEMENTS, "fsdp?": bool}],
+    "buffers": NAMES,
+    "activations": [{"module": str, "shape": DIMS, "placements": PLACEMENTS,
+                     "computed?": PLACEMENTS}],
+    "collectives": [{"op": str, "axes": NAMES, "count": int, "bytes": int}],
+}
+STAGE = {"begins": str, "devices": [int], "recompute": ("none", "all", "selected"),
+         "receives": [{"shape": DIMS, "placements": PLACEMENTS}], **PLAN}
+STAGES = {"schedule": ("gpipe", "1f1b", "interleaved-1f1b"), "chunks": int, "stages": [STAGE]}
+
+
+def check_form(value, form, where):
+    """Raises ValueError where a value has not its form."""
+    def refuse(text):
+        raise ValueError(f"{where or '/'}: {text}")
+
+    if form == "placement":
+        try:
+            placement(value)
+        except (TypeError, ValueError):
+            refuse(f"expected a placement, not {value!r}")
+    elif isinstance(form, tuple):
+        if value not in form:
+            refuse(f"expected one of {', '.join(form)}, not {value!r}")
+    elif isinstance(form, type):
+        if type(value) is not form or form is int and value < 0:
+            refuse(f"expected {form.__name__}, not {value!r}")
+    elif type(value) is not type(form):
+        refuse(f"expected a {'list' if isinstance(form, list) else 'dictionary'}, not {value!r}")
+    elif isinstance(form, list):
+        for k, item in enumerate(value):
+            check_form(item, form[0], f"{where}/{k}")
+    else:
+        for key, part in form.items():
+            name = key.rstrip("?")
+            if value.get(name) is not None:
+                check_form(value[name], part, f"{where}/{name}")
+            elif name == key:
+                refuse(f"lacks '{name}'")
+
+
+def check_plan(plan, where):
+    """A placement for each mesh axis, of dimensions that there are."""
+    axes, shape = plan["mesh"]["axes"], plan["mesh"]["shape"]
+    if len(axes) != len(shape) or not shape or 0 in shape:
+        raise ValueError(f"{where}/mesh: {len(axes)} axes of sizes {shape}")
+    for key in ("inputs", "parameters", "activations", "receives"):
+        for k, item in enumerate(plan.get(key, [])):
+            for way in ("placements", "use", "gradient", "computed"):
+                texts = item.get(way, ["Replicate"] * len(axes))
+                here = f"{where}/{key}/{k}/{way}"
+                if len(texts) != len(axes):
+                    raise ValueError(f"{here}: {len(texts)} placements on {len(axes)} mesh axes")
+                for at in placements(texts):
+                    if getattr(at, "dim", -1) >= len(item["shape"]):
+                        raise ValueError(f"{here}: {at} of a tensor of shape {item['shape']}")
+    for k, item in enumerate(plan["collectives"]):
+        for axis in set(item["axes"]) - set(axes):
+            raise ValueError(f"{where}/collectives/{k}/axes: the mesh has no axis '{axis}'")
+    fsdp = plan.get("fsdp") or {"shard": axes, "replicate": []}
+    if not fsdp["shard"] or set(fsdp["shard"] + fsdp["replicate"]) - set(axes):
+        raise ValueError(f"{where}/fsdp: axes of the mesh are {', '.join(axes)}")
+
+
+def check_document(document):
+    """Raises ValueError with the place (a JSON pointer) of what is wrong."""
+    if not isinstance(document, dict) or document.get("autopar_torch") != VERSION:
+        version = isinstance(document, dict) and document.get("autopar_torch")
+        raise ValueError(f"/autopar_torch: expected version {VERSION} of a plan for PyTorch, not "
+                         f"{version or 'another document'}: make it with ap-rewrite --to torch")
+    staged = "stages" in document
+    check_form(document, {"microbatches": int, "differences": NAMES, **(STAGES if staged else PLAN)},
+               "")
+    if document["microbatches"] < 1:
+        raise ValueError("/microbatches: expected 1 or more, not 0")
+    for k, plan in enumerate(document["stages"] if staged else [document]):
+        check_plan(plan, f"/stages/{k}" if staged else "")
+    if staged:
+        check_stages(document)
+
+
+def check_stages(document):
+    """The same number of devices for each stage; stages of other chunks on the same ones."""
+    stages, chunks = document["stages"], document["chunks"]
+    if not stages or not chunks or len(stages) % chunks:
+        raise ValueError(f"/chunks: {len(stages)} stages, {chunks} for each set of devices")
+    columns = len(stages) // chunks
+    taken = [device for stage in stages[:columns] for device in stage["devices"]]
+    if len(set(taken)) != len(taken):
+        raise ValueError("/stages: two stages of one chunk have the same device")
+    for k, stage in enumerate(stages):
+        devices, here = stage["devices"], f"/stages/{k}/devices"
+        if len(devices) != math.prod(stage["mesh"]["shape"]):
+            raise ValueError(f"{here}: {len(devices)} devices, a mesh of {stage['mesh']['shape']}")
+        if len(devices) != len(stages[0]["devices"]):
+            raise ValueError(f"{here}: {len(devices)} devices, stage 0 has "
+                             f"{len(stages[0]['devices'])}: PyTorch's stages have as many each")
+        if devices != stages[k % columns]["devices"]:
+            raise ValueError(f"{here}: other devices than stage {k % columns}'s, of the same place")
+
+
+def check_processes(n):
+    """Raises unless as many processes run as the plan is for."""
+    if not torch.distributed.is_initialized():
+        raise RuntimeError("torch.distributed.init_process_group() comes before parallelize()")
+    if torch.distributed.get_world_size() != n:
+        raise ValueError(f"the plan is for {n} processes, and "
+                         f"{torch.distributed.get_world_size()} run")
 
 
 # ---- placements ----
@@ -98,17 +231,27 @@ def owners(model):
     return found
 
 
-def gather_for_use(module, name, use):
-    """Reading the parameter gives it in the placements of its use; its gradient returns."""
-    def gathered(self):
-        parameter = self._parameters[name]
-        return parameter.redistribute(parameter.device_mesh, use)
-
+def read_as(module, name, change):
+    """Reading the module's parameter gives change(parameter); its gradient returns."""
     cls = type(module)
-    if not cls.__dict__.get("_autopar_gathers"):
-        cls = type(cls.__name__, (cls,), {"_autopar_gathers": True, "__module__": cls.__module__})
+    if not cls.__dict__.get("_autopar_reads"):
+        cls = type(cls.__name__, (cls,), {"_autopar_reads": True, "__module__": cls.__module__})
         module.__class__ = cls
-    setattr(cls, name, property(gathered))
+    setattr(cls, name, property(lambda self: change(self._parameters[name])))
+
+
+def summed_over(grad, axes):
+    """The gradient as sums over these mesh axes, which FSDP2 takes it for."""
+    for axis in axes:
+        at = list(grad.placements)
+        if isinstance(at[axis], Partial):
+            continue
+        at[axis] = Replicate()
+        local = grad.redistribute(placements=at).to_local() / grad.device_mesh.size(axis)
+        at[axis] = Partial()
+        grad = DTensor.from_local(local, grad.device_mesh, at, run_check=False,
+                                  shape=grad.shape, stride=grad.stride())
+    return grad
 
 
 def tensors(value):
@@ -138,39 +281,58 @@ def replaced(value, old, new):
     return value
 
 
+def loss_in(result):
+    """The loss among what the forward pass returns: what is called so, else the first scalar."""
+    if isinstance(result, dict) and isinstance(result.get("loss"), torch.Tensor):
+        return result["loss"]
+    for x in tensors(result):
+        if x.dim() == 0 and x.is_floating_point():
+            return x
+    raise ValueError("the forward pass returns no floating-point scalar that could be the loss")
+
+
 # ---- plans ----
 
 
 class Plan:
     """A plan without stages: see the head of this file."""
 
-    def __init__(self, document):
-        if "stages" in document:
-            raise ValueError("the plan has stages, and this loader runs plans without: its "
-                             "members begins, devices and parameters say what each stage is")
+    def __init__(self, document, ranks=None):
+        """ranks: the processes that it is for; None: all."""
         self.document = document
+        self.ranks = ranks
         self.axes = tuple(document["mesh"]["axes"])
         self.shape = tuple(document["mesh"]["shape"])
+        self.n_processes = math.prod(self.shape)
         self.microbatches = document["microbatches"]
         self.differences = document["differences"]
         self.departures = []
         self.mesh = None
+        self.units = []  # names of modules that FSDP2 gathers one after the other
 
     def depart(self, text):
         if text not in self.departures:
             self.departures.append(text)
 
+    def lack(self, text):
+        """The module has not what the plan names."""
+        raise ValueError(text)
+
     # ---- the mesh ----
 
     def make_mesh(self, device_type=None):
-        """The plan's mesh over all processes."""
+        """The plan's mesh over its processes."""
+        ranks = self.ranks or range(self.n_processes)
+        if self.ranks is None:
+            check_processes(self.n_processes)
         if device_type is None:
-            accelerator = torch.accelerator.current_accelerator()
+            accelerator = torch.accelerator.current_accelerator(check_available=True)
             nccl = "gloo" not in torch.distributed.get_backend()
             device_type = accelerator.type if accelerator is not None and nccl else "cpu"
-        key = device_type, self.shape, self.axes
+        key = device_type, ranks, self.shape, self.axes
         if key not in MESHES:
-            mesh = init_device_mesh(device_type, self.shape, mesh_dim_names=self.axes)
+            mesh = DeviceMesh(device_type, torch.tensor(ranks).view(self.shape),
+                              mesh_dim_names=self.axes)
             MESHES[key] = mesh, set()
         mesh, joined = MESHES[key]
         for joint in sorted({tuple(c["axes"]) for c in self.document["collectives"]} - joined):
@@ -228,12 +390,15 @@ class Plan:
 
     # ---- the module ----
 
-    def parallelize(self, model, mesh=None, fsdp=True):
+    def parallelize(self, model, batch=None, mesh=None, fsdp=True):
         """
         The module, changed in place: parameters distributed, hooks registered. Optimizers
-        are made after it. fsdp=False: DTensor gathers what FSDP2 would.
+        are made after it. fsdp=False: DTensor gathers what FSDP2 would. Plans with stages
+        need an example batch, others do not.
         """
+        del batch
         self.mesh = self.take_mesh(mesh)
+        self.units = self.units or unit_names(model)
         by_fsdp = self.distribute(model, fsdp and self.has_fsdp())
         self.distribute_buffers(model)
         self.pin(model)
@@ -256,8 +421,8 @@ class Plan:
         planned = {item["name"]: item for item in self.document["parameters"]}
         for name, item in planned.items():
             if name not in named:
-                raise ValueError(f"the module has no parameter '{name}' of the plan")
-            if list(named[name].shape) != item["shape"]:
+                self.lack(f"the module has no parameter '{name}' of the plan")
+            elif list(named[name].shape) != item["shape"]:
                 raise ValueError(f"parameter '{name}' is planned with shape {item['shape']}, "
                                  f"not {list(named[name].shape)}")
         by_fsdp, where = {}, owners(model)
@@ -275,52 +440,85 @@ class Plan:
                                requires_grad=parameter.requires_grad)
             for module, own in where[id(parameter)]:
                 module.register_parameter(own, new)
-                if not gathers and held != by_use:
-                    gather_for_use(module, own, by_use)
+                if gathers:
+                    read_as(module, own, self.with_sums(name, item, by_use))
+                elif held != by_use:
+                    read_as(module, own, lambda p, use=by_use: p.redistribute(p.device_mesh, use))
             if gathers:
                 by_fsdp[new] = item
             elif new.requires_grad:
                 new.register_hook(self.gradient_hook(name, item, held))
         return by_fsdp
 
+    def check_gradient(self, name, item, grad):
+        made = placements(item["gradient"])
+        if not same(grad.placements, made):
+            self.depart(f"gradient of {name}: made as {grad.placements}, planned {made}")
+
     def gradient_hook(self, name, item, held):
         def hook(grad):
             if item and held == placements(item.get("use", item["placements"])):
-                made = placements(item["gradient"])
-                if not same(grad.placements, made):
-                    self.depart(f"gradient of {name}: made as {grad.placements}, planned {made}")
+                self.check_gradient(name, item, grad)
             return grad if grad.placements == held else bring(grad, held)
         return hook
+
+    def with_sums(self, name, item, use):
+        """For read_as: a parameter of FSDP2, which sums gradients over its axes unseen."""
+        plan = self.document["fsdp"]
+        axes = [self.axes.index(axis) for axis in plan["shard"] + plan["replicate"]]
+
+        def hook(grad):
+            self.check_gradient(name, item, grad)
+            return summed_over(grad, axes)
+
+        def change(p):
+            gathered = isinstance(p, DTensor) and p.placements == use
+            if gathered and p.requires_grad and not hasattr(p, "_autopar_sums"):
+                p._autopar_sums = p.register_hook(hook)
+            return p
+        return change
 
     def distribute_buffers(self, model):
         """Buffers that the forward pass changes are replicated DTensors."""
         for name in self.document["buffers"]:
             path, _, own = name.rpartition(".")
-            module = model.get_submodule(path)
+            module = self.submodule(model, path)
+            if module is None or own not in module._buffers:
+                self.lack(f"the module has no buffer '{name}' of the plan")
+                continue
             module._buffers[own] = distribute_tensor(
                 module._buffers[own], self.mesh, [Replicate()] * self.mesh.ndim)
 
     # ---- activations ----
 
+    def submodule(self, model, name):
+        try:
+            return model.get_submodule(name)
+        except AttributeError:
+            return self.lack(f"the module has no module '{name}' of the plan")
+
     def pin(self, model):
         for item in self.document["activations"]:
-            try:
-                module = model.get_submodule(item["module"])
-            except AttributeError:
-                raise ValueError(f"the module has no module '{item['module']}' of the plan") from None
+            module = self.submodule(model, item["module"])
+            if module is None:
+                continue
             if "input" in item:
                 module.register_forward_pre_hook(self.input_hook(item), with_kwargs=True)
             else:
                 module.register_forward_hook(self.output_hook(item))
         for module in model.modules():
-            if isinstance(module, nn.Embedding):
+            if is_embedding(module):
                 module.register_forward_hook(sum_masked)
         model.register_forward_hook(sum_scalars)
 
-    def find(self, item, value, what):
-        """The one tensor of the planned shape."""
+    def find(self, item, value, what, passed=()):
+        """The one tensor of the planned shape, and that is not passed through, if there are
+        several."""
         found = {id(x): x for x in tensors(value)
                  if isinstance(x, DTensor) and list(x.shape) == item["shape"]}
+        for x in tensors(passed):
+            if len(found) > 1:
+                found.pop(id(x), None)
         if len(found) == 1:
             return next(iter(found.values()))
         self.depart(f"{item['module']}: {len(found)} {what}s of shape {item['shape']}: not pinned")
@@ -341,7 +539,7 @@ class Plan:
         target, made = placements(item["placements"]), placements(item["computed"])
 
         def hook(module, args, result):
-            x = self.find(item, result, "output")
+            x = self.find(item, result, "output", args)
             if x is None:
                 return None
             if not same(x.placements, made):
@@ -360,8 +558,8 @@ class Plan:
                                     replicate=tuple(plan["replicate"]) or None)
         dim_of = {p: placements(item["placements"]) for p, item in by_fsdp.items()}
         axis = self.axes.index(plan["shard"][0])
-        units = [unit for parent in model.modules() if isinstance(parent, nn.ModuleList)
-                 for unit in parent]
+        modules = dict(model.named_modules())
+        units = [modules[name] for name in self.units if name in modules]
         for unit in reversed([model, *units]):
             if not any(p in dim_of for p in unit.parameters()):
                 continue
@@ -382,9 +580,23 @@ class Plan:
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(implicit_replication())
+            stack.enter_context(Rules())
             if self.mesh.device_type == "cpu":
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             yield
+
+    def step(self, model, batch):
+        """
+        Forward and backward of the whole batch, which every process gives; the loss as a
+        number. Gradients are added to those that the parameters have.
+        """
+        total = 0
+        for part in self.split(batch):
+            with self.context():
+                loss = loss_in(model(**self.shard(part))) / self.microbatches
+                loss.backward()
+            total += self.loss(loss)
+        return total
 
     def loss(self, loss):
         """The loss as a number, the same on every process."""
@@ -395,6 +607,8 @@ class Plan:
         wrong, named = [], dict(model.named_parameters())
         joined = (self.document["fsdp"] or {"shard": []})["shard"][1:]
         for item in self.document["parameters"]:
+            if item["name"] not in named:
+                continue
             p, held = named[item["name"]], placements(item["placements"])
             if p.device_mesh.ndim < self.mesh.ndim:  # FSDP2 makes its axes one
                 held = tuple(h for h, axis in zip(held, self.axes) if axis not in joined)
@@ -404,6 +618,19 @@ class Plan:
             elif any(have > plan for have, plan in zip(local, item["local"])):
                 wrong.append(f"{item['name']}: local shape {list(local)}, planned {item['local']}")
         return wrong
+
+
+def unit_names(model):
+    """Names of the modules of all lists of modules: layers."""
+    return [f"{name}.{k}" if name else str(k) for name, parent in model.named_modules()
+            if isinstance(parent, nn.ModuleList) for k in range(len(parent))]
+
+
+def is_embedding(module):
+    """Also of a module that torch.export traced."""
+    graph = getattr(module, "graph", None)
+    return isinstance(module, nn.Embedding) or graph is not None and any(
+        node.target is torch.ops.aten.embedding.default for node in graph.nodes)
 
 
 def sum_masked(module, args, result):

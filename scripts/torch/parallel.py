@@ -11,7 +11,6 @@ first step beside the plan's.
 """
 import argparse
 import json
-import math
 import os
 import sys
 import tempfile
@@ -19,22 +18,42 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import autopar_torch
 from export import load, loss_in
 
 
+class Collectives(TorchDispatchMode):
+    """Counts collectives, by name. CommDebugMode's hooks on modules allow no sums in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented
+        if "c10d" in func.namespace and "wait" not in func.name():
+            name = func.name().partition("::")[2].partition(".")[0]
+            self.count[name] = self.count.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
 def train(model, step, args):
-    """Losses of the steps, and the gradients of the first, whole."""
+    """Losses of the steps, and the gradients of the first, whole, by all names."""
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     losses, gradients = [], {}
     for k in range(args.steps):
         optimizer.zero_grad()
         losses.append(step(k))
         if k == 0:
-            gradients = {name: getattr(p.grad, "full_tensor", p.grad.clone)()
-                         for name, p in model.named_parameters() if p.grad is not None}
+            for stage in model if isinstance(model, torch.nn.ModuleList) else [model]:
+                whole = {p: getattr(p.grad, "full_tensor", p.grad.clone)()
+                         for p in stage.parameters() if p.grad is not None}
+                gradients |= {name: whole[p] for name, p
+                              in stage.named_parameters(remove_duplicate=False) if p in whole}
         optimizer.step()
     return losses, gradients
 
@@ -51,42 +70,60 @@ def alone(args):
 
 
 def planned(path, args):
-    """One plan's run; what it found."""
+    """One plan's run: what this process found, and gradients of its parameters."""
     plan = autopar_torch.load(path)
     model, inputs = load(args.model)()
-    model = plan.parallelize(model.train(), fsdp=not args.no_fsdp)
+    model = plan.parallelize(model.train(), inputs, fsdp=not args.no_fsdp)
     misplaced = plan.check(model)
     found = {}
 
     def step(k):
-        total = 0
-        for part in plan.split(inputs):
-            with plan.context(), CommDebugMode() as comm:
-                loss = loss_in(model(**plan.shard(part))) / plan.microbatches
-                loss.backward()
-            total += plan.loss(loss)
+        with Collectives() as collectives:
+            loss = plan.step(model, inputs)
         if k == 0:
-            found.update((str(op).rpartition(".")[2], n) for op, n in comm.get_comm_counts().items())
-        return total
+            found.update(collectives.count)
+        return loss
     losses, gradients = train(model, step, args)
-    return {"plan": os.path.basename(path), "losses": losses, "misplaced": misplaced,
-            "differences": plan.differences, "departures": plan.departures,
-            "collectives": found, "planned": plan.document["collectives"]}, gradients
+    return {"losses": losses, "misplaced": misplaced, "departures": plan.departures,
+            "collectives": found}, gradients, plan
+
+
+def joined(found):
+    """What all processes found: lists of sentences without those that are there twice."""
+    return list(dict.fromkeys(text for part in found for text in part))
+
+
+def compare(path, args, losses, gradients):
+    """The line of a plan, beside the losses and gradients of one process."""
+    found, made, plan = planned(path, args)
+    largest = max(g.abs().max().item() for g in gradients.values())
+    found["gradient_error"] = max(((made[name] - gradients[name]).abs().max().item()
+                                   for name in made), default=0) / largest
+    processes = [None] * dist.get_world_size()
+    dist.all_gather_object(processes, (found, list(made)))
+    everywhere, names = zip(*processes)
+    reached = {id(gradients[name]) for name in joined(names)}
+    stages = plan.document.get("stages", [plan.document])
+    return {"plan": os.path.basename(path), "losses": found["losses"], "alone": losses,
+            "loss_error": max(abs(a - b) / abs(b) for f in everywhere
+                              for a, b in zip(f["losses"], losses)),
+            "gradient_error": max(f["gradient_error"] for f in everywhere),
+            "without_gradient": [name for name, g in gradients.items() if id(g) not in reached],
+            "misplaced": joined(f["misplaced"] for f in everywhere),
+            "differences": plan.differences,
+            "departures": joined(f["departures"] for f in everywhere),
+            "collectives": found["collectives"],
+            "planned": [c for stage in stages for c in stage["collectives"]]}
 
 
 def work(rank, args, processes, store):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
                             world_size=processes)
     losses, gradients = alone(args)
-    largest = max(g.abs().max().item() for g in gradients.values())
     for path in args.plans:
-        found, made = planned(path, args)
-        found["loss_error"] = max(abs(a - b) / abs(b) for a, b in zip(found["losses"], losses))
-        found["gradient_error"] = max((made[name] - g).abs().max().item()
-                                      for name, g in gradients.items()) / largest
-        found["alone"] = losses
+        line = compare(path, args, losses, gradients)
         if rank == 0:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(line), flush=True)
     dist.destroy_process_group()
 
 
@@ -98,7 +135,7 @@ def main():
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--no-fsdp", action="store_true")
     args = parser.parse_args()
-    sizes = {math.prod(autopar_torch.load(path).shape) for path in args.plans}
+    sizes = {autopar_torch.load(path).n_processes for path in args.plans}
     if len(sizes) != 1:
         sys.exit(f"parallel.py: the plans are for {sorted(sizes)} devices, not for as many each")
     with tempfile.TemporaryDirectory() as folder:
