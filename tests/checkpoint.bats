@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # ap-exec: checkpoints: --save, --every, --resume.
-# shellcheck disable=SC2154 # status, output and stderr are bats'
+# shellcheck disable=SC2030,SC2031,SC2154 # status, output and stderr are bats'
 
 load helpers
 
@@ -59,14 +59,14 @@ END
     echo checkpoint.safetensors | diff - list
     for plan in "$(rewritten mlp 8 zero3)" "$(rewritten mlp 2x4 megatron)" "$(staged)" "$ONE"; do
         n=$(ap-exec --check --json "$plan" | jq .ranks)
-        losses -n "$n" --steps 3 --resume ck "$plan" >more
-        cat first more >six
+        losses -n "$n" --steps 3 --resume ck "$plan" >rest
+        cat first rest >six
         close six one
     done
     # and from a pipeline back to four ranks
     losses -n 6 --steps 3 --save staged "$(staged)" >first
-    losses -n 4 --steps 3 --resume staged "$(rewritten mlp 2x2)" >more
-    cat first more >six
+    losses -n 4 --steps 3 --resume staged "$(rewritten mlp 2x2)" >rest
+    cat first rest >six
     close six one
 }
 

@@ -2,6 +2,7 @@
 #include "backend.h"
 #include "cuda/plugin.h"
 #include "run/job.h"
+#include "run/launch.h"
 
 #include <errno.h>
 #include <math.h>
@@ -21,6 +22,9 @@ static const struct ap_choice products[] = {
     {"tf32", "their operands rounded to tf32 (cuda)"},
     {NULL, NULL},
 };
+
+/* Of --watchdog: longer than a file system may take to sync a large checkpoint. */
+#define WATCHDOG_SEC 300
 
 /* What the options say beside the settings. */
 struct chosen {
@@ -199,7 +203,7 @@ static void run(struct ap_tool *tool, struct settings *set,
     struct session s;
     struct comm comm;
     const struct session_hook hook = {say_step, set};
-    job_join(&comm);
+    job_join(&comm, set->watchdog_sec);
     job_agree(&comm, set->backend ? 0 : -1, AP_BAD_INPUT, no_backend);
     int rc = 0;
     if (set->n_ranks && set->n_ranks != comm.size)
@@ -298,6 +302,13 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .out = &set->resume_dir,
          .arg = "DIR",
          .help = "go on from DIR/" CHECKPOINT_NAME},
+        {.name = "watchdog",
+         .kind = AP_OPT_NUM,
+         .out = &set->watchdog_sec,
+         .arg = "SECONDS",
+         .help = "end the job if ranks stall for so long (300); 0: never",
+         .lo = 0,
+         .hi = 1000000},
         {.name = "compare",
          .kind = AP_OPT_STR,
          .out = &set->compare_dir,
@@ -386,7 +397,7 @@ static const struct backend *choose_backend(struct chosen *chosen,
 
 int main(int argc, char **argv)
 {
-    struct settings set = {.steps = 1, .tolerance = NAN};
+    struct settings set = {.steps = 1, .tolerance = NAN, .watchdog_sec = WATCHDOG_SEC};
     struct chosen chosen = {.seed = -1};
     const struct cuda_plugin *plugin = NULL;
     struct ap_err err = {{0}};
@@ -403,7 +414,7 @@ int main(int argc, char **argv)
         ap_die_usage("--every: needs --save");
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */
     if (set.n_ranks && !set.check && !job_is_started())
-        job_start(&tool, set.n_ranks);
+        launch(&tool, set.n_ranks, set.watchdog_sec);
     set.backend = set.check ? &cpu_backend : choose_backend(&chosen, &plugin, &err);
     set.prepare_only = chosen.compile_for != NULL;
     set.source.seeded = chosen.seed >= 0 || !set.source.dir;

@@ -13,6 +13,7 @@
 
 #include "backend.h"
 #include "run/block.h"
+#include "tool/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -192,6 +193,7 @@ static int make_file(struct checkpoint *c, const char *dir, struct ap_err *err)
     c->fd = open(c->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (c->fd < 0)
         return ap_err_set(err, "%s: %s", c->path, strerror(errno));
+    ap_tool_unfinished(c->path);
     const int why = posix_fallocate(c->fd, 0, (off_t)(c->data_at + checkpoint_bytes(c)));
     return why ? ap_err_set(err, "%s: %s", c->path, strerror(why)) : 0;
 }
@@ -290,6 +292,8 @@ int checkpoint_save(struct saver *s, struct comm *job, int64_t step, struct ap_e
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
+    if (job->rank == 0)
+        ap_tool_unfinished(NULL);
     free(total);
     free(real);
     ap_buf_free(&path);

@@ -2,6 +2,7 @@
 #include "run/job.h"
 #include "run/memory.h"
 #include "run/noise.h"
+#include "run/watch.h"
 
 #include "tool/tool.h"
 
@@ -68,6 +69,7 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
     for (int64_t i = 0; i < s->steps; i++) {
         comm->max(comm, 0); /* ranks start together */
         const double start = ap_now_sec();
+        watch_step(s->first + i + 1);
         of->run(of->ctx);
         if (s->loss >= 0)
             s->losses[i] = of->loss(of->ctx);

@@ -15,6 +15,7 @@ struct settings {
     const char *save_dir; /* --save; NULL: no checkpoints */
     int64_t save_every;   /* steps; 0: after the last one only */
     const char *resume_dir;
+    double watchdog_sec; /* 0: none */
     bool json, report, verify, quiet;
     bool prepare_only; /* nothing runs */
     bool check;        /* the program only, nothing runs */
