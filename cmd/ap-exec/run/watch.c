@@ -128,17 +128,17 @@ static void fill_beat(struct watcher *w, double since)
 static void *watch(void *ctx)
 {
     struct watcher *w = ctx;
-    double heard = ap_now_sec(), last = heard;
+    double answered = ap_now_sec(), last = answered;
     for (;;) {
         struct pollfd p = {.fd = w->fd, .events = POLLIN};
         char bytes[64];
         poll(&p, 1, WIRE_PERIOD_MS);
         const double now = ap_now_sec();
         if (now - last > WIRE_SUSPENDED)
-            heard += now - last;
+            answered += now - last;
         const ssize_t n = p.revents ? recv(w->fd, bytes, sizeof bytes, 0) : -1;
         if (n > 0)
-            heard = now;
+            answered = now;
         if (n > 0 && memchr(bytes, WIRE_END, (size_t)n))
             leave(w, "", false);
         const bool lost =
@@ -147,7 +147,7 @@ static void *watch(void *ctx)
             return NULL; /* the process ends in order */
         if (lost)
             leave(w, "is gone", w->self.rank == w->self.speaker);
-        if (w->self.sec > 0 && now - heard > w->self.sec)
+        if (w->self.sec > 0 && now - answered > w->self.sec)
             leave(w, "has not answered within the watchdog's time", true);
         if (now - last < WIRE_PERIOD_MS * 1e-3 / 2)
             continue;

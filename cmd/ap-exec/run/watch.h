@@ -4,7 +4,7 @@
  *
  * A thread of each rank keeps a connection to the hub, a thread of the process that
  * started mpirun (-n) or else of rank 0, and reports whether the rank makes progress. The
- * hub ends the job when a connection breaks, when a rank has not been heard of for the
+ * hub ends the job when a connection breaks, when a rank has sent no report for the
  * watchdog's seconds, and when no rank has made progress for that long. A rank ends when
  * its connection breaks or the hub is silent for that long. So no rank outlives the
  * others by more, on whatever host it runs, and whoever was killed.
@@ -48,7 +48,7 @@ void watch_leave(void);
 enum watch_verdict {
     WATCH_FINE,
     WATCH_DEAD, /* a rank's connection broke */
-    WATCH_STALL /* nothing heard of a rank; no progress; a rank that never joined */
+    WATCH_STALL /* a silent rank; no progress; a rank that never joined */
 };
 struct watch_hub;
 /*

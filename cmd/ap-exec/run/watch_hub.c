@@ -22,8 +22,8 @@ struct member {
     int fd;      /* -1: none */
     bool joined; /* and is here, unless it has left */
     bool left;
-    int signal; /* that it left by; 0: none */
-    double heard;
+    int signal;      /* that it left by; 0: none */
+    double last_sec; /* of its last report */
     struct wire_beat last;
 };
 
@@ -156,7 +156,7 @@ static void find_stall(struct watch_hub *h, double now)
     int n = 0;
     for (int r = 0; r < h->n; r++) {
         const struct member *m = &h->member[r];
-        if (m->left || now - m->heard <= h->sec)
+        if (m->left || now - m->last_sec <= h->sec)
             continue;
         if (m->joined)
             put_rank(h, r, &text);
@@ -189,7 +189,7 @@ static void hear(struct watch_hub *h, int rank, double now)
     struct wire_beat beat;
     int rc;
     while ((rc = wire_receive(m->fd, &beat)) > 0) {
-        m->heard = now;
+        m->last_sec = now;
         if (beat.kind == WIRE_BYE) {
             m->left = true;
             m->signal = beat.signal;
@@ -237,7 +237,7 @@ static bool is_guest(struct watch_hub *h, const struct guest *g, double now)
     }
     beat.host[sizeof beat.host - 1] = 0;
     h->member[beat.rank] =
-        (struct member){.fd = g->fd, .joined = true, .heard = now, .last = beat};
+        (struct member){.fd = g->fd, .joined = true, .last_sec = now, .last = beat};
     send(g->fd, &yes, 1, MSG_NOSIGNAL);
     h->progress = now;
     return false;
@@ -291,7 +291,7 @@ static void *run(void *ctx)
         if (gap > WIRE_SUSPENDED) { /* the hub itself was suspended */
             h->progress += gap;
             for (int r = 0; r < h->n; r++)
-                h->member[r].heard += gap;
+                h->member[r].last_sec += gap;
         }
         hear_guests(h, now);
         for (int r = 0; r < h->n; r++)
@@ -319,7 +319,7 @@ void watch_hub_run(struct watch_hub *h,
     h->ctx = ctx;
     h->progress = h->last = ap_now_sec();
     for (int r = 0; r < h->n; r++)
-        h->member[r].heard = h->last;
+        h->member[r].last_sec = h->last;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     if (pthread_create(&thread, NULL, run, h))
