@@ -178,9 +178,9 @@ static void reduce_piece(struct comm *c, int g, char *buf, int64_t n, enum ap_dt
     all_to_all(c, g, whole, m->blocks, block * size);
     comm_combine(whole + me * block * size, m->blocks, k, block, dtype, red);
     CALL(c,
-          MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(block * size), MPI_BYTE,
-                        m->groups[g].comm),
-          "MPI_Allgather");
+         MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(block * size), MPI_BYTE,
+                       m->groups[g].comm),
+         "MPI_Allgather");
     if (whole != buf)
         memcpy(buf, whole, (size_t)(n * size));
 }
@@ -337,7 +337,7 @@ static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes
         struct message *s = message_room(c, n);
         memcpy(s->copy, (const char *)buf + at, (size_t)n);
         CALL(c, MPI_Isend(s->copy, n, MPI_BYTE, to, tag, m->all, &s->request),
-              "MPI_Isend");
+             "MPI_Isend");
     }
 }
 
