@@ -407,3 +407,34 @@ long_blocks() {
     [ "$rc" -eq 1 ] && [ ! -s out ]
     grep -q 'gave no answer in 1 seconds' err
 }
+
+@test "pipe: -o and --trace write through symbolic links, which stay" {
+    cd "$BATS_TEST_TMPDIR"
+    mkdir there
+    echo old >there/old
+    ln -s there/old old
+    ln -s there/new new # to what does not exist yet
+    for f in old new; do
+        ap-import --no-history -o $f "$(hlo mlp)"
+        cmp $f "$(imported mlp)" && [ -L $f ]
+        ap-cost -o /dev/null --trace $f "$(sharded mlp 2x2)"
+        jq -e '.traceEvents | length > 0' there/$f && [ -L $f ]
+    done
+    [ "$(ls there | sort | tr '\n' ' ')" = 'new old ' ]
+}
+
+@test "pipe: a signal that ends a tool while it writes leaves no temporary file, and the old output" {
+    cd "$BATS_TEST_TMPDIR"
+    mkdir there
+    echo old >there/graph.json
+    run bash -c 'ulimit -c 0 -f 4; exec "$@"' bash ap-import -o there/graph.json "$(hlo mlp)"
+    [ "$status" -eq 153 ] # SIGXFSZ, while the output is written
+    [ "$(ls there)" = graph.json ] && [ "$(cat there/graph.json)" = old ]
+}
+
+@test "bad: --plan takes documents of this version only" {
+    for v in 2:'format version 2, this autopar reads version 1' '"1"':'is no format version'; do
+        jq -c --argjson v "${v%%:*}" '.autopar = $v' "$(sharded mlp 2x2)" >"$BATS_TEST_TMPDIR/plan.json"
+        refuses 1 "${v#*:}" ap-shard --plan "$BATS_TEST_TMPDIR/plan.json" "$(imported mlp)"
+    done
+}

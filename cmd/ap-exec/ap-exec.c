@@ -2,6 +2,7 @@
 #include "backend.h"
 #include "cuda/plugin.h"
 #include "run/job.h"
+#include "run/launch.h"
 
 #include <errno.h>
 #include <math.h>
@@ -21,6 +22,9 @@ static const struct ap_choice products[] = {
     {"tf32", "their operands rounded to tf32 (cuda)"},
     {NULL, NULL},
 };
+
+/* Of --watchdog: longer than a file system may take to sync a large checkpoint. */
+#define WATCHDOG_SEC 300
 
 /* What the options say beside the settings. */
 struct chosen {
@@ -122,10 +126,13 @@ static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
         add_updated(&pipeline->stage[s].prog.local, pipeline->stage[s].param, list, &n);
     if (set->verify && !ap_doc_find(doc, "graph"))
         return ap_err_set(err, "%s: --verify: no section \"graph\"", doc->file);
-    if (set->out_dir && report_check(set->out_dir, err))
+    if (set->out_dir && report_check("out", set->out_dir, err))
         return -1;
+    if (set->save_dir && report_check("save", set->save_dir, err))
+        return -1;
+    const int64_t done = set->source.resume ? set->source.resume->step : 0;
     return set->compare_dir
-               ? compare_check(arena, set->compare_dir, set->steps, n, list, err)
+               ? compare_check(arena, set->compare_dir, done + set->steps, n, list, err)
                : 0;
 }
 
@@ -174,7 +181,18 @@ static void check(struct ap_tool *tool, const struct settings *set)
     ap_arena_free(&arena);
 }
 
-static void run(struct ap_tool *tool, const struct settings *set,
+/* --resume, on all ranks: the same file has to be there for each of them. */
+static void open_resume(struct ap_arena *arena, struct comm *comm, const char *dir,
+                        struct settings *set)
+{
+    struct ap_err err = {{0}};
+    struct checkpoint *c = AP_NEW(arena, struct checkpoint);
+    const int rc = dir ? checkpoint_open(arena, dir, c, &err) : 0;
+    job_agree(comm, rc, AP_BAD_INPUT, &err);
+    set->source.resume = dir ? c : NULL;
+}
+
+static void run(struct ap_tool *tool, struct settings *set,
                 const struct cuda_plugin *plugin, const struct ap_err *no_backend)
 {
     struct ap_arena arena = {0};
@@ -185,7 +203,7 @@ static void run(struct ap_tool *tool, const struct settings *set,
     struct session s;
     struct comm comm;
     const struct session_hook hook = {say_step, set};
-    job_join(&comm);
+    job_join(&comm, set->watchdog_sec);
     job_agree(&comm, set->backend ? 0 : -1, AP_BAD_INPUT, no_backend);
     int rc = 0;
     if (set->n_ranks && set->n_ranks != comm.size)
@@ -196,6 +214,7 @@ static void run(struct ap_tool *tool, const struct settings *set,
         rc = set->backend->join(&comm, &err);
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
     tool->stats = tool->stats && comm.rank == 0;
+    open_resume(&arena, &comm, set->resume_dir, set);
     job_read(tool, &arena, &comm, &doc);
     const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
     if (comm.rank == 0 && !set->prepare_only)
@@ -206,7 +225,7 @@ static void run(struct ap_tool *tool, const struct settings *set,
         staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hook) : NULL;
     if (!staged)
         session_run(&s, &arena, &prog, set, &comm,
-                    &(struct session_opts){.keep = keep, .hook = &hook});
+                    &(struct session_opts){.keep = keep, .save = true, .hook = &hook});
     if (set->prepare_only && comm.rank == 0)
         printf("kernels %d\n", plugin->kernels());
     else if (!set->prepare_only)
@@ -266,6 +285,30 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .out = &set->out_dir,
          .arg = "DIR",
          .help = "write final parameters and results as .npy"},
+        {.name = "save",
+         .kind = AP_OPT_STR,
+         .out = &set->save_dir,
+         .arg = "DIR",
+         .help = "write DIR/" CHECKPOINT_NAME " after the last step"},
+        {.name = "every",
+         .kind = AP_OPT_INT,
+         .out = &set->save_every,
+         .arg = "N",
+         .help = "with --save: also after every N steps",
+         .lo = 1,
+         .hi = 1000000000},
+        {.name = "resume",
+         .kind = AP_OPT_STR,
+         .out = &set->resume_dir,
+         .arg = "DIR",
+         .help = "go on from DIR/" CHECKPOINT_NAME},
+        {.name = "watchdog",
+         .kind = AP_OPT_NUM,
+         .out = &set->watchdog_sec,
+         .arg = "SECONDS",
+         .help = "end the job if ranks stall for so long (300); 0: never",
+         .lo = 0,
+         .hi = 1000000},
         {.name = "compare",
          .kind = AP_OPT_STR,
          .out = &set->compare_dir,
@@ -354,7 +397,7 @@ static const struct backend *choose_backend(struct chosen *chosen,
 
 int main(int argc, char **argv)
 {
-    struct settings set = {.steps = 1, .tolerance = NAN};
+    struct settings set = {.steps = 1, .tolerance = NAN, .watchdog_sec = WATCHDOG_SEC};
     struct chosen chosen = {.seed = -1};
     const struct cuda_plugin *plugin = NULL;
     struct ap_err err = {{0}};
@@ -367,9 +410,11 @@ int main(int argc, char **argv)
     ap_tool_start(&tool, argc, argv);
     if (set.tolerance < 0)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set.tolerance);
+    if (set.save_every && !set.save_dir)
+        ap_die_usage("--every: needs --save");
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */
     if (set.n_ranks && !set.check && !job_is_started())
-        job_start(&tool, set.n_ranks);
+        launch(&tool, set.n_ranks, set.watchdog_sec);
     set.backend = set.check ? &cpu_backend : choose_backend(&chosen, &plugin, &err);
     set.prepare_only = chosen.compile_for != NULL;
     set.source.seeded = chosen.seed >= 0 || !set.source.dir;

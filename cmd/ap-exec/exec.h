@@ -85,6 +85,9 @@ struct exec {
     /* [parameter]: its number in the whole graph, -1: it comes from another stage; NULL:
      * the program is the whole graph */
     const int *number;
+    /* [parameter]: whether this program's copy is the one that checkpoints have, of those
+     * of several stages; NULL: of all */
+    const bool *answers;
     /* New values of parameters that are not computed in place, moved by exec_advance; the
      * first n_staged of them by way of `stage`. */
     int n_copies, n_staged;

@@ -51,7 +51,14 @@ int shard_given_load(struct ap_arena *arena, const char *path, struct shard_give
         return ap_err_set(err, "%s:%d:%d: %s", path, bad.line, bad.column, bad.text);
     if (!json_is_object(given->root))
         return ap_err_set(err, "%s: expected an object", path);
-    given->is_document = json_object_get(given->root, "autopar") != NULL;
+    const json_t *version = json_object_get(given->root, "autopar");
+    given->is_document = version != NULL;
+    if (version && !json_is_integer(version))
+        return ap_err_set(err, "%s: \"autopar\" is no format version (a whole number)",
+                          path);
+    if (version && json_integer_value(version) != AP_DOC_VERSION)
+        return ap_err_set(err, "%s: format version %lld, this autopar reads version %d",
+                          path, (long long)json_integer_value(version), AP_DOC_VERSION);
     if (given->is_document && !json_is_object(json_object_get(given->root, "sharding")))
         return ap_err_set(err, "%s: the document has no section \"sharding\"", path);
     if (!given->is_document && !json_is_object(json_object_get(given->root, "nodes")))

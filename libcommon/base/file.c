@@ -7,6 +7,12 @@
 #include <unistd.h>
 #include <zlib.h>
 
+/* What a compressed file may unpack to: so much, or so many times its own bytes; the
+ * golden models' HLO text is up to 12 times as long as its gzip file. Of a pipe the size
+ * is not known. */
+enum { UNPACK_BYTES = 64 << 20, UNPACK_TIMES = 200 };
+static const int64_t UNPACK_PIPE_BYTES = (int64_t)4 << 30;
+
 enum { PIECE = 1 << 18 }; /* bytes of input at a time, that stay in a core's cache */
 
 static int file_err(const char *name, const char *why, struct ap_err *err)
@@ -60,6 +66,10 @@ const char *ap_gzip_why(const char *why)
 static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
 {
     static char block[1 << 16];
+    struct stat st;
+    const bool sized = !fstat(fd, &st) && S_ISREG(st.st_mode);
+    const int64_t times = sized ? ap_mul64(st.st_size, UNPACK_TIMES) : UNPACK_PIPE_BYTES;
+    const int64_t most = times > UNPACK_BYTES ? times : UNPACK_BYTES;
     gzFile gz = gzdopen(fd, "rb");
     int n, code;
 
@@ -68,8 +78,14 @@ static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err
         return file_err(name, "out of memory", err);
     }
     gzbuffer(gz, sizeof(block));
-    while ((n = gzread(gz, block, sizeof(block))) > 0)
+    while ((n = gzread(gz, block, sizeof(block))) > 0) {
         ap_buf_put(buf, block, (size_t)n);
+        if ((int64_t)buf->len > most && !gzdirect(gz)) {
+            gzclose_r(gz);
+            return ap_err_set(err, "%s: unpacks to more than %lld bytes", name,
+                              (long long)most);
+        }
+    }
     if (n < 0) {
         const char *why = gzerror(gz, &code);
         file_err(name, code == Z_ERRNO ? strerror(errno) : ap_gzip_why(why), err);

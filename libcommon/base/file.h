@@ -14,7 +14,8 @@ int ap_source_open(struct ap_source *source, const char *path, struct ap_buf *bu
 /* How many bytes were put behind those in buf; 0: that was all. */
 int64_t ap_source_read(struct ap_source *source, struct ap_buf *buf, struct ap_err *err);
 void ap_source_close(struct ap_source *source);
-/* Reads a whole file or "-" (stdin); gzip is unpacked if gunzip is true. Owner: arena. */
+/* Reads a whole file or "-" (stdin); gzip is unpacked if gunzip is true, unless
+ * it unpacks to more than text does: 64 MiB and 200 times its size. Owner: arena. */
 int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
                  size_t *len, struct ap_err *err);
 /* What gzerror says, without the name that zlib gives to a descriptor: "<fd:3>: ". */

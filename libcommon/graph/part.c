@@ -92,6 +92,15 @@ static struct grid grid_of(const struct ap_shape *shape, const struct ap_part *p
     return g;
 }
 
+int64_t ap_part_place(const struct ap_shape *shape, const struct ap_part *part,
+                      int64_t *stride)
+{
+    const struct grid g = grid_of(shape, part);
+
+    memcpy(stride, g.stride, (size_t)g.rank * sizeof *stride);
+    return g.offset;
+}
+
 /* Calls copy for every run: elements that are neighbours in both. */
 static void each_run(const struct grid *g, size_t size, char *part, char *whole,
                      void (*copy)(char *part, char *whole, size_t bytes))

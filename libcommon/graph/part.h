@@ -16,6 +16,14 @@ int ap_part_check(const struct ap_shape *shape, const struct ap_part *part,
 bool ap_part_same_whole(const struct ap_part *a, const struct ap_part *b);
 
 /*
+ * Where a part lies in its whole, in elements of row-major order: where its first element
+ * does, and in stride[d] how far apart neighbours along its dimension d are. part NULL:
+ * the array is the whole.
+ */
+int64_t ap_part_place(const struct ap_shape *shape, const struct ap_part *part,
+                      int64_t *stride);
+
+/*
  * Copies the elements of a part, of this shape and in row-major order at `data`, into its
  * whole at `to`, or out of the whole at `from`.
  */

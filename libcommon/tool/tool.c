@@ -495,6 +495,39 @@ struct output {
     char *target;       /* what temp becomes: path, or what it links to */
 };
 
+/* The temporary file of the output that is being written, which a handler removes. */
+static char unfinished[PATH_MAX];
+static const int ends_by[] = {SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+static struct sigaction before[sizeof ends_by / sizeof *ends_by];
+
+static void remove_and_end(int sig)
+{
+    unlink(unfinished);
+    for (size_t i = 0; i < sizeof ends_by / sizeof *ends_by; i++)
+        if (ends_by[i] == sig)
+            sigaction(sig, &before[i], NULL);
+    raise(sig);
+}
+
+void ap_tool_unfinished(const char *path)
+{
+    struct sigaction act = {.sa_handler = remove_and_end};
+
+    if (*unfinished)
+        for (size_t i = 0; i < sizeof ends_by / sizeof *ends_by; i++)
+            sigaction(ends_by[i], &before[i], NULL);
+    *unfinished = 0;
+    if (!path || strlen(path) >= sizeof unfinished)
+        return;
+    memcpy(unfinished, path, strlen(path) + 1);
+    sigemptyset(&act.sa_mask);
+    for (size_t i = 0; i < sizeof ends_by / sizeof *ends_by; i++) {
+        sigaction(ends_by[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN)
+            sigaction(ends_by[i], &act, NULL);
+    }
+}
+
 _Noreturn static void write_failed(const struct output *out)
 {
     int why = errno;
@@ -551,7 +584,13 @@ static void open_file(struct output *out, const char *path)
             if (!out->target)
                 write_failed(out);
             ap_buf_printf(&temp, "%s.XXXXXX", out->target);
+            sigset_t all, old; /* or a signal could leave the file in between */
+            sigfillset(&all);
+            sigprocmask(SIG_SETMASK, &all, &old);
             fd = mkstemp(temp.data);
+            if (fd >= 0)
+                ap_tool_unfinished(temp.data);
+            sigprocmask(SIG_SETMASK, &old, NULL);
         }
         free(real);
         if (fd >= 0 && temp.len > 0)
@@ -586,6 +625,8 @@ static void close_output(struct output *out)
         write_failed(out);
     if (out->temp.len > 0 && rename(out->temp.data, out->target))
         write_failed(out);
+    if (out->temp.len > 0)
+        ap_tool_unfinished(NULL);
     free(out->target);
     ap_buf_free(&out->temp);
 }

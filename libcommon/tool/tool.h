@@ -116,6 +116,9 @@ void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 
 /* Dies (exit 2) if the file of the option `name` is that of -o. */
 void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path);
+/* The file that is not complete yet, which a signal that ends the process removes; NULL:
+ * there is none any more. */
+void ap_tool_unfinished(const char *path);
 /* Writes bytes to a file beside it likewise: temporary file and rename, or dies; "-" is
  * standard error, for the output is the document's. */
 void ap_tool_write_file(const char *path, const struct ap_buf *bytes);

@@ -391,7 +391,7 @@ int main(int argc, char **argv)
     struct comm comm, self;
     struct coverage coverage = {0};
 
-    job_join(&comm);
+    job_join(&comm, 0);
     comm_self_open(&self);
     const struct backend *backend = argc == 4 ? open_cuda(&comm) : &cpu_backend;
     for (int i = 0; i < n_cases; i++) {

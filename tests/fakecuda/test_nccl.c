@@ -151,7 +151,7 @@ int main(int argc, char **argv)
     struct comm c, host, part;
     struct ap_err err = {{0}};
     struct ap_mesh mesh = {.n_axes = 1};
-    job_join(&c);
+    job_join(&c, 0);
     host = c;
     mesh.size[0] = c.size;
     if (cuda_probe(&opts, &err) || cuda_join(&c, &err))

@@ -6,6 +6,7 @@
  */
 #include "base/array.h"
 #include "comm/comm.h"
+#include "run/watch.h"
 
 #include <limits.h>
 #include <mpi.h>
@@ -48,6 +49,7 @@ struct mpi {
 
 static void check(struct comm *c, int rc, const char *what)
 {
+    watch_go();
     if (rc == MPI_SUCCESS)
         return;
     char text[MPI_MAX_ERROR_STRING];
@@ -55,8 +57,12 @@ static void check(struct comm *c, int rc, const char *what)
     MPI_Error_string(rc, text, &len);
     fprintf(stderr, "ap-exec: rank %d: %s: %.*s\n", ((struct mpi *)c->impl)->job_rank,
             what, len, text);
+    watch_leave();
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
+
+/* A call that may wait for other ranks, as the watchdog sees it. */
+#define CALL(c, call, what) (watch_wait(what), check((c), (call), (what)))
 
 static MPI_Comm job_of(const struct comm *c)
 {
@@ -79,7 +85,7 @@ static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
     comm_key_split(&key, c->rank, &color, &place);
     struct mpi_group *g = &m->groups[m->n_groups];
     g->key = key;
-    check(c, MPI_Comm_split(m->all, color, place, &g->comm), "MPI_Comm_split");
+    CALL(c, MPI_Comm_split(m->all, color, place, &g->comm), "MPI_Comm_split");
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
     MPI_Comm_size(g->comm, &g->size);
     return m->n_groups++;
@@ -116,10 +122,10 @@ static void in_rounds(struct comm *c, const struct mpi_group *t, const void *sen
         char *in = (char *)recv + from * bytes;
         for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
             const int n = chunk(bytes - at);
-            check(c,
-                  MPI_Sendrecv(out + at, n, MPI_BYTE, to, 0, in + at, n, MPI_BYTE, from,
-                               0, t->comm, MPI_STATUS_IGNORE),
-                  "MPI_Sendrecv");
+            CALL(c,
+                 MPI_Sendrecv(out + at, n, MPI_BYTE, to, 0, in + at, n, MPI_BYTE, from, 0,
+                              t->comm, MPI_STATUS_IGNORE),
+                 "MPI_Sendrecv");
         }
     }
 }
@@ -130,7 +136,7 @@ static void all_to_all(struct comm *c, int g, const void *send, void *recv, int6
     if (bytes > INT_MAX / t->size)
         in_rounds(c, t, send, bytes, recv, bytes);
     else
-        check(
+        CALL(
             c,
             MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, t->comm),
             "MPI_Alltoall");
@@ -142,10 +148,10 @@ static void all_gather(struct comm *c, int g, const void *send, void *recv, int6
     if (bytes > INT_MAX / t->size)
         in_rounds(c, t, send, 0, recv, bytes);
     else
-        check(c,
-              MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
-                            t->comm),
-              "MPI_Allgather");
+        CALL(c,
+             MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
+                           t->comm),
+             "MPI_Allgather");
 }
 
 /* n elements, of at most PIECE_BYTES. */
@@ -171,10 +177,10 @@ static void reduce_piece(struct comm *c, int g, char *buf, int64_t n, enum ap_dt
     }
     all_to_all(c, g, whole, m->blocks, block * size);
     comm_combine(whole + me * block * size, m->blocks, k, block, dtype, red);
-    check(c,
-          MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(block * size), MPI_BYTE,
-                        m->groups[g].comm),
-          "MPI_Allgather");
+    CALL(c,
+         MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(block * size), MPI_BYTE,
+                       m->groups[g].comm),
+         "MPI_Allgather");
     if (whole != buf)
         memcpy(buf, whole, (size_t)(n * size));
 }
@@ -225,11 +231,11 @@ static void exchange(struct comm *c, int peer, const void *send, void *recv,
     }
     for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const int n = chunk(bytes - at);
-        check(c,
-              MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, peer, 1,
-                           (char *)recv + at, n, MPI_BYTE, peer, 1, job_of(c),
-                           MPI_STATUS_IGNORE),
-              "MPI_Sendrecv");
+        CALL(c,
+             MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, peer, 1,
+                          (char *)recv + at, n, MPI_BYTE, peer, 1, job_of(c),
+                          MPI_STATUS_IGNORE),
+             "MPI_Sendrecv");
     }
 }
 
@@ -237,7 +243,7 @@ static void broadcast(struct comm *c, void *buf, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const int n = chunk(bytes - at);
-        check(c, MPI_Bcast((char *)buf + at, n, MPI_BYTE, 0, job_of(c)), "MPI_Bcast");
+        CALL(c, MPI_Bcast((char *)buf + at, n, MPI_BYTE, 0, job_of(c)), "MPI_Bcast");
     }
 }
 
@@ -248,21 +254,20 @@ static void to_root(struct comm *c, int from, void *buf, int64_t bytes)
     for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const int n = chunk(bytes - at);
         if (c->rank == from)
-            check(c, MPI_Send((char *)buf + at, n, MPI_BYTE, 0, 2, job_of(c)),
-                  "MPI_Send");
+            CALL(c, MPI_Send((char *)buf + at, n, MPI_BYTE, 0, 2, job_of(c)), "MPI_Send");
         else
-            check(c,
-                  MPI_Recv((char *)buf + at, n, MPI_BYTE, from, 2, job_of(c),
-                           MPI_STATUS_IGNORE),
-                  "MPI_Recv");
+            CALL(c,
+                 MPI_Recv((char *)buf + at, n, MPI_BYTE, from, 2, job_of(c),
+                          MPI_STATUS_IGNORE),
+                 "MPI_Recv");
     }
 }
 
 static int64_t max(struct comm *c, int64_t v)
 {
     int64_t most = v;
-    check(c, MPI_Allreduce(&v, &most, 1, MPI_INT64_T, MPI_MAX, job_of(c)),
-          "MPI_Allreduce");
+    CALL(c, MPI_Allreduce(&v, &most, 1, MPI_INT64_T, MPI_MAX, job_of(c)),
+         "MPI_Allreduce");
     return most;
 }
 
@@ -278,8 +283,7 @@ static int64_t memory(const struct comm *c)
 static double max_sec(struct comm *c, double v)
 {
     double most = v;
-    check(c, MPI_Allreduce(&v, &most, 1, MPI_DOUBLE, MPI_MAX, job_of(c)),
-          "MPI_Allreduce");
+    CALL(c, MPI_Allreduce(&v, &most, 1, MPI_DOUBLE, MPI_MAX, job_of(c)), "MPI_Allreduce");
     return most;
 }
 
@@ -297,8 +301,10 @@ static void close_mpi(struct comm *c)
     free(m->blocks);
     free(m->sum);
     free(m);
-    if (job)
-        MPI_Finalize();
+    if (!job)
+        return;
+    watch_leave();
+    MPI_Finalize();
 }
 
 /* Memory for a message: the smallest that is large enough and whose own has arrived. */
@@ -330,8 +336,8 @@ static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes
         const int n = chunk(bytes - at);
         struct message *s = message_room(c, n);
         memcpy(s->copy, (const char *)buf + at, (size_t)n);
-        check(c, MPI_Isend(s->copy, n, MPI_BYTE, to, tag, m->all, &s->request),
-              "MPI_Isend");
+        CALL(c, MPI_Isend(s->copy, n, MPI_BYTE, to, tag, m->all, &s->request),
+             "MPI_Isend");
     }
 }
 
@@ -340,7 +346,7 @@ static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
     struct mpi *m = c->impl;
     for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const int n = chunk(bytes - at);
-        check(
+        CALL(
             c,
             MPI_Recv((char *)buf + at, n, MPI_BYTE, from, tag, m->all, MPI_STATUS_IGNORE),
             "MPI_Recv");
@@ -351,7 +357,7 @@ static void settle(struct comm *c)
 {
     struct mpi *m = c->impl;
     for (int i = 0; i < m->n_sends; i++)
-        check(c, MPI_Wait(&m->sends[i].request, MPI_STATUS_IGNORE), "MPI_Wait");
+        CALL(c, MPI_Wait(&m->sends[i].request, MPI_STATUS_IGNORE), "MPI_Wait");
 }
 
 static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
@@ -362,8 +368,8 @@ static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
     while (place < n && ranks[place] != c->rank)
         place++;
     *sub = (struct mpi){.job_rank = m->job_rank};
-    check(c, MPI_Comm_split(m->all, place < n ? 0 : MPI_UNDEFINED, place, &sub->all),
-          "MPI_Comm_split");
+    CALL(c, MPI_Comm_split(m->all, place < n ? 0 : MPI_UNDEFINED, place, &sub->all),
+         "MPI_Comm_split");
     if (place == n) {
         free(sub);
         return false;
@@ -402,7 +408,10 @@ void comm_mpi_open(struct comm *c)
                        .receive = receive,
                        .settle = settle,
                        .close = close_mpi};
-    MPI_Init(NULL, NULL);
+    int provided; /* the watchdog's thread calls nothing of MPI */
+    watch_wait("MPI_Init");
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    watch_go();
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &c->size);

@@ -7,74 +7,13 @@
 #include "run/data.h"
 #include "cpu/cpu.h"
 #include "run/arrays.h"
+#include "run/block.h"
+#include "run/checkpoint.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- blocks ---- */
-
-/* A rank's shard, row by row. */
-struct block {
-    struct shard shard;
-    int64_t stride[AP_MAX_RANK]; /* of the whole array */
-    int64_t row, n_rows;         /* local elements of a row; rows */
-};
-
-static void block_open(struct ap_arena *arena, struct block *b,
-                       const struct ap_mesh *mesh, const struct placement *place,
-                       const int64_t *coords)
-{
-    const struct shard s = exec_shard(arena, mesh, place, coords);
-    *b = (struct block){.shard = s,
-                        .row = s.local.rank ? s.local.dims[s.local.rank - 1] : 1};
-    cpu_strides(&place->global, b->stride);
-    b->n_rows = b->row ? ap_shape_elems(&s.local) / b->row : 0;
-}
-
-/* Global offset of row i's first column; -1 when the row is padding. */
-static int64_t block_row(const struct block *b, int64_t i)
-{
-    int64_t base = 0;
-    for (int d = b->shard.local.rank - 2; d >= 0; d--) {
-        const int64_t g = b->shard.map[d][i % b->shard.local.dims[d]];
-        if (g < 0)
-            return -1;
-        base += g * b->stride[d];
-        i /= b->shard.local.dims[d];
-    }
-    return base;
-}
-
-/* Global index of column j within its row, -1 for padding. */
-static int64_t block_column(const struct block *b, int64_t j)
-{
-    return b->shard.local.rank ? b->shard.map[b->shard.local.rank - 1][j] : 0;
-}
-
-/* Copies between a block and the whole array. */
-static void block_move(const struct block *b, char *local, char *whole, int size,
-                       bool out)
-{
-    for (int64_t i = 0; i < b->n_rows; i++) {
-        const int64_t base = block_row(b, i);
-        if (base < 0)
-            continue;
-        for (int64_t j = 0; j < b->row;) {
-            const int64_t g = block_column(b, j);
-            int64_t n = 1;
-            while (g >= 0 && j + n < b->row && block_column(b, j + n) == g + n)
-                n++;
-            char *p = local + (i * b->row + j) * size, *q = whole + (base + g) * size;
-            if (g >= 0 && out)
-                memcpy(q, p, (size_t)(n * size));
-            else if (g >= 0)
-                memcpy(p, q, (size_t)(n * size));
-            j += n;
-        }
-    }
-}
 
 /* ---- values from the seed ---- */
 
@@ -144,21 +83,30 @@ static void put_number(char *p, double v, enum ap_dtype dtype)
     cpu_store(p, 1, reg, dtype, 1);
 }
 
+/* A shard that is filled from the seed. */
+struct seeding {
+    const struct source *source;
+    enum init init;
+    enum ap_dtype dtype;
+    int param;
+    char *out;
+};
+
+static int seed_run(void *ctx, int64_t local, int64_t whole, int64_t n)
+{
+    const struct seeding *s = ctx;
+    const int size = ap_dtype_size(s->dtype);
+    for (int64_t i = 0; i < n; i++)
+        put_number(s->out + (local + i) * size,
+                   seeded(s->source, s->init, s->dtype, s->param, whole + i), s->dtype);
+    return 0;
+}
+
 static void seed_block(const struct source *s, const struct ap_node *v, int param,
                        const struct block *b, char *out)
 {
-    const enum init init = init_of(s, v);
-    const int size = ap_dtype_size(v->shape.dtype);
-    for (int64_t i = 0; i < b->n_rows; i++) {
-        const int64_t base = block_row(b, i);
-        for (int64_t j = 0; base >= 0 && j < b->row; j++) {
-            const int64_t g = block_column(b, j);
-            if (g >= 0)
-                put_number(out + (i * b->row + j) * size,
-                           seeded(s, init, v->shape.dtype, param, base + g),
-                           v->shape.dtype);
-        }
-    }
+    struct seeding seeding = {s, init_of(s, v), v->shape.dtype, param, out};
+    block_each(b, seed_run, &seeding);
 }
 
 /* ---- parameters ---- */
@@ -212,7 +160,7 @@ static void take_part(struct exec *x, const struct loading *p, char *host)
         struct block b;
         char *to = r ? part : host;
         ap_mesh_coords(&x->prog->mesh, r, coords);
-        block_open(x->arena, &b, &x->prog->mesh, &p->place, coords);
+        block_open(x->arena, &b, &x->prog->mesh, &p->place, NULL, coords);
         memset(to, 0, (size_t)bytes);
         block_move(&b, to, p->whole, size, false);
         if (r) {
@@ -236,12 +184,17 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
     if (cpu_kind(v->shape.dtype) == CPU_N_KINDS)
         return exec_unsupported(x, v, err, ap_dtype_name(v->shape.dtype));
     memset(host, 0, (size_t)ap_shape_bytes(&v->shape));
+    if (checkpoint_has(s->resume, x, k)) {
+        checkpoint_get(s->resume, x, k, host);
+        ap_arena_rewind(x->arena, mark);
+        return 0;
+    }
     const int rc = read_param(x, s, &p, &in_file, err);
     if (in_file) {
         take_part(x, &p, host);
     } else if (!rc) {
         struct block b;
-        block_open(x->arena, &b, &x->prog->mesh, &p.place, x->coords);
+        block_open(x->arena, &b, &x->prog->mesh, &p.place, NULL, x->coords);
         seed_block(s, v, p.number, &b, host);
     }
     free(p.whole);
@@ -293,7 +246,7 @@ void *data_collect(struct exec *x, const void *value, const struct placement *pl
             int64_t coords[AP_MAX_AXES];
             struct block b;
             ap_mesh_coords(&x->prog->mesh, r, coords);
-            block_open(x->arena, &b, &x->prog->mesh, place, coords);
+            block_open(x->arena, &b, &x->prog->mesh, place, NULL, coords);
             block_move(&b, host, whole, size, true);
             ap_arena_rewind(x->arena, inner);
         }

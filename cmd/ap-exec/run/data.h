@@ -6,8 +6,9 @@
 #include "doc/npy.h"
 
 struct source {
-    const char *dir;      /* DIR/K.npy, see arrays.h; NULL: none */
-    struct arrays *files; /* data_load's own */
+    struct checkpoint *resume; /* opened and matched; what it has comes from it */
+    const char *dir;           /* DIR/K.npy, see arrays.h; NULL: none */
+    struct arrays *files;      /* data_load's own */
     bool seeded; /* parameters without a file come from the seed; states are 0 anyway */
     bool small_ints; /* seeded floats are integers in [-2, 2] */
     uint64_t seed;
@@ -16,8 +17,9 @@ struct source {
 
 /*
  * Fills this rank's shards of all parameters of x with initial values; padding is 0.
- * Rank 0 of x->comm reads the files, once, and sends each rank its part. Called by all
- * ranks of x->comm, which fail together, but for a type that x cannot run.
+ * Rank 0 of x->comm reads the files, once, and sends each rank its part; of a checkpoint
+ * each rank reads its own, and the job's checkpoint_check follows. Called by all ranks of
+ * x->comm, which fail together, but for a type that x cannot run.
  */
 int data_load(struct exec *x, const struct source *source, struct ap_err *err);
 

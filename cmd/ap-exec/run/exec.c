@@ -10,6 +10,7 @@
 #include "run/guard.h"
 #include "run/noise.h"
 #include "run/overlap.h"
+#include "run/watch.h"
 
 #include <assert.h>
 #include <string.h>
@@ -497,6 +498,8 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         if (x->noise && last && call->n_nodes > 0)
             noise_apply(x, last); /* behind the copies of its values */
         overlap_finish(x, i);
+        if (call->n_nodes > 0)
+            watch_note(ap_ops[x->prog->local.nodes[call->nodes[0]].op].name);
         guard_begin(x, call);
         overlap_run(x, i, call->each ? call->each[j] : call->state);
         guard_end(x);

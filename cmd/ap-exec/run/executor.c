@@ -24,6 +24,7 @@ struct executor {
     struct exec *exec;          /* [stage]: with the buffers of slot 0 */
     struct exec **slot;         /* [stage][slot from 1 on] */
     bool *mine;                 /* [stage]: it is of this rank's lane */
+    bool **answers;             /* [stage][parameter]: see struct exec */
     struct transfers *transfers;
     int loss_stage, loss_node; /* where the loss is made; -1 */
     struct ap_program outline;
@@ -79,6 +80,31 @@ static void make_outline(struct executor *p)
     g->params = params;
 }
 
+/* Which stage's copy of a parameter a checkpoint has: of the first one that updates it,
+ * else of the first one. */
+static void find_answers(struct executor *p)
+{
+    const struct ap_pipeline_program *r = p->pipeline;
+    const int n = p->outline.local.n_params;
+    bool *taken = AP_NEW_N(p->arena, n + 1, bool);
+    for (int s = 0; s < r->n_stages; s++)
+        p->answers[s] = AP_NEW_N(p->arena, r->stage[s].prog.local.n_params + 1, bool);
+    for (int pass = 0; pass < 2; pass++)
+        for (int s = 0; s < r->n_stages; s++) {
+            const struct ap_graph *g = &r->stage[s].prog.local;
+            bool *updated = AP_NEW_N(p->arena, g->n_nodes + 1, bool);
+            for (int k = 0; k < g->n_results; k++)
+                if (g->results[k].alias >= 0)
+                    updated[g->results[k].alias] = true;
+            for (int k = 0; k < g->n_params; k++) {
+                const int number = r->stage[s].param[k];
+                if (number < 0 || taken[number] || (!pass && !updated[g->params[k]]))
+                    continue;
+                p->answers[s][k] = taken[number] = true;
+            }
+        }
+}
+
 static void find_loss_stage(struct executor *p, int loss)
 {
     p->loss_stage = -1;
@@ -126,6 +152,7 @@ static int open_stage(struct executor *p, int s, const struct backend *backend,
             return -1;
         }
         x->number = st->param;
+        x->answers = p->answers[s];
     }
     return 0;
 }
@@ -156,6 +183,9 @@ static void open_stages(struct executor *p, const struct settings *set)
             exit_code = p->exec[s].exit_code;
         }
     job_agree(p->job, rc, exit_code, &err);
+    if (set->source.resume && !set->prepare_only)
+        rc = checkpoint_check(set->source.resume, p->job, &err);
+    job_agree(p->job, rc, AP_BAD_INPUT, &err);
     p->transfers = transfers_open(p->arena, r, p->exec, p->job);
 }
 
@@ -208,6 +238,14 @@ static void advance(void *ctx)
     for (int s = 0; s < p->pipeline->n_stages; s++)
         if (p->mine[s])
             exec_advance(&p->exec[s]);
+}
+
+static void put_params(void *ctx, struct checkpoint *c)
+{
+    struct executor *p = ctx;
+    for (int s = 0; s < p->pipeline->n_stages; s++)
+        for (int k = 0; p->mine[s] && k < p->exec[s].prog->local.n_params; k++)
+            checkpoint_put(c, &p->exec[s], k);
 }
 
 /* ---- what the last step leaves behind ---- */
@@ -316,7 +354,7 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
                               const struct session_hook *hook)
 {
     struct executor *p = AP_NEW(arena, struct executor);
-    const struct step_of of = {run_step, read_loss, keep_results, advance, p};
+    const struct step_of of = {run_step, read_loss, keep_results, advance, put_params, p};
     *p = (struct executor){.arena = arena,
                            .session = s,
                            .pipeline = pipeline,
@@ -324,14 +362,19 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
                            .comm = AP_NEW_N(arena, pipeline->n_stages, struct comm),
                            .exec = AP_NEW_N(arena, pipeline->n_stages, struct exec),
                            .slot = AP_NEW_N(arena, pipeline->n_stages, struct exec *),
-                           .mine = AP_NEW_N(arena, pipeline->n_stages, bool)};
+                           .mine = AP_NEW_N(arena, pipeline->n_stages, bool),
+                           .answers = AP_NEW_N(arena, pipeline->n_stages, bool *)};
     const int64_t start = memory_start();
+    struct ap_err err = {{0}};
     make_outline(p);
+    find_answers(p);
     *s = (struct session){
         .steps = set->steps,
         .loss = session_loss(&p->outline.local),
         .exec = {
             .arena = arena, .prog = &p->outline, .backend = set->backend, .comm = job}};
+    const int rc = session_prepare(s, arena, &p->outline.local, set, true, &err);
+    job_agree(job, rc, AP_BAD_INPUT, &err);
     find_loss_stage(p, s->loss);
     open_stages(p, set);
     p->outline.peak_bytes = most_bytes(p, false);

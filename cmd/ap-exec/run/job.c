@@ -1,144 +1,84 @@
 #include "run/job.h"
 #include "base/file.h"
+#include "run/launch.h"
+#include "run/watch.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+/* This process's rank, as mpirun or srun (with PMIx or PMI2) says it; NULL: neither has
+ * started it. */
+static const char *started_as(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    const char *rank = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !rank; i++)
+        rank = getenv(names[i]);
+    return rank;
+}
 
 bool job_is_started(void)
 {
-    return getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+    return started_as() != NULL;
 }
 
 bool job_is_first(void)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *rank = started_as();
     return !rank || !strcmp(rank, "0");
 }
 
-static volatile sig_atomic_t mpirun_pid; /* for the handler only */
-
-static void forward(int sig)
+/* The hub in rank 0: who stalls or has died ends this process, and with it the job. */
+static void stop_here(void *ctx, enum watch_verdict why, const char *text)
 {
-    kill((pid_t)mpirun_pid, sig);
+    (void)ctx;
+    ap_say(why == WATCH_DEAD ? "%s has ended: the job ends" : "%s", text);
+    _exit(AP_BAD_INPUT);
 }
 
-/* All bytes that come from fd, to standard output; 0 or the errno of a failed write. */
-static int pass_output(int fd)
+/* Without ap-exec above mpirun, rank 0 has the hub. */
+static void watch_job(struct comm *c, double sec)
 {
-    static char block[1 << 16];
-    for (;;) {
-        const ssize_t n = read(fd, block, sizeof block);
-        if (n == 0 || (n < 0 && errno != EINTR))
-            return 0;
-        for (ssize_t done = 0; done < n;) {
-            const ssize_t w = write(STDOUT_FILENO, block + done, (size_t)(n - done));
-            if (w < 0 && errno != EINTR)
-                return errno;
-            done += w > 0 ? w : 0;
-        }
+    struct ap_buf address = {0};
+    struct ap_err err = {{0}};
+    char word[1024] = "";
+    struct watch_hub *hub = NULL;
+    if (c->rank == 0)
+        hub = watch_hub_open(c->size, sec, &address, &err);
+    if (hub) {
+        watch_hub_run(hub, stop_here, NULL);
+        snprintf(word, sizeof word, "%s", address.data);
     }
+    job_agree(c, c->rank == 0 && !hub ? -1 : 0, AP_BAD_INPUT, &err);
+    ap_buf_free(&address);
+    c->broadcast(c, word, sizeof word);
+    const struct watch_self self = {c->rank, sec, "rank 0", 1};
+    job_agree(c, watch_join(&self, word, &err), AP_BAD_INPUT, &err);
 }
 
-/* Stands between mpirun and standard output: mpirun does not mind failed writes. */
-_Noreturn static void supervise(pid_t pid, int fd)
+void job_join(struct comm *c, double watchdog_sec)
 {
-    struct sigaction act = {.sa_handler = forward, .sa_flags = SA_RESTART};
-    int status;
-    mpirun_pid = pid;
-    sigemptyset(&act.sa_mask);
-    sigaction(SIGTERM, &act, NULL);
-    sigaction(SIGHUP, &act, NULL);
-    signal(SIGINT, SIG_IGN); /* the terminal sends mpirun its own */
-    signal(SIGPIPE, SIG_IGN);
-    const int why = pass_output(fd);
-    if (why)
-        kill(pid, SIGTERM);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    if (why == EPIPE) {
-        signal(SIGPIPE, SIG_DFL);
-        raise(SIGPIPE);
-    }
-    if (why)
-        ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(why));
-    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-}
-
-/* mpirun 4.1 can die of a null pointer at the end of a standard input that it forwards
-   (its iof/hnp, when the reader's end closed first). It gets none: rank 0 opens our copy,
-   a file without a name that lives as long as this process. */
-#define INPUT_VARIABLE "AP_EXEC_INPUT"
-
-static void keep_input(void)
-{
-    static char block[1 << 16];
-    char path[64];
-    FILE *copy = tmpfile();
-    if (!copy)
-        ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
-    for (ssize_t n; (n = read(STDIN_FILENO, block, sizeof block)) != 0;) {
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            ap_die(AP_BAD_INPUT, "<stdin>: %s", strerror(errno));
-        if (fwrite(block, 1, (size_t)n, copy) != (size_t)n)
-            ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
-    }
-    if (fflush(copy)) /* open till the end: /proc is its only name */
-        ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
-    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fileno(copy));
-    setenv(INPUT_VARIABLE, path, 1);
-}
-
-_Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks)
-{
-    static char *const mpirun[] = {
-        "mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--stdin", "none", "-n"};
-    const int n = sizeof mpirun / sizeof *mpirun;
-    char count[32];
-    char **argv = ap_xrealloc(NULL, sizeof *argv * ((size_t)tool->argc + n + 2));
-    snprintf(count, sizeof count, "%lld", (long long)n_ranks);
-    memcpy(argv, mpirun, sizeof mpirun);
-    argv[n] = count;
-    memcpy(argv + n + 1, tool->argv, sizeof *argv * (size_t)tool->argc);
-    argv[n + 1 + tool->argc] = NULL;
-    /* several ranks on a core, as root, in a container; what the user set stays */
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    setenv("OMPI_MCA_orte_base_help_aggregate", "0", 0);
-    setenv("EVENT_NOEPOLL", "1", 0); /* mpirun's libevent warns of ranks that are gone */
-    setenv("OPENBLAS_NUM_THREADS", "1", 0);
-    if (!strcmp(tool->path, "-"))
-        keep_input();
-    int ends[2];
-    if (pipe(ends))
-        ap_die(AP_BAD_INPUT, "pipe: %s", strerror(errno));
-    const pid_t pid = fork();
-    if (pid < 0)
-        ap_die(AP_BAD_INPUT, "fork: %s", strerror(errno));
-    if (pid > 0) {
-        close(ends[1]);
-        supervise(pid, ends[0]);
-    }
-    dup2(ends[1], STDOUT_FILENO);
-    close(ends[0]);
-    close(ends[1]);
-    execvp(mpirun[0], argv);
-    ap_die(AP_BAD_INPUT, "mpirun: %s", strerror(errno));
-}
-
-void job_join(struct comm *c)
-{
-    if (job_is_started())
-        comm_mpi_open(c);
-    else
+    const char *rank = started_as(), *hub = getenv(WATCH_VARIABLE);
+    struct ap_err err = {{0}};
+    if (!rank) {
         comm_self_open(c);
+        return;
+    }
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* when mpirun, or its like on this host, is gone */
+#endif
+    const struct watch_self self = {atoi(rank), watchdog_sec, "ap-exec", 0};
+    if (hub && watch_join(&self, hub, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    comm_mpi_open(c);
+    if (!hub && watchdog_sec > 0 && c->size > 1)
+        watch_job(c, watchdog_sec);
 }
 
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)

@@ -6,15 +6,13 @@
 
 #include "tool/tool.h"
 
-/* Whether mpirun started this process. */
+/* Whether mpirun or srun started this process. */
 bool job_is_started(void);
 /* Whether this process speaks for the job: rank 0, or alone. */
 bool job_is_first(void);
-/* Runs mpirun -n N of this very command, passes its output on and exits with its status.
- */
-_Noreturn void job_start(const struct ap_tool *tool, int64_t n_ranks);
-/* MPI if mpirun started us, else one rank without it. */
-void job_join(struct comm *c);
+/* MPI if we are started so, under the watchdog (seconds; 0: none), else one rank without
+ * both. */
+void job_join(struct comm *c, double watchdog_sec);
 /* If rc is not 0 anywhere: the first such rank says why, all ranks end with exit_code. */
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
 /* Rank 0 reads the document, the others get what they run of it. */

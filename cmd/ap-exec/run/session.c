@@ -2,6 +2,7 @@
 #include "run/job.h"
 #include "run/memory.h"
 #include "run/noise.h"
+#include "run/watch.h"
 
 #include "tool/tool.h"
 
@@ -30,6 +31,35 @@ double session_scalar(const struct exec *x, int node)
     return data_number(host, dtype, 0);
 }
 
+int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_graph *g,
+                    const struct settings *set, bool save, struct ap_err *err)
+{
+    struct checkpoint *resume = set->source.resume;
+    if (resume && checkpoint_match(arena, g, resume, err))
+        return -1;
+    s->first = resume ? resume->step : 0;
+    if (!save || !set->save_dir)
+        return 0;
+    s->saver = AP_NEW(arena, struct saver);
+    s->saver->dir = set->save_dir;
+    s->save_every = set->save_every;
+    return checkpoint_list(arena, g, &s->saver->file, err);
+}
+
+/* After step i of this run, where a checkpoint is due: writes it. */
+static void save(struct session *s, const struct step_of *of, int64_t i)
+{
+    const int64_t done = s->first + i + 1;
+    const bool due = s->save_every > 0 && done % s->save_every == 0;
+    struct ap_err err = {{0}};
+    if (!s->saver || !(due || i + 1 == s->steps))
+        return;
+    s->saver->put = of->put;
+    s->saver->ctx = of->ctx;
+    const int rc = checkpoint_save(s->saver, s->exec.comm, done, &err);
+    job_agree(s->exec.comm, rc, AP_BAD_INPUT, &err);
+}
+
 void session_steps(struct session *s, const struct step_of *of, bool keep,
                    const struct session_hook *hook)
 {
@@ -39,6 +69,7 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
     for (int64_t i = 0; i < s->steps; i++) {
         comm->max(comm, 0); /* ranks start together */
         const double start = ap_now_sec();
+        watch_step(s->first + i + 1);
         of->run(of->ctx);
         if (s->loss >= 0)
             s->losses[i] = of->loss(of->ctx);
@@ -49,7 +80,8 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
             s->exec.backend->sync();
         sec += comm->max_sec(comm, ap_now_sec() - start);
         if (hook && comm->rank == 0)
-            hook->say(hook->ctx, i + 1, s->loss >= 0, s->losses[i]);
+            hook->say(hook->ctx, s->first + i + 1, s->loss >= 0, s->losses[i]);
+        save(s, of, i);
     }
     s->sec_per_step = s->steps ? sec / (double)s->steps : 0;
 }
@@ -121,20 +153,32 @@ static void advance(void *ctx)
     exec_advance(&((struct session *)ctx)->exec);
 }
 
+static void put_params(void *ctx, struct checkpoint *c)
+{
+    struct exec *x = &((struct session *)ctx)->exec;
+    for (int k = 0; k < x->prog->local.n_params; k++)
+        checkpoint_put(c, x, k);
+}
+
 void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
                  const struct settings *set, struct comm *comm,
                  const struct session_opts *opts)
 {
-    const struct step_of of = {run_step, read_loss, keep_results, advance, s};
+    const struct step_of of = {run_step, read_loss, keep_results, advance, put_params, s};
     struct ap_err err = {{0}};
     const int64_t start = memory_start();
     *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};
-    int rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
+    int rc = session_prepare(s, arena, &prog->local, set, opts->save, &err);
+    job_agree(comm, rc, AP_BAD_INPUT, &err);
+    rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
     if (set->prepare_only)
         return;
     rc = data_load(&s->exec, &set->source, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
+    if (set->source.resume)
+        rc = checkpoint_check(set->source.resume, comm, &err);
+    job_agree(comm, rc, AP_BAD_INPUT, &err);
     if (opts->keep_start)
         s->start = collect_params(s);
     noise_set(&s->exec, opts->noise);

@@ -3,6 +3,7 @@
 #ifndef EXEC_SESSION_H
 #define EXEC_SESSION_H
 
+#include "run/checkpoint.h"
 #include "run/data.h"
 #include "pipeline/pipeline_program.h"
 
@@ -11,6 +12,10 @@ struct settings {
     int64_t steps;
     struct source source;
     const char *out_dir, *compare_dir;
+    const char *save_dir; /* --save; NULL: no checkpoints */
+    int64_t save_every;   /* steps; 0: after the last one only */
+    const char *resume_dir;
+    double watchdog_sec; /* 0: none */
     bool json, report, verify, quiet;
     bool prepare_only; /* nothing runs */
     bool check;        /* the program only, nothing runs */
@@ -26,10 +31,13 @@ struct rank_memory {
 
 struct session {
     struct exec exec;
+    int64_t first; /* steps that were done before this run */
     int64_t steps;
     int loss;       /* result number, -1 for none */
     double *losses; /* per step; caller's arena */
     double sec_per_step;
+    struct saver *saver; /* NULL: no checkpoints */
+    int64_t save_every;
     /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
      * and results that become no parameter. */
     void **params, **results;
@@ -53,7 +61,7 @@ struct stage_report {
  * that is kept nowhere; -1: none. */
 int session_loss(const struct ap_graph *g);
 
-/* Called after every step, on rank 0. */
+/* Called after every step, on rank 0; step: the first of all is 1. */
 struct session_hook {
     void (*say)(const void *ctx, int64_t step, bool has_loss, double loss);
     const void *ctx;
@@ -62,6 +70,7 @@ struct session_hook {
 struct session_opts {
     bool keep;       /* parameters and results of the last step */
     bool keep_start; /* parameters before the first one */
+    bool save;       /* checkpoints, where the settings ask for them */
     struct exec_noise *noise;
     const struct session_hook *hook; /* NULL: none */
 };
@@ -90,12 +99,17 @@ struct step_of {
     void (*run)(void *ctx);
     double (*loss)(void *ctx); /* where the session has one; called by all ranks */
     void (*keep_results)(void *ctx);
-    void (*advance)(void *ctx); /* parameters take their new values */
+    void (*advance)(void *ctx);                   /* parameters take their new values */
+    void (*put)(void *ctx, struct checkpoint *c); /* checkpoint_put of each */
     void *ctx;
 };
 /* Runs s->steps steps and measures them; s->losses are in the arena of s->exec. */
 void session_steps(struct session *s, const struct step_of *of, bool keep,
                    const struct session_hook *hook);
+/* Before the steps: reads what --resume needs and prepares --save; g: the parameters and
+ * results of the whole graph. */
+int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_graph *g,
+                    const struct settings *set, bool save, struct ap_err *err);
 /* A scalar node's value. */
 double session_scalar(const struct exec *x, int node);
 
@@ -135,8 +149,8 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
 void report_checked(const struct ap_program *prog,
                     const struct ap_pipeline_program *pipeline, bool json,
                     struct ap_buf *out);
-/* Before the first step: whether report_files will find or make its folder. */
-int report_check(const char *dir, struct ap_err *err);
+/* Before the first step: whether the option's folder is there or can be made. */
+int report_check(const char *option, const char *dir, struct ap_err *err);
 int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */

@@ -218,24 +218,29 @@ struct coproc_pool *coproc_start(const struct coproc_program *program, int n)
     return pool;
 }
 
-/* Waits for its end, and makes it end when that takes longer than a second (*stayed). */
+/* Waits for its end, and makes it end when that takes longer than a second (*stayed). Its
+ * number is free for other processes once it is waited for: it is noted before that it is
+ * ours no more, so that no handler ends what is not ours. */
 static int reap(struct worker *w, bool *stayed)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
-    int status = 0;
-    pid_t rc = 0;
-    for (int i = 0; i < 1000 && rc == 0; i++) {
-        rc = waitpid(w->pid, &status, WNOHANG);
-        if (rc == 0)
+    siginfo_t info = {0};
+    int status = 0, rc = 0;
+    for (int i = 0; i < 1000 && rc == 0 && info.si_pid == 0; i++) {
+        rc = waitid(P_PID, (id_t)w->pid, &info, WEXITED | WNOHANG | WNOWAIT);
+        if (rc == 0 && info.si_pid == 0)
             nanosleep(&pause, NULL);
     }
-    *stayed = rc == 0;
-    if (rc == 0) {
+    *stayed = rc == 0 && info.si_pid == 0;
+    if (*stayed) {
         kill_group(w->pid);
-        while (waitpid(w->pid, &status, 0) < 0 && errno == EINTR)
+        while (waitid(P_PID, (id_t)w->pid, &info, WEXITED | WNOWAIT) < 0 &&
+               errno == EINTR)
             ;
     }
     note_group(w->pid, 0);
+    while (waitpid(w->pid, &status, 0) < 0 && errno == EINTR)
+        ;
     w->pid = 0;
     return status;
 }

@@ -237,6 +237,11 @@ static void test_gzip(void)
     CHECK(ap_read_file(&arena, "cut.gz", true, &text, &len, &err) &&
               !strncmp(err.msg, "cut.gz: ", 8),
           "a cut gzip file is refused: %s", err.msg);
+    err = (struct ap_err){""};
+    CHECK(!system("head -c 70000000 /dev/zero | gzip >bomb.gz"), "gzip runs");
+    CHECK(ap_read_file(&arena, "bomb.gz", true, &text, &len, &err) &&
+              !strncmp(err.msg, "bomb.gz: unpacks to more than 67108864 bytes", 44),
+          "a file that unpacks to a thousand times its size is refused: %s", err.msg);
     ap_arena_free(&arena);
 }
 

@@ -1,0 +1,192 @@
+#!/usr/bin/env bats
+# ap-exec: ranks that die or stall, signals, full disks: the job ends within the watchdog, says
+# why, leaves a checkpoint that can be read, and no process. AP_FAULTS=200 sets how many runs the
+# last test disturbs at random.
+# shellcheck disable=SC2030,SC2031,SC2154 # status, output and stderr are bats'
+
+load helpers
+
+setup_file() {
+    needs_exec
+    PLAN=$(rewritten mlp 2x2)
+    export PLAN
+}
+
+WATCHDOG=8 # seconds: starting on a loaded machine takes some
+
+# Starts an endless run with checkpoints: TOP is ap-exec, its messages are in `err`.
+launch() {
+    cd "$BATS_TEST_TMPDIR" && rm -f out err || return
+    # bash makes what runs in the background deaf to ^C
+    env --default-signal=INT,QUIT ap-exec -n 4 --data "$MODELS/mlp/in" --steps 100000000 --every 3 \
+        --save "$BATS_TEST_TMPDIR/ck" --watchdog $WATCHDOG "$PLAN" >out 2>err 3>&- &
+    TOP=$!
+}
+
+# Waits until the run has printed a step.
+runs() {
+    local i
+    for ((i = 0; i < 600; i++)); do
+        [ ! -s out ] || return 0
+        [ -e "/proc/$TOP" ] || break
+        sleep 0.1
+    done
+    cat err
+    return 1
+}
+
+mpirun_pid() { pgrep -P "$TOP" -x mpirun; }
+# Process of a rank: rank_pid R
+rank_pid() { pgrep -P "$(mpirun_pid)" | sed -n "$(($1 + 1))p"; }
+
+# Whether the run ends out of order in time, and leaves nothing behind. mpirun may take three
+# times its five seconds of grace; seconds of a loaded machine are long.
+ends() {
+    local start=$SECONDS i
+    status=0
+    wait "$TOP" || status=$?
+    echo "ended with $status after $((SECONDS - start)) s: $(cat err)"
+    [ "$status" -ne 0 ] && [ $((SECONDS - start)) -le $((WATCHDOG + 30)) ] || return 1
+    for ((i = 0; i < 100; i++)); do
+        pgrep -f "$BATS_TEST_TMPDIR/ck" >/dev/null || return 0
+        sleep 0.1
+    done
+    pgrep -fa "$BATS_TEST_TMPDIR/ck"
+    return 1
+}
+
+teardown() {
+    local left
+    left=$(pgrep -f "$BATS_TEST_TMPDIR/ck" || true)
+    # shellcheck disable=SC2086 # several numbers
+    [ -z "$left" ] || kill -9 $left || true
+}
+
+# The checkpoint, if there is one yet, is whole.
+readable() {
+    [ ! -e ck/checkpoint.safetensors ] ||
+        timeout 60 ap-exec --data "$MODELS/mlp/in" --resume ck "$BATS_FILE_TMPDIR/one.json" >again
+}
+
+one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$BATS_FILE_TMPDIR/one.json"; }
+
+@test "faults: a rank that is killed is named, with the signal" {
+    launch
+    runs
+    kill -9 "$(rank_pid 2)"
+    ends
+    [ "$status" -eq 137 ]
+    grep -qE '^ap-exec: rank [0-3] \(process [0-9]+ on .*\) was killed by signal 9 \(Killed\)$' err
+    one && readable
+}
+
+@test "faults: a rank that is stopped ends the job within the watchdog, and is named" {
+    launch
+    runs
+    kill -STOP "$(rank_pid 1)"
+    ends
+    [ "$status" -eq 1 ]
+    grep -qE "rank [0-3] \(.*\) has not answered for $WATCHDOG s: stopped or cut off" err
+    one && readable
+}
+
+@test "faults: mpirun killed, ap-exec killed, mpirun stopped" {
+    launch
+    runs
+    kill -9 "$(mpirun_pid)"
+    ends
+    [ "$status" -eq 137 ] && grep -q 'mpirun was killed by signal 9' err
+    launch
+    runs
+    kill -9 "$TOP"
+    ends
+    [ "$status" -eq 137 ] && grep -q 'rank 0: ap-exec is gone' err
+    launch
+    runs
+    kill -STOP "$(mpirun_pid)"
+    ends
+    [ "$status" -eq 1 ]
+    one && readable
+}
+
+@test "faults: ^C and SIGTERM end the job as they end other programs" {
+    launch
+    runs
+    kill -INT "$TOP"
+    ends
+    [ "$status" -eq 130 ] && [ "$(cat err)" = 'ap-exec: ended by signal 2 (Interrupt)' ]
+    launch
+    runs
+    kill -TERM "$TOP"
+    ends
+    [ "$status" -eq 143 ] && [ "$(cat err)" = 'ap-exec: ended by signal 15 (Terminated)' ]
+    one && readable
+}
+
+@test "faults: under mpirun alone rank 0 has the watchdog" {
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+    cd "$BATS_TEST_TMPDIR"
+    local stopped ranks
+    for stopped in 0 2; do
+        rm -f out err
+        mpirun -q --oversubscribe -n 4 ap-exec --data "$MODELS/mlp/in" --steps 100000000 --every 3 \
+            --save "$BATS_TEST_TMPDIR/ck" --watchdog $WATCHDOG "$PLAN" >out 2>err 3>&- &
+        TOP=$!
+        runs
+        ranks=$(pgrep -P $TOP)
+        kill -STOP "$(sed -n "$((stopped + 1))p" <<<"$ranks")"
+        ends
+        if [ $stopped -eq 0 ]; then grep -q "rank 0 has not answered" err; else
+            grep -q "has not answered for $WATCHDOG s" err; fi
+    done
+    one && readable
+}
+
+@test "faults: a full TMPDIR ends the job" {
+    [ "$(id -u)" -eq 0 ] || skip "mounting a small file system needs root"
+    cd "$BATS_TEST_TMPDIR"
+    mkdir small
+    mount -t tmpfs -o size=16k tmpfs small || skip "tmpfs cannot be mounted"
+    cat /dev/zero >small/fill 2>/dev/null || true
+    TMPDIR=$PWD/small run --separate-stderr timeout 60 ap-exec -n 4 --data "$MODELS/mlp/in" --watchdog 20 "$PLAN"
+    first=$status
+    TMPDIR=$PWD/small run --separate-stderr timeout 60 ap-exec -n 4 --data "$MODELS/mlp/in" --watchdog 20 <"$PLAN"
+    umount small
+    [ "$first" -ne 0 ] && [ "$first" -ne 124 ] && [ "$status" -ne 0 ] && [ "$status" -ne 124 ]
+    [[ $stderr == *ap-exec:* ]]
+}
+
+@test "faults: --watchdog takes seconds; 0 switches it off" {
+    run --separate-stderr ap-exec --watchdog -1 "$PLAN"
+    [ "$status" -eq 2 ]
+    ap-exec -n 4 --data "$MODELS/mlp/in" --watchdog 0 "$PLAN" | grep -q '^step 1 loss'
+}
+
+@test "faults: at random instants, to random processes: always an end, and a checkpoint" {
+    local i sig who pid n=${AP_FAULTS:-12}
+    RANDOM=${AP_SEED:-1}
+    one
+    for ((i = 0; i < n; i++)); do
+        launch
+        case $((RANDOM % 4)) in
+            0) ;; # while it starts
+            *) runs || true ;; # where the machine is too slow, the watchdog may end it
+        esac
+        sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
+        who=$((RANDOM % 6))
+        sig=$((RANDOM % 3))
+        case $who in
+            4) pid=$(mpirun_pid || true) ;;
+            5) pid=$TOP ;;
+            *) pid=$(rank_pid $who 2>/dev/null || true) ;;
+        esac
+        pid=${pid:-$TOP}
+        [ "$pid" != "$TOP" ] || [ $sig -ne 1 ] || sig=2 # whoever stops ap-exec waits for it
+        sig=$(set -- KILL STOP INT && shift $sig && echo "$1")
+        echo "run $i: SIG$sig to $who"
+        kill -"$sig" "$pid"
+        ends
+        readable
+        rm -rf out ck
+    done
+}
