@@ -15,13 +15,12 @@
 
 #define N_SEARCHES 4
 /*
- * The budget of all that a search does, in cells of tables, about a nanosecond each:
- * `scripts/ask-table` shows CPU seconds, price and gap of forty questions under it.
+ * The budget of all that a search does, in cells of tables, 1 to 1.4 nanoseconds each:
+ * `scripts/ask-table` shows CPU seconds, price and gap of many questions under it.
  */
-#define WORK   INT64_C(8000000000)
-#define UNIT   INT64_C(100000000) /* of --work-limit */
-#define PROVE  20                 /* times as much with --prove */
-#define WITHIN 2 /* times as much within a limit of memory: two searches */
+#define WORK  INT64_C(7000000000)
+#define UNIT  INT64_C(100000000) /* of --work-limit */
+#define PROVE 20                 /* times as much with --prove */
 
 const struct shard_algorithm *shard_algorithms(void)
 {
@@ -295,7 +294,7 @@ static int64_t work_limit(const struct shard_job *job)
         return ap_mul64(WORK, PROVE);
     if (job->params.work_limit)
         return ap_mul64(job->params.work_limit, UNIT);
-    return ap_mul64(WORK, job->memory_bytes > 0 ? WITHIN : 1);
+    return WORK;
 }
 
 static void set_task(struct shard_job *job, const struct shard_request *req)

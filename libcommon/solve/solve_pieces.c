@@ -24,7 +24,10 @@
 #define MOST_SHRUNK  0.4
 #define LOOK_WORK    4 /* for a first look at a piece */
 #define LOOK_REFINED 2
-#define LOOK_SHARE   0.2  /* of the budget of work, for multipliers and a first look */
+#define START_SHARE  0.08 /* of the budget of work left: for multipliers */
+#define LOOK_SHARE   0.12 /* for a first look */
+#define ROUND_SHARE  0.5  /* for a round of the bound */
+#define NEARLY       0.1  /* a gap below which the bound rules out much */
 #define LOOK_ROUNDS  4    /* before the whole is solved */
 #define FAR_OFF      5e-3 /* a gap */
 
@@ -37,7 +40,7 @@ struct bounder {
     struct ap_work *work;
     bool solved;  /* the objective is known: it was given, or the whole was solved */
     bool fresh;   /* what a first look found is as good as a trial */
-    bool hurried; /* the first look has spent its share of the budget */
+    bool hurried; /* the last evaluation has spent its share of the budget */
 };
 
 /* Runs it for all pieces, side by side, each within its share of the budget. */
@@ -64,17 +67,22 @@ static void with_each(const struct bounder *b, void *(*run)(void *piece))
         ap_work_add(b->work, b->core[i].work.done);
 }
 
-/* The bound under phi; the pieces keep their solutions. */
+/* The bound under phi, within a share of the budget; the pieces keep their solutions. */
 static int evaluate(struct bounder *b, const double *phi, int64_t work_limit,
-                    double *bound, struct ap_err *err)
+                    double share, double *bound, struct ap_err *err)
 {
+    struct ap_work *all = b->work, part = ap_work_share(all, share);
     bool failed = false;
 
     for (int i = 0; i < b->pieces->n; i++) {
         b->core[i].phi = phi;
         b->core[i].work_limit = work_limit;
     }
+    b->work = &part;
     with_each(b, pieces_core_solve);
+    b->work = all;
+    ap_work_add(all, part.done);
+    b->hurried = ap_work_over(&part);
     *bound = 0;
     for (int i = 0; i < b->pieces->n; i++) {
         failed |= b->core[i].failed;
@@ -199,8 +207,8 @@ static int solve_whole(struct bounder *b, const struct ap_pieces_params *params,
     const int **start = AP_NEW_N(b->arena, b->pieces->n + 1, const int *);
     double bound;
 
-    if (out->objective < INFINITY && !b->hurried) {
-        if (evaluate(b, phi, LOOK_WORK, &bound, err))
+    if (out->bound > out->objective * (1 - NEARLY)) {
+        if (evaluate(b, phi, LOOK_WORK, LOOK_SHARE, &bound, err))
             return -1;
         find_kept(b, phi, out->objective - bound, out);
     }
@@ -269,13 +277,7 @@ static int look(struct bounder *b, const struct ap_pieces_params *params, double
     out->objective = INFINITY;
     for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = LOOK_REFINED;
-    struct ap_work part = ap_work_share(params->work, LOOK_SHARE);
-    b->work = &part;
-    int rc = evaluate(b, phi, LOOK_WORK, &out->bound, err);
-    b->work = params->work;
-    ap_work_add(b->work, part.done);
-    b->hurried = ap_work_over(&part);
-    if (rc)
+    if (evaluate(b, phi, LOOK_WORK, LOOK_SHARE, &out->bound, err))
         return -1;
     for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = -1;
@@ -288,7 +290,9 @@ static int look(struct bounder *b, const struct ap_pieces_params *params, double
         if (open_pieces(b, err))
             return -1;
         memset(phi, 0, (size_t)b->n_phi * sizeof *phi);
-        pieces_start(b->pieces, b->core, b->first, true, b->work, phi);
+        struct ap_work part = ap_work_share(b->work, START_SHARE);
+        pieces_start(b->pieces, b->core, b->first, true, &part, phi);
+        ap_work_add(b->work, part.done);
     }
     return solve_whole(b, params, phi, out, err);
 }
@@ -311,7 +315,7 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
         if (out->n_rounds == 1 && b->fresh)
             bound = looked;
         else
-            rc = evaluate(b, phi, params->work_limit, &bound, err);
+            rc = evaluate(b, phi, params->work_limit, ROUND_SHARE, &bound, err);
         if (rc)
             break;
         if (out->n_rounds == 1)
@@ -365,7 +369,7 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     rc = open_pieces(&b, err);
     double *best = AP_NEW_N(arena, b.n_phi + 1, double), bound;
     if (rc == 0 && params->max_rounds > 0) {
-        struct ap_work part = ap_work_share(b.work, LOOK_SHARE);
+        struct ap_work part = ap_work_share(b.work, START_SHARE);
         if (b.n_phi > 0)
             pieces_start(pieces, b.core, b.first, false, &part, best);
         ap_work_add(b.work, part.done);
@@ -382,7 +386,7 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     }
     bool open = out->bound > 0 && !is_proven(out) && !ap_work_over(params->work);
     if (rc == 0 && params->want_kept && open &&
-        evaluate(&b, best, params->work_limit, &bound, err) == 0)
+        evaluate(&b, best, params->work_limit, 1, &bound, err) == 0)
         find_kept(&b, best, out->objective - bound, out);
     close_pieces(&b);
     return rc;
