@@ -28,7 +28,6 @@
 
 #define PROVEN        1e-9 /* relative gap that counts as none */
 #define PIECE_WORK    100  /* branches of a piece's solver, per round of the bound */
-#define FOLDED_SHARE  0.6  /* of the budget left, for the folded problem */
 #define WORTH_FIXING  2    /* the bound rules out at most one in so many strategies */
 #define WORTH_FOLDING 3    /* fold if at least one in so many groups is tied */
 /* The contest's format has integers below 1e18. */
@@ -256,7 +255,7 @@ static void add_timing(struct timing *t, const struct timing *more)
     t->n_searches++;
 }
 
-/* The plan with mesh axis a unused; groups that did not use it keep their choice. */
+/* The plan with mesh axis a unused. */
 static struct ap_plan without_axis(struct ap_arena *arena, const struct ap_plan *plan,
                                    int a)
 {
@@ -524,15 +523,21 @@ static struct ap_problem problem_left(const struct bounded *b, const bool **kept
     return p;
 }
 
-static int solve_left(void *arg, const bool **kept, struct ap_err *err)
+static double price_at_hand(void *arg)
 {
     struct bounded *b = arg;
-    const struct shard_params *params = b->task->params;
-    const struct shard_solver *solver = &shard_solvers[params->solver];
-    struct ap_problem p = kept ? problem_left(b, kept) : b->ip.problem;
+
     take_best(b, first_choice(b->arena, b->task, &b->ip, b->plans, b->best));
+    return b->cost;
+}
+
+static int solve_left(void *arg, const bool **kept, double share, struct ap_err *err)
+{
+    struct bounded *b = arg;
+    const struct shard_solver *solver = &shard_solvers[b->task->params->solver];
+    struct ap_problem p = kept ? problem_left(b, kept) : b->ip.problem;
     ap_work_tell(b->task->work, "folded problem", b->cost, 0);
-    struct ap_work part = ap_work_share(b->task->work, FOLDED_SHARE);
+    struct ap_work part = ap_work_share(b->task->work, share);
     struct ap_solve_params with = {.start = b->best, .work = &part};
     struct ap_solution sol;
     double t0 = ap_now_sec();
@@ -563,7 +568,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
                         .cost = INFINITY,
                         .answer = answer,
                         .t = t};
-    const struct fold_search search = {&b, price_choice, solve_left};
+    const struct fold_search search = {&b, price_choice, solve_left, price_at_hand};
     double t0 = ap_now_sec();
 
     ap_work_tell(task->work, "distinct layers", INFINITY, 0);
@@ -759,7 +764,7 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
 }
 
 /* Part of the budget for the search without a limit of memory, where there is one. */
-#define OPEN_SHARE 0.4
+#define OPEN_SHARE 0.5
 
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
               struct shard_answer *answer, struct ap_err *err)

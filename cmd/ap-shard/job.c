@@ -18,9 +18,10 @@
  * The budget of all that a search does, in cells of tables, 1 to 1.4 nanoseconds each:
  * `scripts/ask-table` shows CPU seconds, price and gap of many questions under it.
  */
-#define WORK  INT64_C(7000000000)
-#define UNIT  INT64_C(100000000) /* of --work-limit */
-#define PROVE 20                 /* times as much with --prove */
+#define WORK   INT64_C(8000000000)
+#define UNIT   INT64_C(100000000) /* of --work-limit */
+#define PROVE  20                 /* times as much with --prove */
+#define WITHIN 2 /* times as much within a limit of memory: two searches */
 
 const struct shard_algorithm *shard_algorithms(void)
 {
@@ -294,7 +295,7 @@ static int64_t work_limit(const struct shard_job *job)
         return ap_mul64(WORK, PROVE);
     if (job->params.work_limit)
         return ap_mul64(job->params.work_limit, UNIT);
-    return WORK;
+    return ap_mul64(WORK, job->memory_bytes > 0 ? WITHIN : 1);
 }
 
 static void set_task(struct shard_job *job, const struct shard_request *req)
