@@ -26,10 +26,13 @@
 #include "tiebreak.h"
 #include "tool/tool.h"
 
-#define PROVEN        1e-9 /* relative gap that counts as none */
-#define PIECE_WORK    100  /* branches of a piece's solver, per round of the bound */
-#define WORTH_FIXING  2    /* the bound rules out at most one in so many strategies */
-#define WORTH_FOLDING 3    /* fold if at least one in so many groups is tied */
+#define PROVEN     1e-9 /* relative gap that counts as none */
+#define PIECE_WORK 100  /* branches of a piece's solver, per round of the bound */
+#define UNFOLDED_SHARE                                                             \
+    0.85                /* of the budget: many small tables take longer for a cell \
+                         */
+#define WORTH_FIXING  2 /* the bound rules out at most one in so many strategies */
+#define WORTH_FOLDING 3 /* fold if at least one in so many groups is tied */
 /* The contest's format has integers below 1e18. */
 #define EMIT_SEC     1e15 /* seconds are written in femtoseconds */
 #define EMIT_OTHER   1e3  /* other units in thousandths */
@@ -268,11 +271,8 @@ static struct ap_plan without_axis(struct ap_arena *arena, const struct ap_plan 
     return less;
 }
 
-/*
- * The cheapest of `from` (may be NULL), the plans at hand, and these with one axis of the
- * mesh unused, which is often better where an axis goes over a slow network. NULL: none
- * is in the space.
- */
+/* The cheapest of `from` (may be NULL), the plans at hand, and these with an axis of the
+ * mesh unused, better where it is slow. NULL: none is in the space. */
 static const int *first_choice(struct ap_arena *arena, const struct shard_task *task,
                                const struct ilp_problem *ip, const struct ap_plan *plans,
                                const int *from)
@@ -310,8 +310,10 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
     double t2 = ap_now_sec();
     ap_work_tell(task->work, "whole graph", from ? ap_problem_score(&p, from) : INFINITY,
                  0);
-    const struct ap_solve_params with = {.start = from, .work = task->work};
+    struct ap_work part = ap_work_share(task->work, UNFOLDED_SHARE);
+    const struct ap_solve_params with = {.start = from, .work = &part};
     int rc = solver->run(arena, &p, &with, &sol, err);
+    ap_work_add(task->work, part.done);
     if (rc == 0) {
         *answer = (struct shard_answer){.plan = shard_ilp_plan(&ip, sol.choice),
                                         .objective = sol.objective,
@@ -414,7 +416,7 @@ static struct shard_space space_left(struct ap_arena *arena, const struct folded
     return left;
 }
 
-/* Some group has no strategy left: no plan is cheaper than the one at hand. */
+/* No plan is cheaper than the one at hand. */
 static bool none_left(const struct shard_space *left)
 {
     for (int i = 0; i < left->nests->n; i++)
@@ -464,7 +466,7 @@ struct bounded {
     const struct ap_plan *plans;
     struct ilp_problem ip;
     const int *best; /* per problem node, NULL: none is known */
-    double cost;     /* of it */
+    double cost;
     struct shard_answer *answer;
     struct timing *t;
 };
@@ -729,7 +731,6 @@ static int limit_memory(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
-/* The best plan, whatever it holds. */
 static int search_all(struct ap_arena *arena, const struct shard_task *task,
                       const struct ap_plan *plans, struct shard_answer *answer,
                       struct timing *t, struct ap_err *err)
@@ -763,7 +764,7 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
-/* Part of the budget for the search without a limit of memory, where there is one. */
+/* Part of the budget for the search without a limit of memory, if there is one. */
 #define OPEN_SHARE 0.5
 
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
