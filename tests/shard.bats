@@ -90,6 +90,35 @@ inputs() {
     refuses 2 "--prove is for ilp, not for tofu" ap-shard --mesh 2 --algorithm tofu --prove "$(imported mlp)"
 }
 
+@test "a small budget of work finds prices within 0.5 % of the proven ones" {
+    local ask short=$BATS_TEST_TMPDIR/short.json proven=$BATS_TEST_TMPDIR/proven.json
+    for ask in gpt2l:2x2x2 lstm:2x4 t5:2x4; do
+        ap-shard --mesh "${ask#*:}" --cluster "$CLUSTERS/cpu-8.json" --work-limit 7 -o "$short" \
+            "$(imported "${ask%:*}")"
+        ap-shard --mesh "${ask#*:}" --cluster "$CLUSTERS/cpu-8.json" -o "$proven" "$(imported "${ask%:*}")"
+        jq -en --slurpfile a "$short" --slurpfile b "$proven" '$a[0].sharding as $a | $b[0].sharding as $b |
+            $b.stopped == "optimal" and $a.objective_sec <= 1.005 * $b.objective_sec and
+            $a.lower_bound_sec <= $b.objective_sec' || { echo "$ask"; return 1; }
+    done
+}
+
+@test "where the budget ends the search, answers do not depend on the number of jobs" {
+    local j one=$BATS_TEST_TMPDIR/1.json two=$BATS_TEST_TMPDIR/2.json
+    for j in 1 2; do
+        ap-shard --no-history --mesh auto --jobs $j --cluster "$CLUSTERS/cpu-8.json" --work-limit 1 \
+            "$(imported gpt2l)" >"$BATS_TEST_TMPDIR/$j.json"
+    done
+    cmp "$one" "$two"
+    ap-shard --mesh 2x2x2 --cluster "$CLUSTERS/cpu-8.json" --work-limit 1 "$(imported gpt2l)" |
+        jq -e '.sharding.stopped == "work limit" and .sharding.lower_bound_sec < .sharding.objective_sec'
+}
+
+@test "layers whose losses are added up from the first to the last are folded" {
+    ap-model mixtral --layers 12 --hidden 64 --heads 8 --batch 8 --seq 32 | ap-prune --quiet |
+        ap-shard --quiet --stats --mesh 2 --cluster "$CLUSTERS/cpu-4.json" -o /dev/null 2>"$BATS_TEST_TMPDIR/stats"
+    jq -e '.tied > 0.4 * .groups' "$BATS_TEST_TMPDIR/stats"
+}
+
 # agree MODEL [OPTION...]: both solvers prove the same objective on two devices
 agree() {
     local model=$1 exact=$BATS_TEST_TMPDIR/exact.json glpk=$BATS_TEST_TMPDIR/glpk.json

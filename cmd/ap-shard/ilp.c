@@ -26,16 +26,11 @@
 #include "tiebreak.h"
 #include "tool/tool.h"
 
-#define PROVEN 1e-9 /* relative gap that counts as none */
-/*
- * Units of work of the solver, deterministic and about 0.1 CPU seconds each on graphs of
- * models: `scripts/shard-table --algorithms ilp` shows bound, gap and seconds, and in
- * column "folded" the price of the folded plan. --work-limit overrides the first.
- */
-#define SOLVE_WORK 100  /* also of a piece, per round of the bound */
-#define PROOF_WORK 1000 /* with --prove, where the first work leaves a gap */
-#define FOLDED_SHARE \
-    1.5                 /* times the budget, for the folded problem: a plan comes first */
+#define PROVEN     1e-9 /* relative gap that counts as none */
+#define PIECE_WORK 100  /* branches of a piece's solver, per round of the bound */
+#define UNFOLDED_SHARE                                                             \
+    0.85                /* of the budget: many small tables take longer for a cell \
+                         */
 #define WORTH_FIXING  2 /* the bound rules out at most one in so many strategies */
 #define WORTH_FOLDING 3 /* fold if at least one in so many groups is tied */
 /* The contest's format has integers below 1e18. */
@@ -44,10 +39,9 @@
 #define EMIT_LARGEST 9.9e17
 
 const struct shard_solver shard_solvers[] = {
-    {"exact", "reductions, dual bound and branch and bound", ap_solve_exact, SOLVE_WORK,
-     PROOF_WORK},
-    {"glpk", "integer program in GLPK, as the papers state it", ap_solve_glpk, 0, 0},
-    {NULL, NULL, NULL, 0, 0},
+    {"exact", "reductions, dual bound and branch and bound", ap_solve_exact},
+    {"glpk", "integer program in GLPK, as the papers state it", ap_solve_glpk},
+    {NULL, NULL, NULL},
 };
 
 /* ---- tensors whose copies are the same once groups are tied ---- */
@@ -264,40 +258,46 @@ static void add_timing(struct timing *t, const struct timing *more)
     t->n_searches++;
 }
 
-/* Solves it; with --prove, where the work limit stopped the solver, continues from its
- * answer. */
-static int solve_patiently(struct ap_arena *arena, const struct shard_task *task,
-                           const struct ap_problem *p, const int *start,
-                           struct ap_solution *sol, struct ap_err *err)
+/* The plan with mesh axis a unused. */
+static struct ap_plan without_axis(struct ap_arena *arena, const struct ap_plan *plan,
+                                   int a)
 {
-    const struct shard_solver *solver = &shard_solvers[task->params->solver];
-    const int64_t given = task->params->work_limit;
-    struct ap_solve_params params = {.work_limit = given ? given : solver->work_limit,
-                                     .start = start,
-                                     .work = task->work};
-    struct ap_solution more;
+    struct ap_plan less = *plan;
 
-    if (solver->run(arena, p, &params, sol, err))
-        return -1;
-    if (!task->params->prove || !solver->proof_work ||
-        sol->bound >= sol->objective * (1 - PROVEN))
-        return 0;
-    params.work_limit = solver->proof_work;
-    params.start = sol->choice;
-    if (solver->run(arena, p, &params, &more, err))
-        return -1;
-    more.bound = fmax(more.bound, sol->bound);
-    more.work += sol->work;
-    *sol = more;
-    return 0;
+    less.choice =
+        ap_arena_dup(arena, plan->choice, (size_t)plan->nests->n * sizeof *less.choice);
+    for (int i = 0; i < plan->nests->n; i++)
+        less.choice[i].axis[a] = -1;
+    return less;
+}
+
+/* The cheapest of `from` (may be NULL), the plans at hand, and these with an axis of the
+ * mesh unused, better where it is slow. NULL: none is in the space. */
+static const int *first_choice(struct ap_arena *arena, const struct shard_task *task,
+                               const struct ilp_problem *ip, const struct ap_plan *plans,
+                               const int *from)
+{
+    double least = from ? ap_problem_score(&ip->problem, from) : AP_FORBIDDEN;
+
+    for (int i = 0; i < task->n_plans; i++)
+        for (int a = -1; a < task->cost->mesh.n_axes; a++) {
+            struct ap_plan plan = a < 0 ? plans[i] : without_axis(arena, &plans[i], a);
+            const int *choice = shard_ilp_choice(arena, ip, &plan);
+            double cost = choice ? ap_problem_score(&ip->problem, choice) : AP_FORBIDDEN;
+            if (cost < least) {
+                least = cost;
+                from = choice;
+            }
+        }
+    return from;
 }
 
 /* One search in a space, folded or not (then fold ties nothing). Eight parameters: the
  * question, what is known, and the answer. */
 static int solve_in(struct ap_arena *arena, const struct shard_task *task,
                     const struct shard_fold *fold, const struct shard_space *space,
-                    const struct ap_plan *start, struct shard_answer *answer,
-                    struct timing *t, struct ap_err *err)
+                    const struct ap_plan *plans, const struct ap_plan *start,
+                    struct shard_answer *answer, struct timing *t, struct ap_err *err)
 {
     struct ilp_problem ip;
     double t1 = ap_now_sec();
@@ -305,11 +305,15 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
     const struct ap_problem p = ip.problem;
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
     struct ap_solution sol;
-    const int *from = start ? shard_ilp_choice(arena, &ip, start) : NULL;
+    const int *from = first_choice(arena, task, &ip, plans,
+                                   start ? shard_ilp_choice(arena, &ip, start) : NULL);
     double t2 = ap_now_sec();
     ap_work_tell(task->work, "whole graph", from ? ap_problem_score(&p, from) : INFINITY,
                  0);
-    int rc = solve_patiently(arena, task, &p, from, &sol, err);
+    struct ap_work part = ap_work_share(task->work, UNFOLDED_SHARE);
+    const struct ap_solve_params with = {.start = from, .work = &part};
+    int rc = solver->run(arena, &p, &with, &sol, err);
+    ap_work_add(task->work, part.done);
     if (rc == 0) {
         *answer = (struct shard_answer){.plan = shard_ilp_plan(&ip, sol.choice),
                                         .objective = sol.objective,
@@ -360,7 +364,7 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     if (shard_space_build(arena, task, &alone, more, task->n_plans + 1, &space, err))
         return -1;
     t->space = ap_now_sec() - t0;
-    if (solve_in(arena, task, &alone, &space, &more[start], &whole, t, err))
+    if (solve_in(arena, task, &alone, &space, plans, &more[start], &whole, t, err))
         return -1;
     whole.bound = fmax(whole.bound, answer->bound);
     *answer = whole;
@@ -412,7 +416,7 @@ static struct shard_space space_left(struct ap_arena *arena, const struct folded
     return left;
 }
 
-/* Some group has no strategy left: no plan is cheaper than the one at hand. */
+/* No plan is cheaper than the one at hand. */
 static bool none_left(const struct shard_space *left)
 {
     for (int i = 0; i < left->nests->n; i++)
@@ -442,7 +446,8 @@ static int search_left(struct ap_arena *arena, const struct shard_task *task,
     if (none_left(&left) || left.n_strategies > task->params->unfold)
         return 0;
     shard_fold_find(arena, task, NULL, 1, &alone);
-    if (solve_in(arena, task, &alone, &left, &answer->plan, &whole, &now, err))
+    if (solve_in(arena, task, &alone, &left, task->plans, &answer->plan, &whole, &now,
+                 err))
         return -1;
     add_timing(t, &now);
     whole.bound = fmax(answer->bound, fmin(whole.bound, answer->objective));
@@ -461,7 +466,7 @@ struct bounded {
     const struct ap_plan *plans;
     struct ilp_problem ip;
     const int *best; /* per problem node, NULL: none is known */
-    double cost;     /* of it */
+    double cost;
     struct shard_answer *answer;
     struct timing *t;
 };
@@ -520,23 +525,22 @@ static struct ap_problem problem_left(const struct bounded *b, const bool **kept
     return p;
 }
 
-static int solve_left(void *arg, const bool **kept, struct ap_err *err)
+static double price_at_hand(void *arg)
 {
     struct bounded *b = arg;
-    const struct shard_params *params = b->task->params;
-    const struct shard_solver *solver = &shard_solvers[params->solver];
+
+    take_best(b, first_choice(b->arena, b->task, &b->ip, b->plans, b->best));
+    return b->cost;
+}
+
+static int solve_left(void *arg, const bool **kept, double share, struct ap_err *err)
+{
+    struct bounded *b = arg;
+    const struct shard_solver *solver = &shard_solvers[b->task->params->solver];
     struct ap_problem p = kept ? problem_left(b, kept) : b->ip.problem;
-    int start = b->best ? -1 : cheapest(b->task);
-    if (start >= 0)
-        take_best(b, shard_ilp_choice(b->arena, &b->ip, &b->plans[start]));
     ap_work_tell(b->task->work, "folded problem", b->cost, 0);
-    struct ap_work all = {.limit = b->task->work ? b->task->work->limit : 0,
-                          .progress = b->task->work ? b->task->work->progress : NULL};
-    struct ap_work part = ap_work_share(&all, FOLDED_SHARE);
-    struct ap_solve_params with = {.start = b->best,
-                                   .work = &part,
-                                   .work_limit = params->work_limit ? params->work_limit
-                                                                    : solver->work_limit};
+    struct ap_work part = ap_work_share(b->task->work, share);
+    struct ap_solve_params with = {.start = b->best, .work = &part};
     struct ap_solution sol;
     double t0 = ap_now_sec();
 
@@ -566,7 +570,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
                         .cost = INFINITY,
                         .answer = answer,
                         .t = t};
-    const struct fold_search search = {&b, price_choice, solve_left};
+    const struct fold_search search = {&b, price_choice, solve_left, price_at_hand};
     double t0 = ap_now_sec();
 
     ap_work_tell(task->work, "distinct layers", INFINITY, 0);
@@ -583,7 +587,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
         .known = answer,
         .search = &search,
         .max_rounds = (int)task->params->rounds,
-        .work_limit = SOLVE_WORK,
+        .work_limit = PIECE_WORK,
         .work = task->work,
         .want_kept = f->space.n_strategies / WORTH_FIXING <= task->params->unfold};
     int rc = shard_fold_bound(arena, &f->space, &f->fold, &params, &f->bound, err);
@@ -620,7 +624,7 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     bool bounded = f.fold.n_tied > 0 && task->params->rounds > 0;
     int start = bounded ? -1 : cheapest(task);
     if (bounded ? search_bounded(arena, task, plans, &f, &folded, &now, err)
-                : solve_in(arena, task, &f.fold, &f.space,
+                : solve_in(arena, task, &f.fold, &f.space, plans,
                            start >= 0 ? &plans[start] : NULL, &folded, &now, err))
         return -1;
     now.n_tied = f.fold.n_tied;
@@ -727,7 +731,6 @@ static int limit_memory(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
-/* The best plan, whatever it holds. */
 static int search_all(struct ap_arena *arena, const struct shard_task *task,
                       const struct ap_plan *plans, struct shard_answer *answer,
                       struct timing *t, struct ap_err *err)
@@ -761,7 +764,7 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
-/* Part of the budget for the search without a limit of memory, where there is one. */
+/* Part of the budget for the search without a limit of memory, if there is one. */
 #define OPEN_SHARE 0.5
 
 int shard_ilp(struct ap_arena *arena, const struct shard_task *task,

@@ -227,8 +227,6 @@ const struct shard_algorithm *shard_algorithms(void);
 struct shard_solver {
     const char *name, *help;
     ap_solver_fn *run;
-    int64_t work_limit; /* unless one is given; 0: the solver's own */
-    int64_t proof_work; /* more with --prove; 0: no more */
 };
 extern const struct shard_solver shard_solvers[];
 

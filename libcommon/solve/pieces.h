@@ -43,10 +43,12 @@ struct ap_pieces_search {
     /* The price of a choice [piece][node] of all pieces; INFINITY: it fits nowhere. */
     double (*price)(void *arg, int *const *choice);
     /* kept: see ap_pieces_answer, for the price found so far; NULL if that is INFINITY.
+       share: what it may take of the budget that is left.
        start [piece]: of the answer, as in struct ap_subproblem. -1: there is no solution
      */
-    int (*solve)(void *arg, bool ***kept, double *objective, const int **start,
-                 struct ap_err *err);
+    int (*solve)(void *arg, bool ***kept, double share, double *objective,
+                 const int **start, struct ap_err *err);
+    double (*at_hand)(void *arg); /* a price known without a search; may be NULL */
 };
 
 struct ap_pieces_params {

@@ -51,6 +51,9 @@ void sel_core_edge(struct sel_core *c, struct sel_edge edge)
     c->n_edges++;
 }
 
+#define SPARSE 2  /* cells that are looked up one by one take longer than rows of them */
+#define VISIT  12 /* cells that going to an edge is worth */
+
 int64_t sel_cells(const struct sel_core *c)
 {
     int64_t n = 0;
@@ -59,7 +62,9 @@ int64_t sel_cells(const struct sel_core *c)
         const struct sel_edge *edge = &c->edge[e];
         const struct sel_table *t = edge->table;
         if (!edge->gone)
-            n += (t->first ? t->first[t->n_rows] : (int64_t)t->n_rows * t->n_cols) +
+            n += VISIT +
+                 (t->first ? SPARSE * t->first[t->n_rows]
+                           : (int64_t)t->n_rows * t->n_cols) +
                  c->node[edge->a].n_strategies + c->node[edge->b].n_strategies;
     }
     return n;

@@ -26,6 +26,7 @@
 #define MAX_ENTRIES   1e7 /* tables: 10 bytes an entry */
 #define MAX_WORK      4e8
 #define LOOKS         1
+#define RELAXED_GAP   1e-3 /* of a relaxation that lacks sets of copies */
 #define IN_PLAY       0.01 /* proxies so far into the gap are worth replacing */
 #define CLOSE         5e-3 /* a relative gap that makes the bound tell something */
 #define LOOK_SWEEPS   24
@@ -598,23 +599,31 @@ static bool look_ahead(struct search *s, const struct ap_problem *p,
 
 /*
  * Solves the problem with its copies joined, which may be a relaxation; true when that
- * leaves nothing to do.
+ * leaves nothing to do. A relaxation is solved roughly as long as its solutions need sets
+ * of copies that it has not: *tight says that they do not any more.
  */
 static bool solve_joined(struct search *s, const struct ap_problem *p,
-                         const struct sel_core *whole, int *max_sets, struct answer *best)
+                         const struct sel_core *whole, int *max_sets, bool *tight,
+                         struct answer *best)
 {
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
-    double limit = limit_of(s, best);
+    double limit = limit_of(s, best), gap = s->params->gap;
+    if (!*tight && sel_join_relaxed(join))
+        gap = fmax(gap, RELAXED_GAP);
+    *tight |= gap == s->params->gap;
     tell(s, best);
-    struct sel_verdict v = solve(s, c, limit, s->params->gap * fmax(best->bound, 0));
+    struct sel_verdict v = solve(s, c, limit, gap * fmax(best->bound, 0));
 
     if (v.found)
         offer(s, p, join, c->best, best);
     best->bound = fmax(best->bound, fmin(v.bound, limit));
-    return !v.found || s->stopped ||
-           best->bound >= best->cost * (1 - fmax(s->params->gap, PROVEN)) ||
-           !sel_join_refine(join, c->best, NULL, 0);
+    if (s->stopped || best->bound >= best->cost * (1 - fmax(s->params->gap, PROVEN)))
+        return true;
+    bool more = v.found && sel_join_refine(join, c->best, NULL, 0),
+         done = *tight && !more;
+    *tight |= !more;
+    return done;
 }
 
 int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
@@ -647,6 +656,7 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
                            params->time_limit_sec;
     struct ap_mark round = ap_arena_mark(arena);
     int looks = params->is_small ? 0 : LOOKS;
+    bool tight = false; /* see solve_joined */
     if (best.cost < AP_FORBIDDEN && ap_work_over(params->work)) {
         s.stopped = "work limit";
         looks = 0;
@@ -656,7 +666,7 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     ap_arena_rewind(arena, round);
     while ((best.cost >= AP_FORBIDDEN || !s.stopped) &&
            best.bound < best.cost * (1 - fmax(params->gap, PROVEN)) &&
-           !solve_joined(&s, p, whole, max_sets, &best))
+           !solve_joined(&s, p, whole, max_sets, &tight, &best))
         ap_arena_rewind(arena, round);
     ap_arena_rewind(arena, mark);
 

@@ -24,7 +24,14 @@
 #define MOST_SHRUNK  0.4
 #define LOOK_WORK    4 /* for a first look at a piece */
 #define LOOK_REFINED 2
-#define LOOK_SHARE   0.2  /* of the budget of work, for multipliers and a first look */
+#define START_SHARE  0.1  /* of the budget of work left: for multipliers */
+#define LOOK_SHARE   0.15 /* for a first look */
+#define MORE_SHARE   0.2  /* for each of better multipliers, and of what they rule out */
+#define WHOLE_SHARE  0.6  /* for the whole, if the first look's bound is far off */
+#define MOST_SHARE   0.85 /* for the whole, if it is not */
+#define ROUND_SHARE  0.5  /* for a round of the bound */
+#define NEAR         0.05 /* a gap below which more multipliers are worth it */
+#define FAR          0.2
 #define LOOK_ROUNDS  4    /* before the whole is solved */
 #define FAR_OFF      5e-3 /* a gap */
 
@@ -37,7 +44,6 @@ struct bounder {
     struct ap_work *work;
     bool solved;  /* the objective is known: it was given, or the whole was solved */
     bool fresh;   /* what a first look found is as good as a trial */
-    bool hurried; /* the first look has spent its share of the budget */
 };
 
 /* Runs it for all pieces, side by side, each within its share of the budget. */
@@ -64,17 +70,21 @@ static void with_each(const struct bounder *b, void *(*run)(void *piece))
         ap_work_add(b->work, b->core[i].work.done);
 }
 
-/* The bound under phi; the pieces keep their solutions. */
+/* The bound under phi, within a share of the budget; the pieces keep their solutions. */
 static int evaluate(struct bounder *b, const double *phi, int64_t work_limit,
-                    double *bound, struct ap_err *err)
+                    double share, double *bound, struct ap_err *err)
 {
+    struct ap_work *all = b->work, part = ap_work_share(all, share);
     bool failed = false;
 
     for (int i = 0; i < b->pieces->n; i++) {
         b->core[i].phi = phi;
         b->core[i].work_limit = work_limit;
     }
+    b->work = &part;
     with_each(b, pieces_core_solve);
+    b->work = all;
+    ap_work_add(all, part.done);
     *bound = 0;
     for (int i = 0; i < b->pieces->n; i++) {
         failed |= b->core[i].failed;
@@ -199,12 +209,14 @@ static int solve_whole(struct bounder *b, const struct ap_pieces_params *params,
     const int **start = AP_NEW_N(b->arena, b->pieces->n + 1, const int *);
     double bound;
 
-    if (out->objective < INFINITY && !b->hurried) {
-        if (evaluate(b, phi, LOOK_WORK, &bound, err))
+    if (out->bound > out->objective * (1 - NEAR)) {
+        if (evaluate(b, phi, LOOK_WORK, MORE_SHARE, &bound, err))
             return -1;
         find_kept(b, phi, out->objective - bound, out);
     }
-    int rc = search->solve(search->arg, out->kept, &out->objective, start, err);
+    const double share =
+        out->bound > out->objective * (1 - FAR) ? MOST_SHARE : WHOLE_SHARE;
+    int rc = search->solve(search->arg, out->kept, share, &out->objective, start, err);
     out->kept = NULL;
     b->solved = true;
     for (int i = 0; i < b->pieces->n && rc == 0; i++)
@@ -259,9 +271,9 @@ static void close_pieces(struct bounder *b)
 }
 
 /*
- * A first look at the pieces, which finds an objective. Where its bound is far off, or
- * the pieces are hard by themselves, better multipliers are worth their time, and so is
- * the whole's solution, which tells the pieces' solvers what is too expensive.
+ * A first look at the pieces, which finds an objective. Where it is not as good as a
+ * trial, the whole's solution tells the pieces' solvers what is too expensive; better
+ * multipliers come first where the bound is near enough for them to rule out much.
  */
 static int look(struct bounder *b, const struct ap_pieces_params *params, double *phi,
                 struct ap_pieces_answer *out, struct ap_err *err)
@@ -269,13 +281,7 @@ static int look(struct bounder *b, const struct ap_pieces_params *params, double
     out->objective = INFINITY;
     for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = LOOK_REFINED;
-    struct ap_work part = ap_work_share(params->work, LOOK_SHARE);
-    b->work = &part;
-    int rc = evaluate(b, phi, LOOK_WORK, &out->bound, err);
-    b->work = params->work;
-    ap_work_add(b->work, part.done);
-    b->hurried = ap_work_over(&part);
-    if (rc)
+    if (evaluate(b, phi, LOOK_WORK, LOOK_SHARE, &out->bound, err))
         return -1;
     for (int i = 0; i < b->pieces->n; i++)
         b->core[i].max_refined = -1;
@@ -283,12 +289,17 @@ static int look(struct bounder *b, const struct ap_pieces_params *params, double
     b->fresh = settled(b) && out->bound >= out->objective * (1 - FAR_OFF);
     if (b->fresh)
         return 0;
-    if (b->n_phi > 0 && !b->hurried) {
+    if (params->search->at_hand)
+        out->objective =
+            fmin(out->objective, params->search->at_hand(params->search->arg));
+    if (b->n_phi > 0 && out->bound > out->objective * (1 - NEAR)) {
         close_pieces(b);
         if (open_pieces(b, err))
             return -1;
         memset(phi, 0, (size_t)b->n_phi * sizeof *phi);
-        pieces_start(b->pieces, b->core, b->first, true, b->work, phi);
+        struct ap_work part = ap_work_share(b->work, MORE_SHARE);
+        pieces_start(b->pieces, b->core, b->first, true, &part, phi);
+        ap_work_add(b->work, part.done);
     }
     return solve_whole(b, params, phi, out, err);
 }
@@ -311,7 +322,7 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
         if (out->n_rounds == 1 && b->fresh)
             bound = looked;
         else
-            rc = evaluate(b, phi, params->work_limit, &bound, err);
+            rc = evaluate(b, phi, params->work_limit, ROUND_SHARE, &bound, err);
         if (rc)
             break;
         if (out->n_rounds == 1)
@@ -365,7 +376,7 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     rc = open_pieces(&b, err);
     double *best = AP_NEW_N(arena, b.n_phi + 1, double), bound;
     if (rc == 0 && params->max_rounds > 0) {
-        struct ap_work part = ap_work_share(b.work, LOOK_SHARE);
+        struct ap_work part = ap_work_share(b.work, START_SHARE);
         if (b.n_phi > 0)
             pieces_start(pieces, b.core, b.first, false, &part, best);
         ap_work_add(b.work, part.done);
@@ -382,7 +393,7 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     }
     bool open = out->bound > 0 && !is_proven(out) && !ap_work_over(params->work);
     if (rc == 0 && params->want_kept && open &&
-        evaluate(&b, best, params->work_limit, &bound, err) == 0)
+        evaluate(&b, best, params->work_limit, 1, &bound, err) == 0)
         find_kept(&b, best, out->objective - bound, out);
     close_pieces(&b);
     return rc;

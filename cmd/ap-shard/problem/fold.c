@@ -19,6 +19,7 @@
 #include <string.h>
 
 #define MIN_INSTANCES 3 /* of two, one is first and one last: none would be tied */
+#define FAR           2 /* instances apart, more than a skip connection's */
 #define OUTSIDE       (1ULL << 63) /* marks a place that is a hash */
 
 struct folder {
@@ -140,30 +141,54 @@ static void adopt(struct folder *f, int v)
     }
     if (family < 0 || high - low > 1)
         return;
+    int last = -1; /* operand: a running sum is the last term's, forward or backward */
+    for (int k = 0; k < n->n_in; k++)
+        if (f->family[n->in[k]] == family && n->in[k] > last)
+            last = n->in[k];
+    if (last < 0)
+        return;
     uint64_t place = ap_hash(&n->op, sizeof n->op, 0);
-    bool reads = false;
+    bool sum = false;
     for (int k = 0; k < n->n_in; k++) {
         int u = n->in[k];
         uint64_t end[2] = {(uint64_t)k, 0};
         if (f->family[u] == family) {
-            reads = true;
+            sum |= f->instance[u] != f->instance[last];
             end[1] = 1 + (uint64_t)(f->instance[u] - low);
             if (!(f->place[u] & OUTSIDE)) /* of a running sum only the last term */
                 place = ap_hash(&f->place[u], sizeof f->place[u], place);
         }
         place = ap_hash(end, sizeof end, place);
     }
-    if (!reads)
-        return;
     f->family[v] = family;
-    f->instance[v] = low;
+    f->instance[v] = sum ? f->instance[last] : low;
     f->place[v] = place | OUTSIDE;
+}
+
+/* Whether instances far from each other need what group i makes. */
+static bool is_needed_afar(const struct folder *f, int i)
+{
+    const struct ap_nest *nest = &f->nests->nest[i];
+    const struct ap_graph *g = f->g;
+    int low = f->instance[f->anchor[i]], high = low;
+
+    for (int o = 0; o < nest->n_outs; o++)
+        for (int k = g->user_start[nest->outs[o]]; k < g->user_start[nest->outs[o] + 1];
+             k++) {
+            int u = g->users[k];
+            if (f->family[u] != f->family[f->anchor[i]])
+                continue;
+            low = f->instance[u] < low ? f->instance[u] : low;
+            high = f->instance[u] > high ? f->instance[u] : high;
+        }
+    return high - low > FAR;
 }
 
 /*
  * A group belongs to the instance of its first member that is in one; others may be in a
  * neighbour (a gradient that is added up across the border) or in none. One that goes
- * through many instances (a norm of everything) belongs to none.
+ * through many instances (a norm of everything), or that makes what many need (the
+ * gradient of the loss, with its first product), belongs to none.
  */
 static void place_groups(struct folder *f)
 {
@@ -180,7 +205,7 @@ static void place_groups(struct folder *f)
             low = f->instance[v] < low ? f->instance[v] : low;
             high = f->instance[v] > high ? f->instance[v] : high;
         }
-        if (low > high || high - low > 1)
+        if (low > high || high - low > 1 || is_needed_afar(f, i))
             continue;
         f->fold->family[i] = f->family[f->anchor[i]];
         f->fold->instance[i] = f->instance[f->anchor[i]];

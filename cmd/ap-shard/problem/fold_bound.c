@@ -394,16 +394,23 @@ static double price_pieces(void *arg, int *const *choice)
     return b->search->price(b->search->arg, strategy);
 }
 
-static int solve_whole(void *arg, bool ***kept, double *objective, const int **start,
-                       struct ap_err *err)
+static int solve_whole(void *arg, bool ***kept, double share, double *objective,
+                       const int **start, struct ap_err *err)
 {
     struct bounder *b = arg;
 
-    if (b->search->solve(b->search->arg, kept ? kept_groups(b, kept) : NULL, err))
+    if (b->search->solve(b->search->arg, kept ? kept_groups(b, kept) : NULL, share, err))
         return -1;
     *objective = b->known->objective;
     find_starts(b, &b->known->plan, start);
     return 0;
+}
+
+static double at_hand(void *arg)
+{
+    const struct bounder *b = arg;
+
+    return b->search->at_hand(b->search->arg);
 }
 
 int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
@@ -416,7 +423,7 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
                         .fold = fold,
                         .known = given->known,
                         .search = search};
-    const struct ap_pieces_search found = {&b, price_pieces, solve_whole};
+    const struct ap_pieces_search found = {&b, price_pieces, solve_whole, at_hand};
     struct ap_pieces_params params = {.objective = given->known->objective,
                                       .search = search ? &found : NULL,
                                       .max_rounds = given->max_rounds,

@@ -20,8 +20,9 @@ struct fold_search {
      */
     double (*price)(void *arg, const int *strategy);
     /* Finds the plan among the strategies that kept (see fold_bound) leaves; NULL: all.
-     */
-    int (*solve)(void *arg, const bool **kept, struct ap_err *err);
+       share: what it may take of the budget that is left. */
+    int (*solve)(void *arg, const bool **kept, double share, struct ap_err *err);
+    double (*at_hand)(void *arg); /* the price of the best plan at hand */
 };
 
 struct fold_bound_params {

@@ -328,8 +328,7 @@ int rhino_cones_solve(const struct rhino_axis *ax, const struct rhino_cones *con
 {
     const struct shard_params *params = ax->task->params;
     const struct shard_solver *solver = &shard_solvers[params->solver];
-    const struct ap_solve_params sp = {
-        .work_limit = params->work_limit ? params->work_limit : solver->work_limit};
+    const struct ap_solve_params sp = {.work = ax->task->work};
     struct ap_problem p = cones->problem;
     struct ap_solution sol;
     struct ap_err none = {0}; /* that there is no solution is said by what is returned */

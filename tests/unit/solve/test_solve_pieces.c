@@ -158,11 +158,13 @@ static double price(void *arg, int *const *choice)
     return f->at_once ? f->objective : INFINITY;
 }
 
-static int find(void *arg, bool ***kept, double *objective, const int **start,
-                struct ap_err *err)
+static int find(void *arg, bool ***kept, double share, double *objective,
+                const int **start, struct ap_err *err)
 {
     struct finder *f = arg;
     f->n_solved++;
+    if (share <= 0 || share > 1)
+        return ap_err_set(err, "a share of %g", share);
     *objective = f->objective;
     start[0] = f->start[0];
     start[1] = f->start[1];
@@ -179,7 +181,7 @@ static void check_known(struct ap_arena *arena, const struct ap_pieces *pieces,
     struct ap_pieces_answer answer;
     struct ap_err err = {0};
     struct finder f = {.objective = known->objective};
-    const struct ap_pieces_search search = {&f, price, find};
+    const struct ap_pieces_search search = {&f, price, find, NULL};
 
     with.piece = ap_arena_dup(arena, pieces->piece, 2 * sizeof *pieces->piece);
     set_starts(arena, &with, choice, f.start);
