@@ -38,6 +38,7 @@ struct node {
     int64_t local_bytes;
     double sec; /* from the source */
     int n_steps, from;
+    int n_mixed; /* of the steps: those whose blocks do not lie one behind the other */
     bool done;
     /* the step that leads here */
     enum ap_op op;
@@ -270,12 +271,16 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
                         : 1;
     double step_sec = (double)times * ap_cost_collective(s->cost, op, coll->axes, bytes);
     double sec = up->sec + (s->fewest ? 1 : step_sec);
-    /* sums of the same terms in another order are ties */
+    /* sums of the same terms in another order are ties: of these the fewest steps, and of
+       these the fewest whose blocks a library would have to copy together */
+    int n_steps = up->n_steps + 1, n_mixed = up->n_mixed + (coll->split.outer > 1);
     bool tie = !(sec < v->sec * (1 - 1e-12));
-    if (tie && (sec > v->sec * (1 + 1e-12) || up->n_steps + 1 >= v->n_steps))
+    if (tie && (sec > v->sec * (1 + 1e-12) || n_steps > v->n_steps ||
+                (n_steps == v->n_steps && n_mixed >= v->n_mixed)))
         return;
     v->sec = fmin(sec, v->sec);
-    v->n_steps = up->n_steps + 1;
+    v->n_steps = n_steps;
+    v->n_mixed = n_mixed;
     v->from = from;
     v->op = op;
     v->coll = *coll;
