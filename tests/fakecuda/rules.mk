@@ -25,7 +25,7 @@ $(BUILD)/fake/test_nccl: $(BUILD)/tests/fakecuda/test_nccl.o $(FAKE_OBJ) \
 
 unit: $(FAKE)
 
-check-fake: all unit ## all golden models and 300 random programs through the CUDA backend, without a GPU
+check-fake: all unit $(if $(HAS_CUDA),cuda) ## all golden models and 300 random programs through the CUDA backend, without a GPU
 	AP_FAKE_ALL=1 AP_FAKE_CASES=75 AP_FAKE_LIMIT=7200 AP_TEST_TIMEOUT=21600 scripts/tap -b $(BUILD) tests/cuda.bats
 
 check-cuda: all $(EQUIV) $(if $(HAS_CUDA),cuda) ## the CUDA backend on the GPU against the CPU; skips where there is none

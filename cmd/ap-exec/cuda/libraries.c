@@ -4,56 +4,50 @@
 
 #include <dlfcn.h>
 #include <stdbool.h>
+#include <string.h>
 
-/* The first that there is of some names, ended by NULL. */
-static void *open_first(const char *const *name)
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* The functions of these names, of the first library that there is, into a table of
+ * pointers; false: there is none, or it lacks one. */
+static bool fill(const char *const *library, size_t n_libraries, const char *const *name,
+                 size_t n, void *table)
 {
-    void *library = NULL;
-    for (; *name && !library; name++)
-        library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
-    return library;
+    void *handle = NULL;
+    for (size_t i = 0; i < n_libraries && !handle; i++)
+        handle = dlopen(library[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < n; i++) {
+        void *function = handle ? dlsym(handle, name[i]) : NULL;
+        if (!function)
+            return false;
+        memcpy((char *)table + i * sizeof function, &function, sizeof function);
+    }
+    return true;
 }
 
-#define CUFFT_FIND(name, parameters)                   \
-    *(void **)&functions.name = dlsym(library, #name); \
-    all = all && functions.name;
+#define CUFFT_NAME(name, parameters) #name,
+#define CUDNN_NAME(name)             #name,
 
 const struct cufft *cufft_open(void)
 {
-    static const char *const names[] = {"libcufft.so.12", "libcufft.so.11", NULL};
-    static struct cufft functions;
-    static bool opened, all = true;
-    if (!opened) {
-        void *library = open_first(names);
-        opened = true;
-        all = library != NULL;
-        if (library) {
-            CUFFT_CALLS(CUFFT_FIND)
-        }
-    }
-    return all ? &functions : NULL;
+    static const char *const libraries[] = {"libcufft.so.12", "libcufft.so.11"};
+    static const char *const names[] = {CUFFT_CALLS(CUFFT_NAME)};
+    static struct cufft table;
+    static int found = -1; /* not looked for yet */
+    if (found < 0)
+        found = fill(libraries, COUNT(libraries), names, COUNT(names), &table);
+    return found ? &table : NULL;
 }
 
 #if CUDA_HAS_CUDNN
-
-#define CUDNN_FIND(name)                               \
-    *(void **)&functions.name = dlsym(library, #name); \
-    all = all && functions.name;
-
 const struct cudnn *cudnn_open(void)
 {
-    static const char *const names[] = {"libcudnn.so.9", NULL};
-    static struct cudnn functions;
-    static bool opened, all = true;
-    if (!opened) {
-        void *library = open_first(names);
-        opened = true;
-        all = library != NULL;
-        if (library) {
-            CUDNN_CALLS(CUDNN_FIND)
-        }
-    }
-    return all ? &functions : NULL;
+    static const char *const libraries[] = {"libcudnn.so.9"};
+    static const char *const names[] = {CUDNN_CALLS(CUDNN_NAME)};
+    static struct cudnn table;
+    static int found = -1;
+    if (found < 0)
+        found = fill(libraries, COUNT(libraries), names, COUNT(names), &table);
+    return found ? &table : NULL;
 }
-
 #endif
