@@ -9,11 +9,14 @@
 #include "run/arrays.h"
 #include "run/block.h"
 #include "run/checkpoint.h"
+#include "tool/tool.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- values from the seed ---- */
 
@@ -117,7 +120,10 @@ struct loading {
     const struct ap_node *node;
     int number; /* in the whole graph */
     struct placement place;
-    void *whole; /* rank 0: what a file holds, caller frees; NULL: no file */
+    /* Rank 0: the file, of which runs are read; or, where its elements are of another
+     * type, what it holds, converted (caller frees both) */
+    struct array_file stored;
+    void *whole;
 };
 
 /* What the file holds, on rank 0, to *in_file whether there is one, on all. */
@@ -128,8 +134,11 @@ static int read_param(struct exec *x, const struct source *s, struct loading *p,
     if (x->comm->rank == 0 && s->dir) {
         struct ap_err why = {{0}};
         bool missing = true;
-        const int rc = arrays_read(s->files, x->arena, p->node, p->number,
-                                   &p->place.global, &p->whole, &missing, &why);
+        int rc = arrays_open(s->files, x->arena, p->node, p->number, &p->place.global,
+                             &p->stored, &missing, &why);
+        if (!rc && !p->stored.file)
+            rc = arrays_read(s->files, x->arena, p->node, p->number, &p->place.global,
+                             &p->whole, &missing, &why);
         if (rc && (!missing || (!s->seeded && p->node->role != AP_ROLE_STATE)))
             state = ap_err_set(err, "parameter %d (%s): %s", p->number, p->node->name,
                                why.msg);
@@ -143,6 +152,32 @@ static int read_param(struct exec *x, const struct source *s, struct loading *p,
     return state < 0 ? -1 : 0;
 }
 
+/* A shard that is read from a file. */
+struct reading {
+    const struct array_file *file;
+    char *to;
+    int size;
+};
+
+static int read_run(void *ctx, int64_t local, int64_t whole, int64_t n)
+{
+    const struct reading *r = ctx;
+    char *to = r->to + local * r->size;
+    int64_t at = r->file->at + whole * r->size;
+    for (int64_t left = n * r->size; left > 0;) {
+        const ssize_t got = pread(fileno(r->file->file), to, (size_t)left, (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) /* it was long enough: others wait for what cannot be read now */
+            ap_die(AP_BAD_INPUT, "%s: %s", r->file->path,
+                   got < 0 ? strerror(errno) : "the file became shorter");
+        to += got;
+        at += got;
+        left -= got;
+    }
+    return 0;
+}
+
 /* This rank's part of what rank 0 has read, to host; padding is 0. */
 static void take_part(struct exec *x, const struct loading *p, char *host)
 {
@@ -153,23 +188,25 @@ static void take_part(struct exec *x, const struct loading *p, char *host)
         x->comm->receive(x->comm, 0, 0, host, bytes);
         return;
     }
-    char *part = ap_xrealloc(NULL, (size_t)bytes + 1);
-    for (int r = 0; r < x->comm->size; r++) {
+    for (int r = x->comm->size - 1; r >= 0; r--) { /* its own part comes last, and stays */
         struct ap_mark mark = ap_arena_mark(x->arena);
         int64_t coords[AP_MAX_AXES];
         struct block b;
-        char *to = r ? part : host;
         ap_mesh_coords(&x->prog->mesh, r, coords);
-        block_open(x->arena, &b, &x->prog->mesh, &p->place, NULL, coords);
-        memset(to, 0, (size_t)bytes);
-        block_move(&b, to, p->whole, size, false);
+        struct reading reading = {&p->stored, host, size};
+        block_open(x->arena, &b, &x->prog->mesh, &p->place,
+                   p->whole ? NULL : p->node->attrs->argument, coords);
+        memset(host, 0, (size_t)bytes);
+        if (p->whole)
+            block_move(&b, host, p->whole, size, false);
+        else
+            block_each(&b, read_run, &reading);
         if (r) {
-            x->comm->send(x->comm, r, 0, part, bytes);
+            x->comm->send(x->comm, r, 0, host, bytes);
             x->comm->settle(x->comm); /* one part at a time: memory */
         }
         ap_arena_rewind(x->arena, mark);
     }
-    free(part);
 }
 
 static int load_param(struct exec *x, const struct source *s, int k, char *host,
@@ -177,7 +214,8 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
 {
     const struct ap_node *v = &x->prog->local.nodes[x->prog->local.params[k]];
     struct ap_mark mark = ap_arena_mark(x->arena);
-    struct loading p = {v, x->number ? x->number[k] : k, exec_placement(v), NULL};
+    struct loading p = {
+        .node = v, .number = x->number ? x->number[k] : k, .place = exec_placement(v)};
     bool in_file = false;
     if (p.number < 0)
         return 0;
@@ -198,6 +236,8 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
         seed_block(s, v, p.number, &b, host);
     }
     free(p.whole);
+    if (p.stored.file)
+        fclose(p.stored.file);
     ap_arena_rewind(x->arena, mark);
     return rc;
 }
