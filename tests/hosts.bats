@@ -51,6 +51,16 @@ on_hosts() {
         --mca btl_vader_single_copy_mechanism none --oversubscribe -x PATH --host $A:2,$B:2 -np 4 $*"
 }
 
+@test "hosts: ranks that lie otherwise than plans number devices are named" {
+    local plan
+    plan=$(rewritten mlp 2x2)
+    on_hosts --map-by slot ap-exec --data "$MODELS/mlp/in" "$plan" >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err"
+    [ ! -s "$BATS_TEST_TMPDIR/err" ]
+    on_hosts --map-by node ap-exec --data "$MODELS/mlp/in" "$plan" >"$BATS_TEST_TMPDIR/other" 2>"$BATS_TEST_TMPDIR/err"
+    diff "$BATS_TEST_TMPDIR/out" "$BATS_TEST_TMPDIR/other"
+    grep -q "ap-exec: warning: rank 2 is on host $A, as rank 0 is: plans number devices host by host" "$BATS_TEST_TMPDIR/err"
+}
+
 @test "hosts: two hosts compute what one rank does, and share checkpoints" {
     local plan
     plan=$(rewritten mlp 2x2)
