@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- values from the seed ---- */
@@ -188,7 +189,8 @@ static void take_part(struct exec *x, const struct loading *p, char *host)
         x->comm->receive(x->comm, 0, 0, host, bytes);
         return;
     }
-    for (int r = x->comm->size - 1; r >= 0; r--) { /* its own part comes last, and stays */
+    for (int r = x->comm->size - 1; r >= 0;
+         r--) { /* its own part comes last, and stays */
         struct ap_mark mark = ap_arena_mark(x->arena);
         int64_t coords[AP_MAX_AXES];
         struct block b;
@@ -207,6 +209,13 @@ static void take_part(struct exec *x, const struct loading *p, char *host)
         }
         ap_arena_rewind(x->arena, mark);
     }
+}
+
+static void close_file(struct loading *p)
+{
+    free(p->whole);
+    if (p->stored.file)
+        fclose(p->stored.file);
 }
 
 static int load_param(struct exec *x, const struct source *s, int k, char *host,
@@ -235,9 +244,7 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
         block_open(x->arena, &b, &x->prog->mesh, &p.place, NULL, x->coords);
         seed_block(s, v, p.number, &b, host);
     }
-    free(p.whole);
-    if (p.stored.file)
-        fclose(p.stored.file);
+    close_file(&p);
     ap_arena_rewind(x->arena, mark);
     return rc;
 }
@@ -263,6 +270,57 @@ int data_load(struct exec *x, const struct source *given, struct ap_err *err)
     }
     arrays_free(&files);
     free(host);
+    return rc;
+}
+
+int64_t data_batches(struct comm *c, const char *dir, struct ap_err *err)
+{
+    struct ap_buf path = {0};
+    struct stat st;
+    int64_t n = 0;
+    for (bool more = c->rank == 0; more; n += more) {
+        path.len = 0;
+        ap_buf_printf(&path, "%s/%lld", dir, (long long)n + 1);
+        more = !stat(path.data, &st) && S_ISDIR(st.st_mode);
+    }
+    ap_buf_free(&path);
+    c->broadcast(c, &n, sizeof n);
+    if (n == 0)
+        ap_err_set(err, "%s/1: no such folder: the first batch", dir);
+    return n;
+}
+
+int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
+               struct ap_err *err)
+{
+    const struct ap_graph *g = &x->prog->local;
+    struct ap_mark mark = ap_arena_mark(x->arena);
+    struct arrays files = {
+        .dir = ap_arena_printf(x->arena, "%s/%lld", dir, (long long)batch)};
+    /* seeded: an input without a file keeps its value */
+    const struct source source = {.dir = files.dir, .files = &files, .seeded = true};
+    int rc = 0;
+    for (int k = 0; k < g->n_params && !rc; k++) {
+        const struct ap_node *v = &g->nodes[g->params[k]];
+        struct loading p = {.node = v,
+                            .number = x->number ? x->number[k] : k,
+                            .place = exec_placement(v)};
+        bool in_file = false;
+        if (v->role != AP_ROLE_INPUT || p.number < 0)
+            continue;
+        rc = read_param(x, &source, &p, &in_file, err);
+        if (in_file) {
+            const int64_t bytes = ap_shape_bytes(&v->shape);
+            char *host = ap_xrealloc(NULL, (size_t)bytes + 1);
+            take_part(x, &p, host);
+            x->backend->write(x->value[g->params[k]], host, bytes);
+            free(host);
+            ++*n_read;
+        }
+        close_file(&p);
+    }
+    arrays_free(&files);
+    ap_arena_rewind(x->arena, mark);
     return rc;
 }
 
