@@ -205,3 +205,35 @@ refuses_file() {
     ap-exec --data "$MODELS/mlp/in" --quiet --save "$BATS_TEST_TMPDIR/ck" "$ONE"
     [ -L "$BATS_TEST_TMPDIR/ck/checkpoint.safetensors" ] && [ -s "$BATS_TEST_TMPDIR/elsewhere" ]
 }
+
+@test "exec: --batches reads the inputs of each step, on any plan, and goes on with --resume" {
+    cd "$BATS_TEST_TMPDIR"
+    local k inputs plan
+    inputs=$(jq -r '.graph.nodes[] | select(.op == "parameter" and .role == "input").param' "$(imported mlp)")
+    # batch 2 has the first half of batch 1 twice
+    for k in $inputs; do
+        mkdir -p b/1 b/2
+        cp "$MODELS/mlp/in/$k.npy" "b/1/$k.npy"
+        /usr/bin/python3 - "$MODELS/mlp/in/$k.npy" "b/2/$k.npy" <<'END'
+import sys
+raw = open(sys.argv[1], "rb").read()
+half = (len(raw) - 128) // 2
+open(sys.argv[2], "wb").write(raw[:128] + raw[128:128 + half] * 2)
+END
+    done
+    losses --batches b --steps 4 "$ONE" >four
+    losses --steps 4 "$ONE" >same
+    [ "$(head -n 1 four)" = "$(head -n 1 same)" ]
+    run ! diff -q <(sed -n 2p four) <(sed -n 2p same)
+    for plan in "$(rewritten mlp 2x2)" "$(staged)"; do
+        k=$(ap-exec --check --json "$plan" | jq .ranks)
+        losses -n "$k" --batches b --steps 3 --save ck "$plan" >some
+        losses -n "$k" --batches b --resume ck --verify "$plan" >>some
+        close some four
+    done
+    run --separate-stderr ap-exec --batches ck "$ONE"
+    [ "$status" -eq 1 ] && [[ $stderr == *"ck/1: no such folder"* ]]
+    mkdir -p empty/1
+    run --separate-stderr ap-exec --batches empty "$ONE"
+    [ "$status" -eq 1 ] && [[ $stderr == *"empty/1: has no K.npy of an input"* ]]
+}

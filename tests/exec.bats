@@ -348,3 +348,33 @@ HLO
     [ "$(row result_2)$(row result_3)" = "8 0 -4 0 64 0 16 0 " ]
     [ "$(row result_4)$(row result_5)" = "-16 16 -8 0 64 16 " ]
 }
+
+@test "exec: rank 0 reads parts of files: its memory grows with its part, not with an array" {
+    # one weight of 64 MiB, of which each of 4 ranks has a quarter
+    echo '{"mesh": "4", "nodes": {"new": "S0", "params*": "S0"}}' >"$BATS_TEST_TMPDIR/plan"
+    ap-import - <<'END' | ap-shard --quiet --plan "$BATS_TEST_TMPDIR/plan" --cluster cpu-4 | ap-rewrite >"$BATS_TEST_TMPDIR/p.json"
+HloModule step, input_output_alias={ {0}: (0, {}, may-alias) }
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY e {
+  w = f32[4096,4096] parameter(0), metadata={op_name="params['w']"}
+  half = f32[] constant(0.5)
+  halves = f32[4096,4096] broadcast(half), dimensions={}
+  new = f32[4096,4096] multiply(w, halves)
+  zero = f32[] constant(0)
+  loss = f32[] reduce(new, zero), dimensions={0,1}, to_apply=sum
+  ROOT out = (f32[4096,4096], f32[]) tuple(new, loss)
+}
+END
+    mkdir "$BATS_TEST_TMPDIR/in"
+    {
+        printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (4096, 4096), }"
+        head -c $((64 << 20)) /dev/zero
+    } >"$BATS_TEST_TMPDIR/in/0.npy"
+    [ "$(stat -c %s "$BATS_TEST_TMPDIR/in/0.npy")" -eq $((128 + (64 << 20))) ]
+    jq -e '.program.modules[0].graph.nodes[] | select(.op == "parameter") | .shape | test("1024")' "$BATS_TEST_TMPDIR/p.json"
+    run --separate-stderr ap-exec -n 4 --data "$BATS_TEST_TMPDIR/in" --stats "$BATS_TEST_TMPDIR/p.json"
+    [ "$status" -eq 0 ] && [ "$output" = 'step 1 loss 0' ]
+    start=$(ap-exec -n 4 --data "$MODELS/mlp/in" --stats --quiet "$(rewritten mlp 4 data)" 2>&1 | jq .peak_bytes)
+    # parameter, new value and what is read: three quarters, and not one array more
+    jq -e --argjson start "$start" '.peak_bytes - $start < 3.5 * 16777216' <<<"$stderr"
+}

@@ -184,7 +184,7 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
         [ "$pid" != "$TOP" ] || [ $sig -ne 1 ] || sig=2 # whoever stops ap-exec waits for it
         sig=$(set -- KILL STOP INT && shift $sig && echo "$1")
         echo "run $i: SIG$sig to $who"
-        kill -"$sig" "$pid"
+        kill -"$sig" "$pid" 2>/dev/null || true # it may have ended
         ends
         readable
         rm -rf out ck

@@ -84,7 +84,8 @@ static int parse_header(const char *path, char *h, enum ap_dtype raw, struct ap_
     return 0;
 }
 
-static int read_body(const char *path, FILE *f, enum ap_dtype raw, struct ap_npy *npy,
+/* The header, up to the data. */
+static int read_head(const char *path, FILE *f, enum ap_dtype raw, struct ap_npy *npy,
                      struct ap_err *err)
 {
     unsigned char m[12];
@@ -114,6 +115,15 @@ static int read_body(const char *path, FILE *f, enum ap_dtype raw, struct ap_npy
     if (fseek(f, 0, SEEK_END) || ftell(f) - at < bytes || fseek(f, at, SEEK_SET))
         return ap_err_set(err, "%s: truncated: its header promises %lld bytes of data",
                           path, (long long)bytes);
+    return 0;
+}
+
+static int read_body(const char *path, FILE *f, enum ap_dtype raw, struct ap_npy *npy,
+                     struct ap_err *err)
+{
+    if (read_head(path, f, raw, npy, err))
+        return -1;
+    const int64_t bytes = ap_mul64(npy->elems, ap_dtype_size(npy->dtype));
     npy->data = ap_xrealloc(NULL, (size_t)bytes + 1);
     if (fread(npy->data, 1, (size_t)bytes, f) != (size_t)bytes)
         return ap_err_set(err, "%s: %s", path, strerror(errno));
@@ -188,24 +198,51 @@ static int convert(const char *path, struct ap_npy *npy, enum ap_dtype dtype,
     return 0;
 }
 
+/* Whether a file's array can be one of this shape. */
+static bool fits(const char *path, const struct ap_npy *npy, const struct ap_shape *shape,
+                 struct ap_err *err)
+{
+    const struct ap_shape has = {
+        .dtype = npy->dtype, .rank = npy->rank, .dims = (int64_t *)(uintptr_t)npy->dims};
+    struct ap_buf a = {0}, b = {0};
+    if (ap_shape_same_dims(&has, shape) && converts(npy->dtype, shape->dtype))
+        return true;
+    ap_shape_print(&has, &a);
+    ap_shape_print(shape, &b);
+    ap_err_set(err, "%s: expected %s, got %s", path, b.data, a.data);
+    ap_buf_free(&a);
+    ap_buf_free(&b);
+    return false;
+}
+
+int ap_npy_open(const char *path, const struct ap_shape *shape, FILE **out, int64_t *at,
+                bool *missing, struct ap_err *err)
+{
+    struct ap_npy npy = {0};
+    FILE *f = fopen(path, "rb");
+    *out = NULL;
+    *missing = !f && errno == ENOENT;
+    if (!f)
+        return ap_err_set(err, "%s: %s", path, strerror(errno));
+    if (read_head(path, f, shape->dtype, &npy, err) || !fits(path, &npy, shape, err)) {
+        fclose(f);
+        return -1;
+    }
+    *at = ftell(f);
+    if (npy.dtype == shape->dtype)
+        *out = f;
+    else
+        fclose(f);
+    return 0;
+}
+
 int ap_npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
                       bool *missing, struct ap_err *err)
 {
     struct ap_npy npy;
     if (read_file(path, shape->dtype, &npy, missing, err))
         return -1;
-    const struct ap_shape has = {.dtype = npy.dtype, .rank = npy.rank, .dims = npy.dims};
-    const bool fits =
-        ap_shape_same_dims(&has, shape) && converts(npy.dtype, shape->dtype);
-    if (!fits) {
-        struct ap_buf a = {0}, b = {0};
-        ap_shape_print(&has, &a);
-        ap_shape_print(shape, &b);
-        ap_err_set(err, "%s: expected %s, got %s", path, b.data, a.data);
-        ap_buf_free(&a);
-        ap_buf_free(&b);
-    }
-    if (!fits || convert(path, &npy, shape->dtype, err)) {
+    if (!fits(path, &npy, shape, err) || convert(path, &npy, shape->dtype, err)) {
         free(npy.data);
         return -1;
     }

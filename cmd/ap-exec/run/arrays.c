@@ -6,6 +6,17 @@
 #include "exec.h"
 #include "graph/part.h"
 
+int arrays_open(const struct arrays *a, struct ap_arena *arena,
+                const struct ap_node *param, int k, const struct ap_shape *shape,
+                struct array_file *out, bool *missing, struct ap_err *err)
+{
+    const struct ap_part *part = param->attrs->argument;
+    const struct ap_shape whole = ap_part_whole(arena, shape, part);
+    *out = (struct array_file){
+        .path = ap_arena_printf(arena, "%s/%d.npy", a->dir, part ? part->index : k)};
+    return ap_npy_open(out->path, &whole, &out->file, &out->at, missing, err);
+}
+
 int arrays_read(struct arrays *a, struct ap_arena *arena, const struct ap_node *param,
                 int k, const struct ap_shape *shape, void **out, bool *missing,
                 struct ap_err *err)

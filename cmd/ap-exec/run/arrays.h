@@ -16,6 +16,17 @@ struct arrays {
     int64_t dims[AP_MAX_RANK];
     void *whole;
 };
+/* A file that is read in parts. */
+struct array_file {
+    FILE *file;       /* NULL: none, or its elements are of another type */
+    const char *path; /* arena */
+    int64_t at;       /* bytes before the first element */
+};
+/* The file of the array that parameter k is, or is a part of, as it is stored: see
+ * ap_npy_open. */
+int arrays_open(const struct arrays *a, struct ap_arena *arena,
+                const struct ap_node *param, int k, const struct ap_shape *shape,
+                struct array_file *out, bool *missing, struct ap_err *err);
 /* What a file has of parameter number k, as the whole array of `shape`; caller frees
  * *out. -1 with err; *missing: there is no such file. */
 int arrays_read(struct arrays *a, struct ap_arena *arena, const struct ap_node *param,

@@ -9,11 +9,15 @@
 #include "run/arrays.h"
 #include "run/block.h"
 #include "run/checkpoint.h"
+#include "tool/tool.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- values from the seed ---- */
 
@@ -117,7 +121,10 @@ struct loading {
     const struct ap_node *node;
     int number; /* in the whole graph */
     struct placement place;
-    void *whole; /* rank 0: what a file holds, caller frees; NULL: no file */
+    /* Rank 0: the file, of which runs are read; or, where its elements are of another
+     * type, what it holds, converted (caller frees both) */
+    struct array_file stored;
+    void *whole;
 };
 
 /* What the file holds, on rank 0, to *in_file whether there is one, on all. */
@@ -128,8 +135,11 @@ static int read_param(struct exec *x, const struct source *s, struct loading *p,
     if (x->comm->rank == 0 && s->dir) {
         struct ap_err why = {{0}};
         bool missing = true;
-        const int rc = arrays_read(s->files, x->arena, p->node, p->number,
-                                   &p->place.global, &p->whole, &missing, &why);
+        int rc = arrays_open(s->files, x->arena, p->node, p->number, &p->place.global,
+                             &p->stored, &missing, &why);
+        if (!rc && !p->stored.file)
+            rc = arrays_read(s->files, x->arena, p->node, p->number, &p->place.global,
+                             &p->whole, &missing, &why);
         if (rc && (!missing || (!s->seeded && p->node->role != AP_ROLE_STATE)))
             state = ap_err_set(err, "parameter %d (%s): %s", p->number, p->node->name,
                                why.msg);
@@ -143,6 +153,32 @@ static int read_param(struct exec *x, const struct source *s, struct loading *p,
     return state < 0 ? -1 : 0;
 }
 
+/* A shard that is read from a file. */
+struct reading {
+    const struct array_file *file;
+    char *to;
+    int size;
+};
+
+static int read_run(void *ctx, int64_t local, int64_t whole, int64_t n)
+{
+    const struct reading *r = ctx;
+    char *to = r->to + local * r->size;
+    int64_t at = r->file->at + whole * r->size;
+    for (int64_t left = n * r->size; left > 0;) {
+        const ssize_t got = pread(fileno(r->file->file), to, (size_t)left, (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) /* it was long enough: others wait for what cannot be read now */
+            ap_die(AP_BAD_INPUT, "%s: %s", r->file->path,
+                   got < 0 ? strerror(errno) : "the file became shorter");
+        to += got;
+        at += got;
+        left -= got;
+    }
+    return 0;
+}
+
 /* This rank's part of what rank 0 has read, to host; padding is 0. */
 static void take_part(struct exec *x, const struct loading *p, char *host)
 {
@@ -153,23 +189,33 @@ static void take_part(struct exec *x, const struct loading *p, char *host)
         x->comm->receive(x->comm, 0, 0, host, bytes);
         return;
     }
-    char *part = ap_xrealloc(NULL, (size_t)bytes + 1);
-    for (int r = 0; r < x->comm->size; r++) {
+    for (int r = x->comm->size - 1; r >= 0;
+         r--) { /* its own part comes last, and stays */
         struct ap_mark mark = ap_arena_mark(x->arena);
         int64_t coords[AP_MAX_AXES];
         struct block b;
-        char *to = r ? part : host;
         ap_mesh_coords(&x->prog->mesh, r, coords);
-        block_open(x->arena, &b, &x->prog->mesh, &p->place, NULL, coords);
-        memset(to, 0, (size_t)bytes);
-        block_move(&b, to, p->whole, size, false);
+        struct reading reading = {&p->stored, host, size};
+        block_open(x->arena, &b, &x->prog->mesh, &p->place,
+                   p->whole ? NULL : p->node->attrs->argument, coords);
+        memset(host, 0, (size_t)bytes);
+        if (p->whole)
+            block_move(&b, host, p->whole, size, false);
+        else
+            block_each(&b, read_run, &reading);
         if (r) {
-            x->comm->send(x->comm, r, 0, part, bytes);
+            x->comm->send(x->comm, r, 0, host, bytes);
             x->comm->settle(x->comm); /* one part at a time: memory */
         }
         ap_arena_rewind(x->arena, mark);
     }
-    free(part);
+}
+
+static void close_file(struct loading *p)
+{
+    free(p->whole);
+    if (p->stored.file)
+        fclose(p->stored.file);
 }
 
 static int load_param(struct exec *x, const struct source *s, int k, char *host,
@@ -177,7 +223,8 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
 {
     const struct ap_node *v = &x->prog->local.nodes[x->prog->local.params[k]];
     struct ap_mark mark = ap_arena_mark(x->arena);
-    struct loading p = {v, x->number ? x->number[k] : k, exec_placement(v), NULL};
+    struct loading p = {
+        .node = v, .number = x->number ? x->number[k] : k, .place = exec_placement(v)};
     bool in_file = false;
     if (p.number < 0)
         return 0;
@@ -197,7 +244,7 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
         block_open(x->arena, &b, &x->prog->mesh, &p.place, NULL, x->coords);
         seed_block(s, v, p.number, &b, host);
     }
-    free(p.whole);
+    close_file(&p);
     ap_arena_rewind(x->arena, mark);
     return rc;
 }
@@ -223,6 +270,57 @@ int data_load(struct exec *x, const struct source *given, struct ap_err *err)
     }
     arrays_free(&files);
     free(host);
+    return rc;
+}
+
+int64_t data_batches(struct comm *c, const char *dir, struct ap_err *err)
+{
+    struct ap_buf path = {0};
+    struct stat st;
+    int64_t n = 0;
+    for (bool more = c->rank == 0; more; n += more) {
+        path.len = 0;
+        ap_buf_printf(&path, "%s/%lld", dir, (long long)n + 1);
+        more = !stat(path.data, &st) && S_ISDIR(st.st_mode);
+    }
+    ap_buf_free(&path);
+    c->broadcast(c, &n, sizeof n);
+    if (n == 0)
+        ap_err_set(err, "%s/1: no such folder: the first batch", dir);
+    return n;
+}
+
+int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
+               struct ap_err *err)
+{
+    const struct ap_graph *g = &x->prog->local;
+    struct ap_mark mark = ap_arena_mark(x->arena);
+    struct arrays files = {
+        .dir = ap_arena_printf(x->arena, "%s/%lld", dir, (long long)batch)};
+    /* seeded: an input without a file keeps its value */
+    const struct source source = {.dir = files.dir, .files = &files, .seeded = true};
+    int rc = 0;
+    for (int k = 0; k < g->n_params && !rc; k++) {
+        const struct ap_node *v = &g->nodes[g->params[k]];
+        struct loading p = {.node = v,
+                            .number = x->number ? x->number[k] : k,
+                            .place = exec_placement(v)};
+        bool in_file = false;
+        if (v->role != AP_ROLE_INPUT || p.number < 0)
+            continue;
+        rc = read_param(x, &source, &p, &in_file, err);
+        if (in_file) {
+            const int64_t bytes = ap_shape_bytes(&v->shape);
+            char *host = ap_xrealloc(NULL, (size_t)bytes + 1);
+            take_part(x, &p, host);
+            x->backend->write(x->value[g->params[k]], host, bytes);
+            free(host);
+            ++*n_read;
+        }
+        close_file(&p);
+    }
+    arrays_free(&files);
+    ap_arena_rewind(x->arena, mark);
     return rc;
 }
 

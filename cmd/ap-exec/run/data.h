@@ -8,6 +8,7 @@
 struct source {
     struct checkpoint *resume; /* opened and matched; what it has comes from it */
     const char *dir;           /* DIR/K.npy, see arrays.h; NULL: none */
+    const char *batches;       /* DIR/S/K.npy: inputs of step S; NULL: none */
     struct arrays *files;      /* data_load's own */
     bool seeded; /* parameters without a file come from the seed; states are 0 anyway */
     bool small_ints; /* seeded floats are integers in [-2, 2] */
@@ -22,6 +23,15 @@ struct source {
  * x->comm, which fail together, but for a type that x cannot run.
  */
 int data_load(struct exec *x, const struct source *source, struct ap_err *err);
+
+/* How many batches DIR/1, DIR/2, ... there are, as rank 0 of the job sees it; 0 with err.
+ * Called by all ranks. */
+int64_t data_batches(struct comm *c, const char *dir, struct ap_err *err);
+/* The inputs of x that have files DIR/BATCH/K.npy take their values; read, likewise, and
+ * sent by rank 0 of x->comm. *n_read grows by their number. Called by all ranks of
+ * x->comm, which fail together. */
+int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
+               struct ap_err *err);
 
 /*
  * The whole array of which every rank holds a shard at `value`, on rank 0 in row-major

@@ -248,6 +248,17 @@ static void put_params(void *ctx, struct checkpoint *c)
             checkpoint_put(c, &p->exec[s], k);
 }
 
+static int feed(void *ctx, const char *dir, int64_t batch, int *n_read,
+                struct ap_err *err)
+{
+    struct executor *p = ctx;
+    int rc = 0;
+    for (int s = 0; s < p->pipeline->n_stages; s++)
+        if (p->mine[s] && data_batch(&p->exec[s], dir, batch, n_read, err))
+            rc = -1; /* ranks of other stages go on to read theirs */
+    return rc;
+}
+
 /* ---- what the last step leaves behind ---- */
 
 /* Results that become no parameter are whole on every rank of their stage. */
@@ -354,7 +365,8 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
                               const struct session_hook *hook)
 {
     struct executor *p = AP_NEW(arena, struct executor);
-    const struct step_of of = {run_step, read_loss, keep_results, advance, put_params, p};
+    const struct step_of of = {run_step, read_loss, keep_results, advance, put_params,
+                               feed,     p};
     *p = (struct executor){.arena = arena,
                            .session = s,
                            .pipeline = pipeline,

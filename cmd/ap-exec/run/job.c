@@ -62,6 +62,35 @@ static void watch_job(struct comm *c, double sec)
     job_agree(c, watch_join(&self, word, &err), AP_BAD_INPUT, &err);
 }
 
+/* Planners number devices host by host, and price links so: warns where a host's ranks
+ * are not neighbours. Called by all ranks. */
+static void check_places(struct comm *c)
+{
+    enum { BYTES = 64 };
+    char own[BYTES] = "";
+    char *host = ap_xrealloc(NULL, (size_t)c->size * BYTES); /* [rank], on rank 0 */
+    gethostname(own, BYTES - 1);
+    for (int r = 0; r < c->size; r++) {
+        memcpy(host + (size_t)r * BYTES, own, BYTES);
+        if (c->rank == 0 || c->rank == r)
+            c->to_root(c, r, host + (size_t)r * BYTES, BYTES);
+    }
+    for (int r = 1; c->rank == 0 && r < c->size; r++) {
+        const char *here = host + (size_t)r * BYTES;
+        int q = 0; /* the first rank on this host */
+        while (strcmp(host + (size_t)q * BYTES, here))
+            q++;
+        if (q == r || !strcmp(here - BYTES, here))
+            continue;
+        ap_warn("rank %d is on host %s, as rank %d is: plans number devices host by "
+                "host, so this run sends other bytes between hosts than were priced "
+                "(mpirun --map-by slot, srun --distribution=block)",
+                r, here, q);
+        break;
+    }
+    free(host);
+}
+
 void job_join(struct comm *c, double watchdog_sec)
 {
     const char *rank = started_as(), *hub = getenv(WATCH_VARIABLE);
@@ -79,6 +108,7 @@ void job_join(struct comm *c, double watchdog_sec)
     comm_mpi_open(c);
     if (!hub && watchdog_sec > 0 && c->size > 1)
         watch_job(c, watchdog_sec);
+    check_places(c);
 }
 
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)

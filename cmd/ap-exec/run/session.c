@@ -38,6 +38,7 @@ int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_g
     if (resume && checkpoint_match(arena, g, resume, err))
         return -1;
     s->first = resume ? resume->step : 0;
+    s->batches = set->source.batches;
     if (!save || !set->save_dir)
         return 0;
     s->saver = AP_NEW(arena, struct saver);
@@ -60,13 +61,34 @@ static void save(struct session *s, const struct step_of *of, int64_t i)
     job_agree(s->exec.comm, rc, AP_BAD_INPUT, &err);
 }
 
+/* The inputs of step i of this run, of n batches that come round. */
+static void feed(struct session *s, const struct step_of *of, int64_t i, int64_t n)
+{
+    const int64_t batch = (s->first + i) % n + 1;
+    struct ap_err err = {{0}};
+    int n_read = 0;
+    int rc = of->feed(of->ctx, s->batches, batch, &n_read, &err);
+    job_agree(s->exec.comm, rc, AP_BAD_INPUT, &err);
+    if (s->exec.comm->max(s->exec.comm, n_read) == 0)
+        rc = ap_err_set(&err, "%s/%lld: has no K.npy of an input", s->batches,
+                        (long long)batch);
+    job_agree(s->exec.comm, rc, AP_BAD_INPUT, &err);
+}
+
 void session_steps(struct session *s, const struct step_of *of, bool keep,
                    const struct session_hook *hook)
 {
     struct comm *comm = s->exec.comm;
     double sec = 0;
+    struct ap_err err = {{0}};
+    int64_t n_batches = 0;
     s->losses = AP_NEW_N(s->exec.arena, s->steps + 1, double);
+    if (s->batches)
+        n_batches = data_batches(comm, s->batches, &err);
+    job_agree(comm, s->batches && n_batches == 0 ? -1 : 0, AP_BAD_INPUT, &err);
     for (int64_t i = 0; i < s->steps; i++) {
+        if (s->batches)
+            feed(s, of, i, n_batches);
         comm->max(comm, 0); /* ranks start together */
         const double start = ap_now_sec();
         watch_step(s->first + i + 1);
@@ -160,11 +182,18 @@ static void put_params(void *ctx, struct checkpoint *c)
         checkpoint_put(c, x, k);
 }
 
+static int feed_program(void *ctx, const char *dir, int64_t batch, int *n_read,
+                        struct ap_err *err)
+{
+    return data_batch(&((struct session *)ctx)->exec, dir, batch, n_read, err);
+}
+
 void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
                  const struct settings *set, struct comm *comm,
                  const struct session_opts *opts)
 {
-    const struct step_of of = {run_step, read_loss, keep_results, advance, put_params, s};
+    const struct step_of of = {run_step,     read_loss, keep_results, advance, put_params,
+                               feed_program, s};
     struct ap_err err = {{0}};
     const int64_t start = memory_start();
     *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};

@@ -36,6 +36,7 @@ struct session {
     int loss;       /* result number, -1 for none */
     double *losses; /* per step; caller's arena */
     double sec_per_step;
+    const char *batches; /* a folder per step; NULL: inputs stay what they are */
     struct saver *saver; /* NULL: no checkpoints */
     int64_t save_every;
     /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
@@ -101,6 +102,9 @@ struct step_of {
     void (*keep_results)(void *ctx);
     void (*advance)(void *ctx);                   /* parameters take their new values */
     void (*put)(void *ctx, struct checkpoint *c); /* checkpoint_put of each */
+    /* data_batch of each program */
+    int (*feed)(void *ctx, const char *dir, int64_t batch, int *n_read,
+                struct ap_err *err);
     void *ctx;
 };
 /* Runs s->steps steps and measures them; s->losses are in the arena of s->exec. */
