@@ -424,16 +424,16 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
 
 /*
  * Bytes of a converted copy that is made once, before the first microbatch, and read with
- * each of them: a gathered weight. Copies of one microbatch's values count where they are
- * read.
+ * each of them: a gathered weight. Copies of one microbatch's values, and those that are
+ * gathered again, count where they are read.
  */
 static double lasting_copy(const struct pricer *p, const struct ap_conversion *c)
 {
     const struct ap_nests *nests = p->plan->nests;
 
     if (p->micro->n == 1 || timed(p) || c->each || c->phase == AP_UPDATE ||
-        c->first_group == nests->n || is_partial(&c->from) ||
-        per_microbatch(p, c->node, p->micro->split, c->phase))
+        (p->plan->regather && p->plan->regather[c->node]) || c->first_group == nests->n ||
+        is_partial(&c->from) || per_microbatch(p, c->node, p->micro->split, c->phase))
         return 0;
     return local_bytes(p, c->node, &c->to);
 }
