@@ -359,6 +359,20 @@ END
     jq -e '[.pipeline.stages[] | .slot_bytes // 0] | add > 0' "$dir/run.json"
 }
 
+@test "memory: the price that planners go by is that of the buffers, within 10 %" {
+    local plan
+    # weights that are gathered once, and again; sums of gradients in f32; slots
+    for plan in "data f32" "data bf16" "zero2 bf16" "zero3 f32" "zero3 bf16"; do
+        ap-model --no-history gpt --layers 4 --hidden 512 --heads 8 --seq 64 --batch 16 --vocab 512 --dtype "${plan#* }" |
+            ap-coarsen --quiet --no-history --algorithm alpa --blocks 2 --eps 3 |
+            jq -c --arg a "${plan% *}" '.stages = {schedule: "1f1b", microbatches: 4, stages: [range(0; 2) |
+                {blocks: [.], devices: [2 * ., 2 * . + 1], sharding: {algorithm: $a, mesh: "m=2"}}]}' |
+            ap-cost --quiet --cluster cpu-4 >"$BATS_TEST_TMPDIR/priced.json"
+        jq -e 'all(.cost.devices[].memory; .peak_bytes / .buffer_bytes | . > 0.9 and . < 1.1)' \
+            "$BATS_TEST_TMPDIR/priced.json" || { echo "$plan"; return 1; }
+    done
+}
+
 # tampered FILE FIRST LAST: what is changed in a program is refused with its place before it runs,
 # or gives the same numbers. By hand: AP_MUTATIONS=2000.
 tampered() {

@@ -6,11 +6,11 @@
  * per microbatch; sums over it (weight gradients) are accumulated and reduced once per
  * step. Memory: parameters, gradients until the update and the largest working set are
  * there all the time; what the backward pass reads of the forward pass is there per
- * microbatch in flight, in its own layout: a converted copy counts for the group that
- * reads it, not between the phases. A stage that recomputes keeps what its blocks read of
- * each other and has the activations of one block at a time (Chen et al., "Training Deep
- * Nets with Sublinear Memory Cost", 2016, section 4). After Zheng et al., "Alpa",
- * sections 5.1 and 5.2. Cost: linear in operands.
+ * microbatch in flight, in its own layout: a converted copy of it counts for the group
+ * that reads it, not between the phases; one of a weight is there all the time. A stage
+ * that recomputes keeps what its blocks read of each other and has the activations of one
+ * block at a time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016,
+ * section 4). After Zheng et al., "Alpa", sections 5.1 and 5.2. Cost: linear in operands.
  */
 #include "pipeline/stage_cost.h"
 
@@ -359,8 +359,15 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
     unsigned phases = read_in(p, node), counted = 0;
     bool to_backward = phases >> AP_BACKWARD & 1;
 
-    if (own || (n->phase == AP_BACKWARD && phases >> AP_UPDATE & 1))
-        return AP_IN_FIXED | AP_STAYS; /* a gradient until the update */
+    if (own)
+        return AP_IN_FIXED | AP_STAYS;
+    if (n->phase == AP_BACKWARD &&
+        phases >> AP_UPDATE & 1) /* a gradient, to the update */
+        return AP_IN_FIXED | AP_STAYS |
+               (p->micro->n > 1 && ap_dtype_is_float(n->shape.dtype) &&
+                        ap_dtype_size(n->shape.dtype) == 2
+                    ? AP_SUMMED
+                    : 0);
     if (n->phase != AP_FORWARD)
         return 0;
     if (n->op == AP_OP_PARAMETER && shared) {
@@ -385,7 +392,7 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     unsigned counted = count_value(p, node, &reader);
     double bytes = counted ? value_bytes(p, node) : 0;
 
-    m->fixed += counted & AP_IN_FIXED ? bytes : 0;
+    m->fixed += counted & AP_IN_FIXED ? (counted & AP_SUMMED ? 2 * bytes : bytes) : 0;
     m->kept += counted & AP_IN_KEPT ? bytes : 0;
     m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
     m->recomputed += counted & AP_IN_RECOMPUTED ? bytes : 0;
@@ -417,16 +424,16 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
 
 /*
  * Bytes of a converted copy that is made once, before the first microbatch, and read with
- * each of them: a gathered weight. Copies of one microbatch's values count where they are
- * read.
+ * each of them: a gathered weight. Copies of one microbatch's values, and those that are
+ * gathered again, count where they are read.
  */
 static double lasting_copy(const struct pricer *p, const struct ap_conversion *c)
 {
     const struct ap_nests *nests = p->plan->nests;
 
     if (p->micro->n == 1 || timed(p) || c->each || c->phase == AP_UPDATE ||
-        c->first_group == nests->n || is_partial(&c->from) ||
-        per_microbatch(p, c->node, p->micro->split, c->phase))
+        (p->plan->regather && p->plan->regather[c->node]) || c->first_group == nests->n ||
+        is_partial(&c->from) || per_microbatch(p, c->node, p->micro->split, c->phase))
         return 0;
     return local_bytes(p, c->node, &c->to);
 }

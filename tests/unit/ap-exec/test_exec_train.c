@@ -3,7 +3,17 @@
  * with a gradient that is not finite change nothing but the scale.
  */
 #include "grad_case.h"
+#include "run/guard.h"
 #include "tap.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define HIDDEN(p) __asan_address_is_poisoned(p)
+#define GUARDS    true
+#else
+#define HIDDEN(p) ((void)(p), false)
+#define GUARDS    false
+#endif
 
 struct step {
     struct ap_arena arena;
@@ -147,8 +157,36 @@ static void test_scale(void)
     ap_arena_free(&s.arena);
 }
 
+/* With AddressSanitizer, a call sees its operands and results, and no other buffer. */
+static void test_guard(void)
+{
+    struct ap_grad_params p;
+    struct step s = {0};
+    int n_hidden = 0, n_own = 0;
+
+    ap_grad_defaults("adam", &p, &s.err);
+    CHECK(open_step(&s, &p) == 0, "adam: %s", s.err.msg);
+    const struct exec *x = &s.x;
+    for (int i = 0; i < x->n_calls; i++) {
+        guard_begin(x, &x->calls[i]);
+        for (int k = 0; k < x->calls[i].n_access; k++)
+            n_own += HIDDEN(x->calls[i].access[k].p);
+        for (int64_t at = 0; at < exec_memory_bytes(x); at += 64)
+            n_hidden += HIDDEN(x->memory + at);
+        guard_end(x);
+    }
+    CHECK(n_own == 0 && (n_hidden > 0) == GUARDS, "%d places are hidden from %d calls",
+          n_hidden, x->n_calls);
+    for (int64_t at = 0; at < exec_memory_bytes(x); at += 64)
+        n_own += HIDDEN(x->memory + at);
+    CHECK(n_own == 0, "and none when they are through");
+    exec_close(&s.x);
+    ap_arena_free(&s.arena);
+}
+
 int main(void)
 {
+    test_guard();
     test_formulas();
     test_scale();
     return tap_done();
