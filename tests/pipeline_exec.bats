@@ -281,8 +281,6 @@ JQ
     refuses 1 "which plan is meant?" ap-rewrite "$dir/bad.json"
     three resnet 2 1f1b >"$dir/bad.json"
     refuses 1 "combines the whole batch" ap-rewrite "$dir/bad.json"
-    jq '.stages.microbatch = "each"' "$dir/bad.json" >"$dir/each.json"
-    refuses 2 "are not supported" ap-rewrite "$dir/each.json"
     jq '.stages.schedule = "inference"' "$dir/plan.json" >"$dir/bad.json"
     refuses 1 "inference runs forward only, and node" ap-rewrite "$dir/bad.json"
     # another graph's programs are not compared with this one

@@ -80,6 +80,7 @@ void ap_pipeline_to_json(const struct ap_pipeline_program *r, struct ap_buf *out
     ap_buf_puts(out, "{\"schedule\":");
     ap_json_str(out, ap_schedule_names[r->schedule]);
     ap_put_int(out, "microbatches", r->microbatches);
+    ap_put_str(out, "microbatch", r->each ? "each" : "exact");
     ap_put_int(out, "n_ranks", r->n_ranks);
     ap_put_key(out, "stages");
     for (int i = 0; i < r->n_stages; i++) {
@@ -492,19 +493,22 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
 {
     struct ap_at stages_at = {at, "stages", 0}, transfers_at = {at, "transfers", 0};
     json_t *stages, *transfers;
-    int schedule = AP_SCHEDULE_INFERENCE;
+    int schedule = AP_SCHEDULE_INFERENCE, mode = 0;
+    static const char *const modes[] = {"exact", "each"};
 
     *r = (struct ap_pipeline_program){0};
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
     if (ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
                     err) ||
+        ap_opt_name(o, at, "microbatch", modes, 2, &mode, err) ||
         read_int(o, at, "microbatches", 1, AP_MAX_MICROBATCHES, &r->microbatches, err) ||
         read_int(o, at, "n_ranks", 1, AP_MAX_DEVICES, &r->n_ranks, err) ||
         read_lanes(arena, o, at, r, err) || ap_get_arr(o, at, "stages", &stages, err) ||
         ap_get_arr(o, at, "transfers", &transfers, err))
         return -1;
     r->schedule = (enum ap_schedule)schedule;
+    r->each = mode == 1;
     r->n_stages = (int)json_array_size(stages);
     r->stage = AP_NEW_N(arena, r->n_stages + 1, struct ap_pipeline_stage);
     for (int i = 0; i < r->n_stages; i++) {

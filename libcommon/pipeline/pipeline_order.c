@@ -126,7 +126,7 @@ static void send(struct orderer *o, int t, int m, bool last)
     const struct ap_pipeline_program *r = o->program;
     const struct ap_transfer *x = &r->transfer[t];
     const struct ap_program *prog = &r->stage[x->from].prog;
-    bool share = ap_layout_per_microbatch(&prog->mesh, &x->layout);
+    bool share = ap_pipeline_sends_each(r, x);
     int node = prog->local.results[x->result].node, n = x->n_messages;
 
     if (!share && !last && ap_program_is_carried(prog, node))

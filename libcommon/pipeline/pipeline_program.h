@@ -77,6 +77,7 @@ struct ap_lane {
 struct ap_pipeline_program {
     enum ap_schedule schedule;
     int microbatches;
+    bool each;   /* statistics are those of each microbatch (plan/microbatch.h) */
     int n_ranks; /* of all lanes, each in one */
     int n_stages;
     struct ap_pipeline_stage *stage;
@@ -127,8 +128,12 @@ void ap_pipeline_to_json(const struct ap_pipeline_program *program, struct ap_bu
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *program, struct ap_err *err);
 
-/* Whether a stage's parameter holds one microbatch's share at a time. */
+/* Whether a stage's parameter holds what is one microbatch's at a time: its share of a
+ * value, or its estimate. */
 bool ap_pipeline_is_share(const struct ap_program *prog, int param);
+/* Whether each message of a transfer is sent with its microbatch. */
+bool ap_pipeline_sends_each(const struct ap_pipeline_program *program,
+                            const struct ap_transfer *t);
 
 /* Where a stage's value lies, by the offset of its buffer. */
 static inline int64_t ap_pipeline_offset(const struct ap_pipeline_stage *st, int slot,

@@ -370,6 +370,7 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
     find_answers(p);
     *s = (struct session){
         .steps = set->steps,
+        .each = pipeline->each ? pipeline->microbatches : 0,
         .loss = session_loss(&p->outline.local),
         .exec = {
             .arena = arena, .prog = &p->outline, .backend = set->backend, .comm = job}};
