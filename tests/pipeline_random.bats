@@ -45,7 +45,18 @@ one() {
     m=$(jq .stages.microbatches "$dir/plan.json")
     /usr/bin/python3 tests/slices.py data "$dir/whole.json" "$seed" "$m" "$dir"
     timeout 60 ap-exec -n "$(jq .pipeline.n_ranks "$dir/run.json")" --quiet --verify --tolerance 0 \
-        --data "$dir/whole" --out "$dir/out" "$dir/run.json" || return 1
+        --data "$dir/whole" --out "$dir/out" --json "$dir/run.json" >"$dir/out.json" || return 1
+    # what each rank sent each other one is what was priced
+    if ap-cost --no-history "$dir/plan.json" >"$dir/cost.json" 2>"$dir/why"; then
+        jq -e --slurpfile c "$dir/cost.json" '.links == $c[0].cost.links' "$dir/out.json" >"$dir/same" || {
+            jq -c --slurpfile c "$dir/cost.json" '{sent: .links, priced: $c[0].cost.links}' "$dir/out.json"
+            return 1
+        }
+        priced=$((priced + 1))
+    elif ! grep -q "are too few for" "$dir/why"; then # rows that are padded are run, not priced
+        cat "$dir/why"
+        return 1
+    fi
     [ $mode = each ] || return 0
     # each microbatch alone, on one device
     document $((8 / m)) | ap-rewrite --no-history >"$dir/slice.json"
@@ -56,7 +67,7 @@ one() {
 }
 
 @test "random pipelines give one device's bits; with statistics of each microbatch, the average of its slices" {
-    local dir=$BATS_TEST_TMPDIR/case seed n=0 refused=0 want=${AP_PIPELINES:-16} status
+    local dir=$BATS_TEST_TMPDIR/case seed n=0 refused=0 priced=0 want=${AP_PIPELINES:-16} status
     for ((seed = 1; n < want; seed++)); do
         status=0
         one "$seed" || status=$?
@@ -70,8 +81,9 @@ one() {
                 any(.pipeline.stages[].program.modules[].graph.nodes[]; .recomputed)]' "$dir/run.json" >>"$BATS_TEST_TMPDIR/all"
         fi
     done
-    echo "# $n cases, $refused without an order" >&3
+    echo "# $n cases, $priced of them priced; $refused without an order" >&3
     [ "$refused" -lt "$n" ]
+    [ "$priced" -gt $((n / 2)) ]
     # what they are to cover
     jq -se 'any(.[0] == "gpipe") and any(.[0] == "1f1b") and any(.[1] == "each") and any(.[1] == "exact") and
         (length < 100 or any(.[0] == "interleaved-1f1b") and any(.[0] == "inference") and any(.[2] == 1) and
@@ -117,4 +129,25 @@ cut() {
         /usr/bin/python3 tests/validate.py "$dir/run.json"
         timeout 60 ap-exec -n 6 --verify --steps 2 "$dir/run.json"
     done
+}
+
+@test "alpa, section 6: a local all-gather sends each replicated tile once between the stages" {
+    local dir=$BATS_TEST_TMPDIR how want
+    ap-model gpt --layers 2 --hidden 32 --heads 2 --seq 8 --vocab 64 --batch 8 --no-history |
+        ap-coarsen --quiet --no-history --blocks 2 >"$dir/blocks.json"
+    for how in send-recv local-allgather broadcast; do
+        ap-stage --quiet --no-history --cluster cpu-4 --stages 2 --submeshes 1x2 --microbatches 2 --resharding $how \
+            --shard-command "ap-shard --serve --algorithm megatron" "$dir/blocks.json" >"$dir/$how.json"
+        jq -e --arg how $how '.stages.resharding == $how' "$dir/$how.json"
+        ap-cost --no-history "$dir/$how.json" | jq -c .cost.links >"$dir/priced"
+        ap-rewrite --no-history "$dir/$how.json" >"$dir/run.json"
+        jq -e --arg how $how 'any(.pipeline.transfers[]; .resharding == $how)' "$dir/run.json"
+        timeout 60 ap-exec -n 4 --verify --json "$dir/run.json" | jq -c .links >"$dir/sent"
+        cmp "$dir/priced" "$dir/sent"
+        # devices 0 and 1 are stage 0
+        jq '[.[] | select((.[0] < 2) != (.[1] < 2)) | .[2]] | add' "$dir/sent" >"$dir/$how.between"
+    done
+    # activations are whole on both devices of a stage
+    [ "$(<"$dir/send-recv.between")" -gt "$(<"$dir/local-allgather.between")" ]
+    cmp "$dir/local-allgather.between" "$dir/broadcast.between"
 }

@@ -44,5 +44,6 @@ for i in range(n_blocks):
         stage |= {"recompute": "selected", "recomputed": chosen}
     stages.append(stage)
 document["stages"] = {"schedule": schedule, "chunks": chunks, "microbatches": microbatches,
-                      "microbatch": sys.argv[2], "stages": stages}
+                      "microbatch": sys.argv[2], "stages": stages,
+                      "resharding": rng.choice(["auto", "send-recv", "local-allgather", "broadcast"])}
 json.dump(document, sys.stdout)

@@ -327,6 +327,12 @@ void pipe_to_json(struct ap_arena *arena, const struct pipe_input *in,
         put_num(out, "bytes", p->level_bytes[l]);
         ap_buf_putc(out, '}');
     }
+    ap_buf_puts(out, "],\"links\":[");
+    for (int i = 0; i < p->n_links; i++) {
+        const struct ap_device_link *link = &p->links[i];
+        ap_buf_printf(out, "%s[%lld,%lld,%lld]", i ? "," : "", (long long)link->from,
+                      (long long)link->to, (long long)link->bytes);
+    }
     ap_buf_puts(out, "],\"stages\":[");
     for (int i = 0; i < in->stages.n; i++) {
         ap_buf_puts(out, i ? "," : "");

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "plan/microbatch.h"
+#include "pipeline/pipeline_price.h"
 #include "pipeline/recompute.h"
 
 struct builder {
@@ -431,6 +432,32 @@ static void add_lanes(struct builder *b)
 
 /* ---- transfers ---- */
 
+/* How a transfer is sent: as the plan says, or as is quickest by price. cut: node of the
+ * receiver that it becomes. */
+static int choose(struct builder *b, int cut, struct ap_transfer *t, struct ap_err *err)
+{
+    const struct ap_stage *from = &b->stages->stage[t->from];
+    const struct ap_stage *to = &b->stages->stage[t->to];
+    const struct ap_devices senders = {from->n_devices, from->devices};
+    const struct ap_devices receivers = {to->n_devices, to->devices};
+    const struct ap_link link = ap_link_between(b->cluster, &senders, &receivers);
+    const struct ap_layout layout = ap_plan_node_layout(&to->sharding.plan, cut);
+    const struct ap_program *prog = &b->program->stage[t->to].prog;
+    const bool each = prog->local.nodes[prog->local.params[t->param]].attrs->each;
+    struct ap_cluster own;
+    struct ap_cost cost;
+
+    if (ap_cluster_take(b->cluster, to->n_devices, to->devices, &own, err) ||
+        ap_cost_init(b->arena, &cost, AP_COST_DEFAULT, &own, &to->sharding.plan.mesh,
+                     err))
+        return -1;
+    t->how = ap_price_transfer(&link, &t->shape, each ? 1 : t->n_messages, &cost, &layout,
+                               b->stages->resharding)
+                 .how;
+    ap_cost_free(&cost);
+    return 0;
+}
+
 static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
 {
     const struct ap_subgraph *sub = &b->stages->stage[to].sub;
@@ -460,6 +487,8 @@ static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
                           "which reads it",
                           node, b->g->nodes[node].name, to);
     t.n_messages = share || takes_share ? r->microbatches : 1;
+    if (choose(b, cut, &t, err))
+        return -1;
     r->transfer[r->n_transfers++] = t;
     return 0;
 }
@@ -494,7 +523,8 @@ static int add_new_values(struct builder *b, struct ap_err *err)
             int param = r->stage[i].param[k], from = param < 0 ? -1 : maker[param];
             if (from < 0 || from == i)
                 continue;
-            r->transfer[r->n_transfers++] = (struct ap_transfer){
+            struct ap_transfer *t = &r->transfer[r->n_transfers++];
+            *t = (struct ap_transfer){
                 .from = from,
                 .to = i,
                 .result = made_as[param],
@@ -502,6 +532,8 @@ static int add_new_values(struct builder *b, struct ap_err *err)
                 .shape = b->g->nodes[b->g->params[param]].shape,
                 .layout = ap_plan_result_layout(&b->plan[from], made_as[param]),
                 .n_messages = 1};
+            if (choose(b, b->stages->stage[i].sub.graph.params[k], t, err))
+                return -1;
         }
     return 0;
 }

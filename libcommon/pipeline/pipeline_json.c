@@ -43,6 +43,7 @@ static void put_transfer(const struct ap_pipeline_program *r, const struct ap_tr
     ap_buf_putc(&layout, '\0');
     ap_put_str(out, "layout", layout.data);
     ap_put_int(out, "messages", t->n_messages);
+    ap_put_str(out, "resharding", ap_resharding_names[t->how]);
     ap_buf_putc(out, '}');
     ap_buf_free(&layout);
 }
@@ -219,10 +220,13 @@ static int read_transfer(struct ap_arena *arena, const json_t *o, const struct a
     const char *shape, *layout;
     struct ap_err why = {0};
     size_t pos = 0;
+    int how = 0;
 
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
-    if (read_int(o, at, "from", 0, r->n_stages - 1, &t->from, err) ||
+    if (ap_opt_name(o, at, "resharding", ap_resharding_names + 1, AP_N_RESHARDINGS - 1,
+                    &how, err) ||
+        read_int(o, at, "from", 0, r->n_stages - 1, &t->from, err) ||
         read_int(o, at, "to", 0, r->n_stages - 1, &t->to, err) ||
         read_int(o, at, "result", 0, r->stage[t->from].prog.local.n_results - 1,
                  &t->result, err) ||
@@ -232,6 +236,7 @@ static int read_transfer(struct ap_arena *arena, const json_t *o, const struct a
         ap_get_str(o, at, "shape", &shape, err) ||
         ap_get_str(o, at, "layout", &layout, err))
         return -1;
+    t->how = (enum ap_resharding)(how + 1);
     if (ap_shape_parse(arena, shape, &pos, &t->shape, &why) || shape[pos] ||
         t->shape.dtype == AP_TUPLE)
         return ap_at_err(&shape_at, err, "expected the shape of a tensor%s%s",

@@ -7,6 +7,7 @@
 #define AP_PIPELINE_PROGRAM_H
 
 #include "program/program.h"
+#include "pipeline/reshard.h"
 #include "pipeline/stages.h"
 
 /* Where a stage's program is cut: groups before each_lo run once, before the first
@@ -42,8 +43,7 @@ struct ap_pipeline_stage {
  * Result `result` of one stage becomes parameter `param` of another: a value of the graph
  * that the second stage reads, or the new value of a weight that both hold. One message,
  * or one per microbatch where the value is a share of the batch on at least one side.
- * Each device of the receiver gets its tile from devices of the sender that hold it;
- * those that hold the same tile take turns.
+ * Which devices send what to which is said by ap_reshard_new (reshard.h).
  */
 struct ap_transfer {
     int from, to; /* stages */
@@ -51,6 +51,7 @@ struct ap_transfer {
     struct ap_shape shape;   /* of the whole value */
     struct ap_layout layout; /* on the sender's mesh; over time it is split or whole */
     int n_messages;          /* 1, or as many as microbatches */
+    enum ap_resharding how;
 };
 
 enum ap_pipeline_do { AP_PIPELINE_RUN, AP_PIPELINE_SEND, AP_PIPELINE_RECEIVE };

@@ -8,6 +8,7 @@
 
 #include "graph/blocks.h"
 #include "plan/plan.h"
+#include "pipeline/reshard.h"
 #include "pipeline/schedule.h"
 #include "graph/subgraph.h"
 
@@ -49,8 +50,9 @@ struct ap_stages {
     int chunks;
     int64_t microbatches;
     bool each; /* --microbatch each: reductions over the batch are per microbatch */
-    int64_t n_devices; /* of the cluster's devices that the plan may use */
-    bool throughput;   /* inference: seconds are those between batches in a row */
+    enum ap_resharding resharding; /* of values that stages send each other */
+    int64_t n_devices;             /* of the cluster's devices that the plan may use */
+    bool throughput; /* inference: seconds are those between batches in a row */
     double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not said, not
                                               proven */
     int n;

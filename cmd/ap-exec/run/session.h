@@ -44,11 +44,12 @@ struct session {
     void **start; /* parameters before the first step, likewise; NULL: not kept */
     struct rank_memory memory;       /* of this rank */
     struct rank_memory *rank_memory; /* [rank], on rank 0, else NULL */
-    int each;     /* microbatches that take their own statistics; 0: none do */
+    int each; /* microbatches that take their own statistics; 0: none do */
     /* Of a pipeline program, on rank 0; 0 and NULL of a single program */
     int n_stages;
     struct stage_report *stage;
-    int64_t sent_bytes; /* from stage to stage in a step, between ranks */
+    int64_t sent_bytes;  /* from stage to stage in a step, between ranks */
+    int64_t *link_bytes; /* the same, [sender * ranks + receiver] */
 };
 
 /* Collectives that ran in a stage, per step. */
