@@ -28,6 +28,21 @@ document() {
     /usr/bin/python3 tests/chain.py "$seed" $((n + 2)) $1 | ap-import --quiet --no-history | "${grad[@]}"
 }
 
+# Passes of microbatches in the lists of a program, and in the timeline of its plan; a stage without
+# groups for a pass runs none.
+passes='
+    def once: reduce .[] as $x ([]; if .[-1] == $x then . else . + [$x] end);
+    .pipeline as $p |
+    [$p.lanes[].instructions | [.[] | select(has("run")) | $p.stages[.run].cuts as $c |
+        select(.groups[0] >= $c[0] and .groups[0] < $c[2]) |
+        [.run, .microbatch, .groups[0] >= $c[1]]] | once] as $lists |
+    ($lists | add | map([.[0], .[2]]) | unique) as $there |
+    [$t[0].traceEvents[] | select(.ph == "X" and (.cat == "forward" or .cat == "backward")) |
+        [.pid, .args.stage, .args.microbatch, .cat == "backward"] |
+        select([.[1], .[3]] as $span | $there | index([$span]))] |
+    $lists == [range($lists | length) as $d | [.[] | select(.[0] == $d + 1)[1:]]]
+'
+
 # one SEED: what case SEED is, its number of ranks, and whether its bits are right.
 one() {
     local seed=$1 n=$(($1 % 5 % 4 + 1)) mode=exact rows="" m i
@@ -47,7 +62,10 @@ one() {
     timeout 60 ap-exec -n "$(jq .pipeline.n_ranks "$dir/run.json")" --quiet --verify --tolerance 0 \
         --data "$dir/whole" --out "$dir/out" --json "$dir/run.json" >"$dir/out.json" || return 1
     # what each rank sent each other one is what was priced
-    if ap-cost --no-history "$dir/plan.json" >"$dir/cost.json" 2>"$dir/why"; then
+    if ap-cost --no-history --trace "$dir/trace.json" "$dir/plan.json" >"$dir/cost.json" 2>"$dir/why"; then
+        # the passes of the simulation are those of the lists, in order; the lists are priced likewise
+        jq -e --slurpfile t "$dir/trace.json" "$passes" "$dir/run.json" >"$dir/same" || return 1
+        ap-cost --no-history "$dir/run.json" | jq -e --slurpfile c "$dir/cost.json" '.cost == $c[0].cost' >"$dir/same" || return 1
         jq -e --slurpfile c "$dir/cost.json" '.links == $c[0].cost.links' "$dir/out.json" >"$dir/same" || {
             jq -c --slurpfile c "$dir/cost.json" '{sent: .links, priced: $c[0].cost.links}' "$dir/out.json"
             return 1
@@ -150,4 +168,27 @@ cut() {
     # activations are whole on both devices of a stage
     [ "$(<"$dir/send-recv.between")" -gt "$(<"$dir/local-allgather.between")" ]
     cmp "$dir/local-allgather.between" "$dir/broadcast.between"
+}
+
+@test "the list that the document has is the one that is simulated" {
+    local dir=$BATS_TEST_TMPDIR s
+    ap-coarsen --quiet --no-history --algorithm alpa --blocks 3 --eps 3 "$(imported mlp)" >"$dir/blocks.json"
+    for s in gpipe 1f1b; do
+        jq -c --arg s $s '.stages = {schedule: $s, microbatches: 4, stages: [range(0; 3) |
+            {blocks: [.], devices: [.], sharding: {algorithm: "data", mesh: "m=1"}}]}' "$dir/blocks.json" |
+            ap-rewrite --no-history >"$dir/$s.json"
+        ap-cost --no-history "$dir/$s.json" | jq -c '[.cost.step_sec, .cost.devices[].memory.peak_bytes]' >"$dir/$s.cost"
+    done
+    run ! cmp -s "$dir/gpipe.cost" "$dir/1f1b.cost"
+    # gpipe's lists under another name
+    jq -c --slurpfile g "$dir/gpipe.json" '.pipeline.lanes = $g[0].pipeline.lanes' "$dir/1f1b.json" |
+        ap-cost --no-history | jq -c '[.cost.step_sec, .cost.devices[].memory.peak_bytes]' | cmp - "$dir/gpipe.cost"
+    refused() {
+        jq -c "$2" "$dir/1f1b.json" >"$dir/bad.json"
+        refuses 1 "$1" ap-cost "$dir/bad.json"
+    }
+    refused "/pipeline: is of another plan than the stages" '.stages.microbatches = 2'
+    refused "/pipeline/lanes/0/instructions: leaves out microbatch 3 of stage 0" '.pipeline.lanes[0].instructions |= map(select(.microbatch != 3))'
+    refused "/pipeline/lanes: 2 lanes, the plan has 3" '.pipeline.lanes |= .[:2]'
+    refused "the stage is not of this lane" '.pipeline.lanes[0] as $l | .pipeline.lanes[0] = .pipeline.lanes[1] | .pipeline.lanes[1] = $l'
 }

@@ -393,6 +393,7 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
                                .chunks = stages->chunks,
                                .microbatches = (int)stages->microbatches,
                                .stages = out->stage,
+                               .order = stages->order,
                                .overlap_send = true};
     if (check_graph(p, err) || find_axis(p, nests, known, err))
         return -1;

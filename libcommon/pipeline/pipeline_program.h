@@ -129,6 +129,16 @@ void ap_pipeline_to_json(const struct ap_pipeline_program *program, struct ap_bu
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *program, struct ap_err *err);
 
+/*
+ * The order in which each device of stages runs their microbatches, by the section
+ * "pipeline" o: fills stages->order, in the arena. So what is simulated is the list that
+ * runs, whoever wrote it. -1 with the place when the section is not of these stages.
+ * (pipeline_read_order.c)
+ */
+int ap_pipeline_read_order(struct ap_arena *arena, const json_t *o,
+                           const struct ap_at *at, struct ap_stages *stages,
+                           struct ap_err *err);
+
 /* Whether a stage's parameter holds what is one microbatch's at a time: its share of a
  * value, or its estimate. */
 bool ap_pipeline_is_share(const struct ap_program *prog, int param);

@@ -55,6 +55,9 @@ struct ap_stages {
     bool throughput; /* inference: seconds are those between batches in a row */
     double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not said, not
                                               proven */
+    /* [device]: order of its microbatches in the section "pipeline"
+       (ap_pipeline_read_order); NULL: the schedule's */
+    const struct ap_instr_list *order;
     int n;
     struct ap_stage *stage; /* in forward order */
     const char *extra;      /* written as it is: members, each with a comma in front */
