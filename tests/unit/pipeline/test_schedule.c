@@ -86,7 +86,8 @@ static struct ap_sim_result equal(struct ap_arena *arena, enum ap_schedule sched
                                   struct ap_sim_stage stage)
 {
     struct ap_sim_stage *all = AP_NEW_N(arena, stages, struct ap_sim_stage);
-    struct ap_sim sim = {schedule, stages, chunks, microbatches, all, NULL, false, false, 0};
+    struct ap_sim sim = {schedule, stages, chunks, microbatches, all, NULL,
+                         false,    false,  0};
     struct ap_sim_result r;
     struct ap_err err = {""};
 
