@@ -241,7 +241,7 @@ JQ
         jq -c '.blocks = {algorithm: "none", n: 3, objective: 0, bound: 0, unit: "bytes",
             block_of: [0, 0, 1, 1, 2]}' >"$dir/m.json"
     cut() {
-        jq -c --argjson m "$1" '.stages = {microbatches: 1, stages: [range(0; 3) |
+        jq -c --argjson m "$1" --arg how "${2:-send-recv}" '.stages = {microbatches: 1, resharding: $how, stages: [range(0; 3) |
             {blocks: [.], devices: (if . == 0 then [0, 1] elif . == 1 then [2, 3] else [4] end),
              sharding: {algorithm: $m[.], mesh: (if . == 2 then "m=1" else "m=2" end)}}]}' "$dir/m.json" |
             ap-rewrite --no-history >"$dir/run.json"
@@ -251,6 +251,15 @@ JQ
     [ "$(cut '["data", "data", "data"]')" = 256 ] # rows to rows, rows to one: 128 bytes each
     jq -e '[.pipeline.transfers[] | [.from, .to, .messages]] == [[0, 1, 1], [1, 2, 1]]' "$dir/run.json"
     [ "$(cut '["data", "megatron", "data"]')" = 384 ] # rows to all on two, one of them to one
+    # alpa, sections 6 and 8.5: each replicated tile goes once between the meshes, a half as much for two
+    between() { jq -c '[.links[] | select(.[0] < 2) | .[2]] | [add, length]' "$dir/out.json"; }
+    [ "$(between)" = '[256,4]' ]
+    [ "$(cut '["data", "megatron", "data"]' local-allgather)" = 384 ]
+    [ "$(between)" = '[128,2]' ]
+    jq -e '.links | map(select(.[0] >= 2 and .[1] < 4)) == [[2, 3, 64], [3, 2, 64]]' "$dir/out.json"
+    [ "$(cut '["data", "megatron", "data"]' broadcast)" = 384 ]
+    [ "$(between)" = '[128,2]' ]
+    jq -e '.links | map(select(.[0] >= 2 and .[1] < 4)) == [[2, 3, 128]]' "$dir/out.json"
 }
 
 @test "the section: valid, the same bytes twice, and only one kind of program" {
@@ -281,8 +290,6 @@ JQ
     refuses 1 "which plan is meant?" ap-rewrite "$dir/bad.json"
     three resnet 2 1f1b >"$dir/bad.json"
     refuses 1 "combines the whole batch" ap-rewrite "$dir/bad.json"
-    jq '.stages.microbatch = "each"' "$dir/bad.json" >"$dir/each.json"
-    refuses 2 "are not supported" ap-rewrite "$dir/each.json"
     jq '.stages.schedule = "inference"' "$dir/plan.json" >"$dir/bad.json"
     refuses 1 "inference runs forward only, and node" ap-rewrite "$dir/bad.json"
     # another graph's programs are not compared with this one

@@ -48,4 +48,5 @@ def main(graph, source, target):
         write(target / f"{index}.npy", head["descr"], shape, elements)
 
 
-main(*map(pathlib.Path, sys.argv[1:]))
+if __name__ == "__main__":
+    main(*map(pathlib.Path, sys.argv[1:]))

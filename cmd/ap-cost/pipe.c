@@ -59,6 +59,21 @@ static const int64_t *plan_buffers(struct ap_arena *arena, const struct pipe_inp
     return rc ? NULL : bytes;
 }
 
+/* The order of the lists that run, if the document has them. */
+static int read_order(struct ap_arena *arena, const struct ap_doc *doc,
+                      struct pipe_input *in, struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(doc, "pipeline");
+    const struct ap_at at = {NULL, "pipeline", 0};
+
+    if (!section)
+        return 0;
+    json_t *json = ap_doc_load(doc, section, err);
+    int rc = json ? ap_pipeline_read_order(arena, json, &at, &in->stages, err) : -1;
+    json_decref(json);
+    return rc;
+}
+
 int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *cluster_path,
               const struct ap_cluster *cluster, struct pipe_input *in,
               struct ap_pipeline_price *p, struct ap_err *err)
@@ -71,6 +86,8 @@ int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *clus
         ap_group(arena, &in->graph); /* whatever the document says of groups */
     }
     int rc = ap_in_arenas(arena, 2, read_half, &halves, err);
+    if (!rc)
+        rc = read_order(arena, doc, in, err);
     if (!rc)
         rc = ap_pipeline_price(
             arena,
@@ -326,6 +343,12 @@ void pipe_to_json(struct ap_arena *arena, const struct pipe_input *in,
         ap_json_str(out, in->cluster.levels[l].name);
         put_num(out, "bytes", p->level_bytes[l]);
         ap_buf_putc(out, '}');
+    }
+    ap_buf_puts(out, "],\"links\":[");
+    for (int i = 0; i < p->n_links; i++) {
+        const struct ap_device_link *link = &p->links[i];
+        ap_buf_printf(out, "%s[%lld,%lld,%lld]", i ? "," : "", (long long)link->from,
+                      (long long)link->to, (long long)link->bytes);
     }
     ap_buf_puts(out, "],\"stages\":[");
     for (int i = 0; i < in->stages.n; i++) {

@@ -20,6 +20,14 @@ static const struct ap_choice reductions[] = {
     {NULL, NULL},
 };
 enum { REDUCTION_EACH = 1 };
+/* in the order of enum ap_resharding */
+static const struct ap_choice reshardings[] = {
+    {"auto", "the quickest by price"},
+    {"send-recv", "every receiver is sent its tile"},
+    {"local-allgather", "each is sent a part of a tile, and they gather it"},
+    {"broadcast", "the first is sent a tile and passes it on"},
+    {NULL, NULL},
+};
 static const struct ap_choice recomputes[] = {
     {"auto", "per stage, as memory demands"},
     {"none", "keep all activations"},
@@ -60,6 +68,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          "number of microbatches, or auto: powers of two (auto)", NULL, 0, 0, 0},
         {"microbatch", AP_OPT_CHOICE, &r->reduction, "MODE",
          "what reductions over the batch mean", reductions, sizeof *reductions, 0, 0},
+        {"resharding", AP_OPT_CHOICE, &r->resharding, "WAY",
+         "how stages send what several devices need", reshardings, sizeof *reshardings, 0,
+         0},
         {"schedule", AP_OPT_CHOICE, &r->schedule, "NAME", "pipeline schedule", schedules,
          sizeof *schedules, 0, 0},
         {"stages", AP_OPT_INT, &r->n_stages, "N", "number of stages (any)", NULL, 0, 1,

@@ -5,7 +5,7 @@
 #include "oracle/instance.h"
 
 struct stage_options {
-    int algorithm, schedule, reduction, recompute, search;
+    int algorithm, schedule, reduction, recompute, search, resharding;
     const char *cluster_path, *microbatches, *memory, *command, *submeshes;
     int64_t jobs, n_stages;
     double limit_sec;

@@ -441,11 +441,9 @@ static void number_slots(const struct lane_plan *p)
             continue;
         }
         const struct ap_transfer *t = &r->transfer[x->transfer];
-        const struct ap_mesh *mesh = &r->stage[t->from].prog.mesh;
         if (x->what == AP_PIPELINE_SEND)
-            x->slot = ap_layout_per_microbatch(mesh, &t->layout)
-                          ? p->stage[t->from].slot[x->message]
-                          : now[t->from];
+            x->slot = ap_pipeline_sends_each(r, t) ? p->stage[t->from].slot[x->message]
+                                                   : now[t->from];
         else if (ap_pipeline_is_share(&r->stage[t->to].prog, t->param))
             x->slot = p->stage[t->to].slot[x->message];
     }

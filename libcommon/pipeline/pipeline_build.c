@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "plan/microbatch.h"
+#include "pipeline/pipeline_price.h"
 #include "pipeline/recompute.h"
 
 struct builder {
@@ -28,7 +29,12 @@ struct builder {
     const struct ap_stages *stages;
     bool split; /* attentions as groups that can be run */
     struct ap_pipeline_program *program;
-    const int16_t *whole;    /* choices of the whole graph on the microbatch axis */
+    /* the whole graph on the microbatch axis; choice NULL without one */
+    struct ap_microbatched whole;
+    /* [node of g]: some stage reads each microbatch's estimate, or all there is at the
+       end; NULL: statistics are the whole batch's */
+    bool *read_each, *read_once;
+    int *handed_each;        /* [node of g]: result of owner that is the estimate, -1 */
     struct ap_plan *plan;    /* [stage] */
     int *owner, *handed_as;  /* [node of g]: stage that makes it, its result there; -1 */
     struct ap_subgraph *sub; /* [stage]: with what is passed on */
@@ -38,7 +44,18 @@ struct builder {
 bool ap_pipeline_is_share(const struct ap_program *prog, int param)
 {
     const struct ap_attrs *attrs = prog->local.nodes[prog->local.params[param]].attrs;
-    return attrs->global && ap_layout_per_microbatch(&prog->mesh, &attrs->layout);
+    return attrs->each ||
+           (attrs->global && ap_layout_per_microbatch(&prog->mesh, &attrs->layout));
+}
+
+bool ap_pipeline_sends_each(const struct ap_pipeline_program *program,
+                            const struct ap_transfer *t)
+{
+    const struct ap_program *from = &program->stage[t->from].prog;
+    const struct ap_program *to = &program->stage[t->to].prog;
+
+    return ap_layout_per_microbatch(&from->mesh, &t->layout) ||
+           to->local.nodes[to->local.params[t->param]].attrs->each;
 }
 
 /* ---- a stage ---- */
@@ -51,9 +68,11 @@ static struct ap_subgraph hand_on(struct builder *b, int stage)
     const struct ap_subgraph *old = &b->stages->stage[stage].sub;
     struct ap_graph *g = &sub.graph;
     bool *handed = AP_NEW_N(b->arena, g->n_nodes, bool);
-    bool *taken = AP_NEW_N(b->arena, g->n_results + sub.n_cut_out + 1, bool);
+    bool *taken = AP_NEW_N(b->arena, g->n_results + 2 * sub.n_cut_out + 1, bool);
+    bool *each = AP_NEW_N(b->arena, g->n_results + 2 * sub.n_cut_out + 1, bool);
 
-    g->results = AP_NEW_N(b->arena, g->n_results + sub.n_cut_out + 1, struct ap_result);
+    g->results =
+        AP_NEW_N(b->arena, g->n_results + 2 * sub.n_cut_out + 1, struct ap_result);
     for (int r = 0; r < g->n_results; r++) {
         int node = sub.source[old->graph.results[r].node];
         g->results[r] = old->graph.results[r];
@@ -73,6 +92,20 @@ static struct ap_subgraph hand_on(struct builder *b, int stage)
         g->results[g->n_results++] =
             (struct ap_result){sub.cut_out[k], AP_ROLE_AUX, -1, NULL};
     }
+    for (int k = 0; k < sub.n_cut_out && b->read_each; k++) {
+        int node = sub.source[sub.cut_out[k]], r = b->handed_as[node];
+        if (!b->read_each[node] || b->owner[node] != stage)
+            continue;
+        if (b->read_once[node]) {
+            r = g->n_results++;
+            g->results[r] = (struct ap_result){sub.cut_out[k], AP_ROLE_AUX, -1, NULL};
+            taken[r] = true;
+        }
+        each[r] = true;
+        b->handed_each[node] = r;
+    }
+    if (b->read_each)
+        b->plan[stage].each_result = each;
     for (int k = 0; k < sub.n_cut_in; k++)
         handed[sub.cut_in[k]] = true;
     g->taken = taken;
@@ -110,16 +143,16 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
                         struct ap_plan *plan, struct ap_err *err)
 {
     const struct ap_stage *st = &b->stages->stage[stage];
-    const struct ap_microbatched whole = {b->g, b->nests, b->whole,
-                                          b->program->microbatches};
+    const bool *each_result = plan->each_result;
     const int16_t *time;
 
     *plan = st->sharding.plan;
     plan->graph = &sub->graph;
-    if (!b->whole)
+    plan->each_result = each_result;
+    if (!b->whole.choice)
         return 0;
     if (ap_mesh_add_microbatches(&plan->mesh, b->program->microbatches, err) ||
-        ap_microbatch_part(b->arena, &whole, sub, &st->nests, &time, err))
+        ap_microbatch_part(b->arena, &b->whole, sub, &st->nests, &time, &plan->each, err))
         return -1;
     plan->microbatch_choice = time;
     plan->choice = AP_NEW_N(b->arena, st->nests.n, struct ap_choice_vec);
@@ -310,10 +343,35 @@ static int add_stage(struct builder *b, int i, struct ap_err *err)
     return 0;
 }
 
+/* Which values that go from stage to stage are read as estimates. */
+static void find_reads(struct builder *b)
+{
+    const uint8_t *when = ap_microbatch_when(b->arena, &b->whole);
+
+    b->read_each = AP_NEW_N(b->arena, b->g->n_nodes, bool);
+    b->read_once = AP_NEW_N(b->arena, b->g->n_nodes, bool);
+    b->handed_each = AP_NEW_N(b->arena, b->g->n_nodes, int);
+    for (int i = 0; i < b->stages->n; i++) {
+        const struct ap_subgraph *sub = &b->stages->stage[i].sub;
+        const struct ap_graph *g = &sub->graph;
+        for (int k = 0; k < sub->n_cut_in; k++) {
+            const int node = sub->cut_in[k];
+            bool each = false;
+            for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++)
+                each |= ap_microbatch_is_estimate(&b->whole, when, sub->source[node],
+                                                  sub->source[g->users[u]]);
+            (each ? b->read_each : b->read_once)[sub->source[node]] = true;
+        }
+    }
+}
+
 static int add_stages(struct builder *b, struct ap_err *err)
 {
     struct ap_err why = {0};
     int n = b->stages->n;
+
+    if (b->whole.each)
+        find_reads(b);
 
     for (int i = 0; i < n; i++) {
         b->sub[i] = hand_on(b, i);
@@ -374,6 +432,32 @@ static void add_lanes(struct builder *b)
 
 /* ---- transfers ---- */
 
+/* How a transfer is sent: as the plan says, or as is quickest by price. cut: node of the
+ * receiver that it becomes. */
+static int choose(struct builder *b, int cut, struct ap_transfer *t, struct ap_err *err)
+{
+    const struct ap_stage *from = &b->stages->stage[t->from];
+    const struct ap_stage *to = &b->stages->stage[t->to];
+    const struct ap_devices senders = {from->n_devices, from->devices};
+    const struct ap_devices receivers = {to->n_devices, to->devices};
+    const struct ap_link link = ap_link_between(b->cluster, &senders, &receivers);
+    const struct ap_layout layout = ap_plan_node_layout(&to->sharding.plan, cut);
+    const struct ap_program *prog = &b->program->stage[t->to].prog;
+    const bool each = prog->local.nodes[prog->local.params[t->param]].attrs->each;
+    struct ap_cluster own;
+    struct ap_cost cost;
+
+    if (ap_cluster_take(b->cluster, to->n_devices, to->devices, &own, err) ||
+        ap_cost_init(b->arena, &cost, AP_COST_DEFAULT, &own, &to->sharding.plan.mesh,
+                     err))
+        return -1;
+    t->how = ap_price_transfer(&link, &t->shape, each ? 1 : t->n_messages, &cost, &layout,
+                               b->stages->resharding)
+                 .how;
+    ap_cost_free(&cost);
+    return 0;
+}
+
 static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
 {
     const struct ap_subgraph *sub = &b->stages->stage[to].sub;
@@ -389,11 +473,13 @@ static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
                             .param = sub->graph.nodes[cut].param,
                             .shape = b->g->nodes[node].shape};
     const struct ap_program *sends = &r->stage[from].prog, *takes = &r->stage[to].prog;
+    if (takes->local.nodes[takes->local.params[t.param]].attrs->each)
+        t.result = b->handed_each[node];
     t.layout = ap_plan_result_layout(&b->plan[from], t.result);
     bool share = ap_layout_per_microbatch(&sends->mesh, &t.layout);
     bool takes_share = ap_pipeline_is_share(takes, t.param);
     const struct ap_attrs *attrs = takes->local.nodes[takes->local.params[t.param]].attrs;
-    if (share && takes_share &&
+    if (share && takes_share && !attrs->each &&
         (t.layout.axis[0].dim != attrs->layout.axis[0].dim ||
          t.layout.axis[0].stride != attrs->layout.axis[0].stride))
         return ap_err_set(err,
@@ -401,6 +487,8 @@ static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
                           "which reads it",
                           node, b->g->nodes[node].name, to);
     t.n_messages = share || takes_share ? r->microbatches : 1;
+    if (choose(b, cut, &t, err))
+        return -1;
     r->transfer[r->n_transfers++] = t;
     return 0;
 }
@@ -435,7 +523,8 @@ static int add_new_values(struct builder *b, struct ap_err *err)
             int param = r->stage[i].param[k], from = param < 0 ? -1 : maker[param];
             if (from < 0 || from == i)
                 continue;
-            r->transfer[r->n_transfers++] = (struct ap_transfer){
+            struct ap_transfer *t = &r->transfer[r->n_transfers++];
+            *t = (struct ap_transfer){
                 .from = from,
                 .to = i,
                 .result = made_as[param],
@@ -443,6 +532,8 @@ static int add_new_values(struct builder *b, struct ap_err *err)
                 .shape = b->g->nodes[b->g->params[param]].shape,
                 .layout = ap_plan_result_layout(&b->plan[from], made_as[param]),
                 .n_messages = 1};
+            if (choose(b, b->stages->stage[i].sub.graph.params[k], t, err))
+                return -1;
         }
     return 0;
 }
@@ -494,17 +585,21 @@ static int lie_in_time(struct builder *b, bool *unsupported, struct ap_err *err)
 {
     struct ap_err why = {0};
 
-    if (b->stages->microbatches == 1 ||
-        ap_microbatch_choices(b->arena, b->g, b->nests, b->stages->microbatches,
-                              &b->whole, &why) == 0)
+    b->whole = (struct ap_microbatched){
+        .graph = b->g, .nests = b->nests, .n = b->stages->microbatches};
+    if (b->stages->microbatches == 1)
         return 0;
     if (!b->stages->each)
-        return ap_err_set(err, "/stages/microbatches: %s", why.msg);
+        return ap_microbatch_choices(b->arena, b->g, b->nests, b->whole.n,
+                                     &b->whole.choice, &why)
+                   ? ap_err_set(err, "/stages/microbatches: %s", why.msg)
+                   : 0;
     *unsupported = true;
-    return ap_err_set(err,
-                      "/stages/microbatch: %s; programs that compute it per microbatch "
-                      "are not supported",
-                      why.msg);
+    if (ap_microbatch_choices_each(b->arena, b->g, b->nests, b->whole.n, &b->whole.choice,
+                                   &b->whole.each, &why))
+        return ap_err_set(err, "/stages/microbatch: each, but %s", why.msg);
+    *unsupported = false;
+    return 0;
 }
 
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
@@ -528,6 +623,7 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
     *program = (struct ap_pipeline_program){
         .schedule = stages->schedule,
         .microbatches = (int)stages->microbatches,
+        .each = stages->each && stages->microbatches > 1,
         .n_stages = stages->n,
         .stage = AP_NEW_N(arena, stages->n, struct ap_pipeline_stage)};
     *unsupported = true;

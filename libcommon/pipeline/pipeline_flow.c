@@ -170,7 +170,7 @@ static const char *send(struct flow *f, const struct ap_pipeline_instr *x)
     const struct ap_graph *g = &st->prog.local;
     const int i = g->results[t->result].node, m = x->message;
     const struct ap_node *n = &g->nodes[i];
-    const bool share = ap_layout_per_microbatch(&st->prog.mesh, &t->layout);
+    const bool share = ap_pipeline_sends_each(f->r, t);
     const bool carried = ap_program_is_carried(&st->prog, i);
 
     if (n->op == AP_OP_PARAMETER) {

@@ -43,6 +43,7 @@ static void put_transfer(const struct ap_pipeline_program *r, const struct ap_tr
     ap_buf_putc(&layout, '\0');
     ap_put_str(out, "layout", layout.data);
     ap_put_int(out, "messages", t->n_messages);
+    ap_put_str(out, "resharding", ap_resharding_names[t->how]);
     ap_buf_putc(out, '}');
     ap_buf_free(&layout);
 }
@@ -80,6 +81,7 @@ void ap_pipeline_to_json(const struct ap_pipeline_program *r, struct ap_buf *out
     ap_buf_puts(out, "{\"schedule\":");
     ap_json_str(out, ap_schedule_names[r->schedule]);
     ap_put_int(out, "microbatches", r->microbatches);
+    ap_put_str(out, "microbatch", r->each ? "each" : "exact");
     ap_put_int(out, "n_ranks", r->n_ranks);
     ap_put_key(out, "stages");
     for (int i = 0; i < r->n_stages; i++) {
@@ -218,10 +220,13 @@ static int read_transfer(struct ap_arena *arena, const json_t *o, const struct a
     const char *shape, *layout;
     struct ap_err why = {0};
     size_t pos = 0;
+    int how = 0;
 
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
-    if (read_int(o, at, "from", 0, r->n_stages - 1, &t->from, err) ||
+    if (ap_opt_name(o, at, "resharding", ap_resharding_names + 1, AP_N_RESHARDINGS - 1,
+                    &how, err) ||
+        read_int(o, at, "from", 0, r->n_stages - 1, &t->from, err) ||
         read_int(o, at, "to", 0, r->n_stages - 1, &t->to, err) ||
         read_int(o, at, "result", 0, r->stage[t->from].prog.local.n_results - 1,
                  &t->result, err) ||
@@ -231,6 +236,7 @@ static int read_transfer(struct ap_arena *arena, const json_t *o, const struct a
         ap_get_str(o, at, "shape", &shape, err) ||
         ap_get_str(o, at, "layout", &layout, err))
         return -1;
+    t->how = (enum ap_resharding)(how + 1);
     if (ap_shape_parse(arena, shape, &pos, &t->shape, &why) || shape[pos] ||
         t->shape.dtype == AP_TUPLE)
         return ap_at_err(&shape_at, err, "expected the shape of a tensor%s%s",
@@ -492,19 +498,22 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
 {
     struct ap_at stages_at = {at, "stages", 0}, transfers_at = {at, "transfers", 0};
     json_t *stages, *transfers;
-    int schedule = AP_SCHEDULE_INFERENCE;
+    int schedule = AP_SCHEDULE_INFERENCE, mode = 0;
+    static const char *const modes[] = {"exact", "each"};
 
     *r = (struct ap_pipeline_program){0};
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
     if (ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
                     err) ||
+        ap_opt_name(o, at, "microbatch", modes, 2, &mode, err) ||
         read_int(o, at, "microbatches", 1, AP_MAX_MICROBATCHES, &r->microbatches, err) ||
         read_int(o, at, "n_ranks", 1, AP_MAX_DEVICES, &r->n_ranks, err) ||
         read_lanes(arena, o, at, r, err) || ap_get_arr(o, at, "stages", &stages, err) ||
         ap_get_arr(o, at, "transfers", &transfers, err))
         return -1;
     r->schedule = (enum ap_schedule)schedule;
+    r->each = mode == 1;
     r->n_stages = (int)json_array_size(stages);
     r->stage = AP_NEW_N(arena, r->n_stages + 1, struct ap_pipeline_stage);
     for (int i = 0; i < r->n_stages; i++) {

@@ -109,7 +109,7 @@ static struct ap_fault follow(const struct lane_play *p,
         ap_play_take(play_of(p, *stage, x->slot, x->message), g->params[t->param]);
         return f;
     }
-    const bool share = ap_layout_per_microbatch(&st->prog.mesh, &t->layout);
+    const bool share = ap_pipeline_sends_each(p->r, t);
     f.node = g->results[t->result].node;
     f.other = ap_play_intruder(
         play_of(p, *stage, x->slot, share ? x->message : mine->last), f.node);

@@ -126,7 +126,7 @@ static void send(struct orderer *o, int t, int m, bool last)
     const struct ap_pipeline_program *r = o->program;
     const struct ap_transfer *x = &r->transfer[t];
     const struct ap_program *prog = &r->stage[x->from].prog;
-    bool share = ap_layout_per_microbatch(&prog->mesh, &x->layout);
+    bool share = ap_pipeline_sends_each(r, x);
     int node = prog->local.results[x->result].node, n = x->n_messages;
 
     if (!share && !last && ap_program_is_carried(prog, node))
@@ -231,21 +231,11 @@ static void add_end(struct orderer *o, int lane)
     }
 }
 
-/* Sums start with the first microbatch: gpipe goes back in the order in which it came. */
-static int microbatch_of(const struct ap_pipeline_program *r, const struct ap_instr *x)
-{
-    return x->backward && r->schedule == AP_SCHEDULE_GPIPE
-               ? r->microbatches - 1 - x->microbatch
-               : x->microbatch;
-}
-
 /* A lane's microbatches, as the schedule orders them. */
 static void add_microbatches(struct orderer *o, const struct ap_instr *order, int n)
 {
-    const struct ap_pipeline_program *r = o->program;
-
     for (int k = 0; k < n; k++) {
-        int s = order[k].stage, m = microbatch_of(r, &order[k]);
+        int s = order[k].stage, m = order[k].microbatch;
         bool back = order[k].backward;
         bool last = --o->n_left[back][s] == 0;
         add_span(o, s, back ? BACKWARD : FORWARD, m, last);

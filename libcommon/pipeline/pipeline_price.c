@@ -335,6 +335,10 @@ static int price(struct ap_pricing *p, struct ap_err *err)
             return -1;
     if (simulate(p, err))
         return -1;
+    ap_pipeline_links(p);
+    for (int i = 0; i < out->n_links; i++)
+        out->level_bytes[level_between(p->cluster, out->links[i].from,
+                                       out->links[i].to)] += (double)out->links[i].bytes;
     count_flops(p);
     return 0;
 }
@@ -365,6 +369,12 @@ static int find_axis(struct ap_pricing *p, const struct ap_nests *nests,
              ap_stage_microbatch_axis(p->arena, p->g, nests, 2, &two, &why) == 0)
         p->rows = two.split;
     p->out->micro = p->micro;
+    p->whole = (struct ap_microbatched){
+        .graph = p->g, .nests = nests, .n = stages->microbatches};
+    if (stages->each && stages->microbatches > 1 &&
+        !ap_microbatch_choices_each(p->arena, p->g, nests, p->whole.n, &p->whole.choice,
+                                    &p->whole.each, &why))
+        p->when = ap_microbatch_when(p->arena, &p->whole);
     return 0;
 }
 
@@ -383,6 +393,7 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
                                .chunks = stages->chunks,
                                .microbatches = (int)stages->microbatches,
                                .stages = out->stage,
+                               .order = stages->order,
                                .overlap_send = true};
     if (check_graph(p, err) || find_axis(p, nests, known, err))
         return -1;

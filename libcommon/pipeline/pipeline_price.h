@@ -6,6 +6,8 @@
 #ifndef AP_PIPELINE_PRICE_H
 #define AP_PIPELINE_PRICE_H
 
+#include "plan/microbatch.h"
+#include "pipeline/reshard.h"
 #include "pipeline/stage_cost.h"
 #include "pipeline/stages.h"
 
@@ -27,16 +29,16 @@ struct ap_link ap_link_between(const struct ap_cluster *cluster,
                                const struct ap_devices *to);
 
 /*
- * Bytes that devices of the source send so that every device of the destination has its
- * part of a tensor. With local all-gather each tile of the destination that several of
- * its devices hold is sent once, in parts, and gathered there (Zheng et al., "Alpa",
- * section 6); without, to each of them. Sums are complete before a tensor is sent, and
- * devices of the source that hold the same share the sending, so that the layout there
- * does not matter.
+ * What every device of the destination having its part of a tensor takes (reshard.h).
+ * Where several of its devices hold the same tile, each is sent it, or it is sent once,
+ * in parts, and gathered there (Zheng et al., "Alpa", section 6), or to the first, which
+ * passes it on. Sums are complete before a tensor is sent, and devices of the source that
+ * hold the same share the sending, so that the layout there does not matter.
  */
 struct ap_transfer_price {
+    enum ap_resharding how;
     int64_t sent_bytes;   /* over the links between the meshes */
-    int64_t gather_bytes; /* full tile that is gathered inside; 0: nothing to gather */
+    int64_t gather_bytes; /* full tile that is handed round inside; 0: nothing is */
     double sec;           /* both, links and devices working side by side */
 };
 /* Of one share-th of the tensor, over a link; to_cost is the destination's. */
@@ -44,7 +46,13 @@ struct ap_transfer_price ap_price_transfer_on(const struct ap_link *link,
                                               const struct ap_shape *shape, int64_t share,
                                               const struct ap_cost *to_cost,
                                               const struct ap_layout *to,
-                                              bool local_all_gather);
+                                              enum ap_resharding how);
+/* The same of the given way, or of the quickest. */
+struct ap_transfer_price ap_price_transfer(const struct ap_link *link,
+                                           const struct ap_shape *shape, int64_t share,
+                                           const struct ap_cost *to_cost,
+                                           const struct ap_layout *to,
+                                           enum ap_resharding given);
 
 /* ---- what stages send each other ---- */
 
@@ -57,12 +65,19 @@ enum ap_send_kind {
 };
 
 struct ap_send {
-    int node;     /* of the whole graph */
-    int from, to; /* stages; values go straight there, over any stage in between */
+    int node;       /* of the whole graph */
+    int from, to;   /* stages; values go straight there, over any stage in between */
+    int made, read; /* nodes of the stages' graphs */
     enum ap_send_kind kind;
-    struct ap_transfer_price
-        transfer; /* the quicker way, of one microbatch or one step */
+    struct ap_transfer_price transfer; /* of one microbatch or one step */
     struct ap_link link;
+};
+
+/* What a device sends another in a step, between stages and while receivers hand round
+ * what they got (reshard.h). */
+struct ap_device_link {
+    int64_t from, to; /* global numbers */
+    int64_t bytes;
 };
 
 /* ---- the plan ---- */
@@ -93,6 +108,8 @@ struct ap_pipeline_price {
                            across them once per step */
     int n_sends;
     struct ap_send *sends;
+    int n_links;
+    struct ap_device_link *links;      /* by from, then to; not of ap_pipeline_compare */
     double level_bytes[AP_MAX_LEVELS]; /* all of a step: between and inside stages */
     int64_t peak_bytes;                /* of the fullest device */
 };
@@ -136,10 +153,16 @@ struct ap_pricing {
     const struct ap_stages *stages;
     const int *stage_of; /* [node of g] */
     struct ap_stage_microbatch micro;
+    /* how microbatches that take their own statistics do so, and when groups run
+       (plan/microbatch.h); when NULL: they take none, or the plan cannot be run */
+    struct ap_microbatched whole;
+    const uint8_t *when;
     const bool *rows; /* [node of g]: has rows of the batch; NULL: a batch of one row */
     struct ap_pipeline_price *out;
 };
 /* Fills sends and tied_bytes, adds their times and bytes to the stages. */
 void ap_pipeline_sends(struct ap_pricing *p);
+/* Fills links by the sends (pipeline_links.c). */
+void ap_pipeline_links(struct ap_pricing *p);
 
 #endif

@@ -7,6 +7,7 @@
 #define AP_PIPELINE_PROGRAM_H
 
 #include "program/program.h"
+#include "pipeline/reshard.h"
 #include "pipeline/stages.h"
 
 /* Where a stage's program is cut: groups before each_lo run once, before the first
@@ -42,8 +43,7 @@ struct ap_pipeline_stage {
  * Result `result` of one stage becomes parameter `param` of another: a value of the graph
  * that the second stage reads, or the new value of a weight that both hold. One message,
  * or one per microbatch where the value is a share of the batch on at least one side.
- * Each device of the receiver gets its tile from devices of the sender that hold it;
- * those that hold the same tile take turns.
+ * Which devices send what to which is said by ap_reshard_new (reshard.h).
  */
 struct ap_transfer {
     int from, to; /* stages */
@@ -51,6 +51,7 @@ struct ap_transfer {
     struct ap_shape shape;   /* of the whole value */
     struct ap_layout layout; /* on the sender's mesh; over time it is split or whole */
     int n_messages;          /* 1, or as many as microbatches */
+    enum ap_resharding how;
 };
 
 enum ap_pipeline_do { AP_PIPELINE_RUN, AP_PIPELINE_SEND, AP_PIPELINE_RECEIVE };
@@ -77,6 +78,7 @@ struct ap_lane {
 struct ap_pipeline_program {
     enum ap_schedule schedule;
     int microbatches;
+    bool each;   /* statistics are those of each microbatch (plan/microbatch.h) */
     int n_ranks; /* of all lanes, each in one */
     int n_stages;
     struct ap_pipeline_stage *stage;
@@ -127,8 +129,22 @@ void ap_pipeline_to_json(const struct ap_pipeline_program *program, struct ap_bu
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *program, struct ap_err *err);
 
-/* Whether a stage's parameter holds one microbatch's share at a time. */
+/*
+ * The order in which each device of stages runs their microbatches, by the section
+ * "pipeline" o: fills stages->order, in the arena. So what is simulated is the list that
+ * runs, whoever wrote it. -1 with the place when the section is not of these stages.
+ * (pipeline_read_order.c)
+ */
+int ap_pipeline_read_order(struct ap_arena *arena, const json_t *o,
+                           const struct ap_at *at, struct ap_stages *stages,
+                           struct ap_err *err);
+
+/* Whether a stage's parameter holds what is one microbatch's at a time: its share of a
+ * value, or its estimate. */
 bool ap_pipeline_is_share(const struct ap_program *prog, int param);
+/* Whether each message of a transfer is sent with its microbatch. */
+bool ap_pipeline_sends_each(const struct ap_pipeline_program *program,
+                            const struct ap_transfer *t);
 
 /* Where a stage's value lies, by the offset of its buffer. */
 static inline int64_t ap_pipeline_offset(const struct ap_pipeline_stage *st, int slot,

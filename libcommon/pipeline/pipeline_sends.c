@@ -62,36 +62,47 @@ static const struct ap_link *link_of(struct sender *s, int from, int to)
     return &s->link[at];
 }
 
-static void add_send(struct sender *s, int node, int from, int to, enum ap_send_kind kind,
-                     const struct ap_layout *layout)
+/* made, read: its nodes in the stages' graphs. */
+static void add_send(struct sender *s, int node, struct ap_send send)
 {
     struct ap_pricing *p = s->p;
+    const int from = send.from, to = send.to;
+    const struct ap_layout lies =
+        ap_plan_node_layout(&p->stages->stage[to].sharding.plan, send.read);
+    const struct ap_layout *layout = &lies;
     const struct ap_link *link = link_of(s, from, to);
     const struct ap_cost *cost = &p->out->breakdown[to].cost;
     const struct ap_shape *shape = &p->g->nodes[node].shape;
     int64_t share = p->micro.split[node] ? p->micro.n : 1;
-    struct ap_transfer_price direct =
-        ap_price_transfer_on(link, shape, share, cost, layout, false);
-    struct ap_transfer_price gathered =
-        ap_price_transfer_on(link, shape, share, cost, layout, true);
     int n = p->out->n_sends;
 
     AP_ROOM_IN(p->arena, p->out->sends, n, s->cap);
     AP_ROOM_IN(p->arena, s->next, n, s->cap_next);
-    p->out->sends[n] =
-        (struct ap_send){.node = node,
-                         .from = from,
-                         .to = to,
-                         .kind = kind,
-                         .transfer = gathered.sec < direct.sec ? gathered : direct,
-                         .link = *link};
+    send.node = node;
+    send.transfer =
+        ap_price_transfer(link, shape, share, cost, layout, p->stages->resharding);
+    send.link = *link;
+    p->out->sends[n] = send;
     s->next[n] = s->first[node];
     s->first[node] = n;
     p->out->n_sends++;
 }
 
-/* How often a value is sent. */
-static enum ap_send_kind kind_of(const struct sender *s, int node)
+/* Whether a stage reads node `cut` of its graph as each microbatch's estimate. */
+static bool is_estimate(const struct ap_pricing *p, int stage, int cut)
+{
+    const struct ap_subgraph *sub = &p->stages->stage[stage].sub;
+    const struct ap_graph *g = &sub->graph;
+    bool any = false;
+
+    for (int u = g->user_start[cut]; u < g->user_start[cut + 1] && !any; u++)
+        any = ap_microbatch_is_estimate(&p->whole, p->when, sub->source[cut],
+                                        sub->source[g->users[u]]);
+    return any;
+}
+
+/* How often a value is sent to a stage, of whose graph it is node `cut`. */
+static enum ap_send_kind kind_of(const struct sender *s, int node, int to, int cut)
 {
     const struct ap_pricing *p = s->p;
     const struct ap_node *n = &p->g->nodes[node];
@@ -99,7 +110,8 @@ static enum ap_send_kind kind_of(const struct sender *s, int node)
 
     if (n->phase != AP_UPDATE && s->origin[node] != AP_FROM_INPUTS)
         return AP_SEND_WEIGHT;
-    if (often || (p->micro.each && p->micro.each[node]))
+    if (often ||
+        (p->when ? is_estimate(p, to, cut) : p->micro.each && p->micro.each[node]))
         return AP_SEND_MICROBATCH;
     return n->shape.rank > 0 && n->phase != AP_FORWARD ? AP_SEND_GRADIENT : AP_SEND_ONCE;
 }
@@ -112,13 +124,26 @@ static void list_sends(struct sender *s)
         const struct ap_stage *st = &p->stages->stage[to];
         for (int k = 0; k < st->sub.n_cut_in; k++) {
             int node = st->sub.source[st->sub.cut_in[k]], from = s->owner[node];
-            struct ap_layout l =
-                ap_plan_node_layout(&st->sharding.plan, st->sub.cut_in[k]);
             if (s->weightless[node] || from < 0)
                 continue;
-            add_send(s, node, from, to, kind_of(s, node), &l);
+            add_send(s, node,
+                     (struct ap_send){.from = from,
+                                      .to = to,
+                                      .made = s->place[node],
+                                      .read = st->sub.cut_in[k],
+                                      .kind = kind_of(s, node, to, st->sub.cut_in[k])});
         }
     }
+}
+
+/* Node of a stage's graph that is that of the whole; -1: none. */
+static int place_in(const struct ap_pricing *p, int stage, int node)
+{
+    const struct ap_subgraph *sub = &p->stages->stage[stage].sub;
+    for (int i = 0; i < sub->graph.n_nodes; i++)
+        if (sub->source[i] == node)
+            return i;
+    return -1;
 }
 
 /* Weights that stages read as they are: from the stage that makes the new value. */
@@ -140,8 +165,12 @@ static void list_weights(struct sender *s)
                 g->nodes[node].role != AP_ROLE_WEIGHT || updater[node] == 0 ||
                 updater[node] == 1 + to)
                 continue;
-            struct ap_layout l = ap_plan_node_layout(&st->sharding.plan, i);
-            add_send(s, node, updater[node] - 1, to, AP_SEND_WEIGHT, &l);
+            add_send(s, node,
+                     (struct ap_send){.from = updater[node] - 1,
+                                      .to = to,
+                                      .made = place_in(p, updater[node] - 1, node),
+                                      .read = i,
+                                      .kind = AP_SEND_WEIGHT});
         }
     }
 }
@@ -197,11 +226,9 @@ static void add_up(struct sender *s)
 
     for (int i = 0; i < p->out->n_sends; i++) {
         const struct ap_send *x = &p->out->sends[i];
-        double times = 1;
         switch (x->kind) {
         case AP_SEND_MICROBATCH:
             add_microbatch(s, x);
-            times = (double)p->micro.n;
             break;
         case AP_SEND_GRADIENT: /* both wait: one sends, one adds */
             p->out->stage[x->from].sync_sec += x->transfer.sec;
@@ -218,9 +245,6 @@ static void add_up(struct sender *s)
         case AP_N_SENDS:
             break;
         }
-        for (int l = 0; l < p->cluster->n_levels; l++)
-            p->out->level_bytes[l] +=
-                times * (double)x->transfer.sent_bytes * x->link.level_share[l];
     }
 }
 

@@ -233,16 +233,20 @@ static void write_plan(const struct recomputer *r, const struct ap_graph *g,
     int16_t *time =
         plan->microbatch_choice ? AP_NEW_N(r->arena, r->n_groups, int16_t) : NULL;
     int *turn = AP_NEW_N(r->arena, r->n_groups, int);
+    bool *each = plan->each ? AP_NEW_N(r->arena, r->n_groups, bool) : NULL;
 
     plan->graph = g;
     plan->nests = write_nests(r, g);
     for (int i = 0; i < r->n_groups; i++) {
         choice[i] = plan->choice[r->group[i]];
         turn[i] = r->is_copy[i] ? 1 : plan->turn[r->group[i]];
+        if (each)
+            each[i] = plan->each[r->group[i]];
         if (time)
             time[i] = plan->microbatch_choice[r->group[i]];
     }
     plan->choice = choice;
+    plan->each = each;
     plan->microbatch_choice = time;
     plan->turn = turn;
     plan->regather = map_marks(r, plan->regather);

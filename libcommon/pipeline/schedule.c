@@ -77,8 +77,6 @@ int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *z,
         list[at++] = nth(z, k, device, false);
     for (int k = 0; k < n_backward; k++) {
         list[at++] = nth(z, k, device, true);
-        if (z->schedule == AP_SCHEDULE_GPIPE)
-            list[at - 1].microbatch = z->microbatches - 1 - k;
         if (warm + k < n)
             list[at++] = nth(z, warm + k, device, false);
     }
@@ -257,8 +255,12 @@ static int prepare(struct ap_arena *arena, struct run *r, struct ap_err *err)
     for (int d = 0; d < n; d++) {
         struct ap_sim_device *dev = &r->out->devices[d];
         struct ap_instr *list;
-        if (ap_schedule_order(arena, &size, d, &list, &dev->n_slices, err))
+        if (sim->order) {
+            list = sim->order[d].list;
+            dev->n_slices = sim->order[d].n;
+        } else if (ap_schedule_order(arena, &size, d, &list, &dev->n_slices, err)) {
             return -1;
+        }
         dev->slices = AP_NEW_N(arena, dev->n_slices, struct ap_sim_slice);
         for (int i = 0; i < dev->n_slices; i++)
             dev->slices[i].instr = list[i];
@@ -304,7 +306,8 @@ int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
         run_device(&r, d);
     }
     for (int d = 0; d < n; d++)
-        assert(r.next[d] == out->devices[d].n_slices);
+        if (r.next[d] < out->devices[d].n_slices)
+            return ap_err_set(err, "the instructions of device %d wait for ever", d);
     finish(&r);
     return 0;
 }

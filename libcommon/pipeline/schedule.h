@@ -9,7 +9,8 @@
 #include "base/base.h"
 
 /*
- * gpipe: all forwards, then all backwards, the last microbatch first.
+ * gpipe: all forwards, then all backwards in the same order, so that sums start with the
+ *   first microbatch.
  * 1f1b: after n - i forwards the device of stage i of n (from 0) runs one backward, one
  *   forward and so on, so that it holds n - i microbatches at most.
  * interleaved-1f1b: a device has several stages (chunks), stage s runs on device s modulo
@@ -28,6 +29,12 @@ extern const char *const ap_schedule_names[AP_N_SCHEDULES];
 struct ap_instr {
     int stage, microbatch;
     bool backward;
+};
+
+/* What one device runs, in order. */
+struct ap_instr_list {
+    int n;
+    struct ap_instr *list;
 };
 
 struct ap_schedule_size {
@@ -69,6 +76,7 @@ struct ap_sim {
     enum ap_schedule schedule;
     int n_stages, chunks, microbatches; /* n_stages / chunks devices */
     const struct ap_sim_stage *stages;
+    const struct ap_instr_list *order; /* [device]; NULL: the schedule's */
     bool overlap_send; /* a device computes while it sends; sends of one link wait for
                           each other; otherwise a sender is busy until the end */
     bool overlap_sync; /* gradients are reduced beside the last backward of a stage */
@@ -105,7 +113,8 @@ struct ap_sim_result {
 
 /*
  * Runs one step. Time and memory are linear in the instructions, 2 * stages *
- * microbatches. -1 when the schedule does not exist for these numbers.
+ * microbatches. -1 when the schedule does not exist for these numbers, and when a device
+ * waits for ever under the order that was given.
  */
 int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
                 struct ap_sim_result *out, struct ap_err *err);

@@ -2,12 +2,12 @@
  * Problem: a tensor lies on the devices of one stage in one layout, and the devices of
  * another stage need it in another; how many bytes cross, and how long does that take?
  * Idea: a tile is what a device of the destination holds; where several hold the same,
- * it is sent once, in as many parts, and gathered there. Senders that hold the same share
- * the work, so that bytes are spread evenly over the pairs of devices, and each link
- * level carries those of the pairs whose path it is the outermost of. Levels, devices and
- * buses work side by side: the busiest one counts. Cost: linear in the devices once per
- * pair of stages, then constant per tensor. Source: Zheng et al., "Alpa" (OSDI 2022),
- * section 6.
+ * each is sent it, or it is sent once and handed round there. Senders that hold the same
+ * share the work, so that bytes are spread evenly over the pairs of devices, and each
+ * link level carries those of the pairs whose path it is the outermost of. Levels,
+ * devices and buses work side by side: the busiest one counts. Cost: linear in the
+ * devices once per pair of stages, then constant per tensor. Source: Zheng et al., "Alpa"
+ * (OSDI 2022), section 6.
  */
 #include <math.h>
 
@@ -137,18 +137,43 @@ struct ap_transfer_price ap_price_transfer_on(const struct ap_link *link,
                                               const struct ap_shape *shape, int64_t share,
                                               const struct ap_cost *to_cost,
                                               const struct ap_layout *to,
-                                              bool local_all_gather)
+                                              enum ap_resharding how)
 {
-    struct ap_transfer_price x = {0};
-    int64_t copies, n = ap_mesh_devices(&to_cost->mesh);
+    struct ap_transfer_price x = {.how = how};
+    int64_t copies;
     unsigned axes = copy_axes(&to_cost->mesh, to, &copies);
     int64_t tile = ap_ceil_div(ap_layout_local_bytes(&to_cost->mesh, shape, to), share);
 
-    x.sent_bytes = ap_mul64(tile, local_all_gather ? n / copies : n);
+    if (copies == 1 || shape->rank == 0)
+        how = x.how = AP_RESHARD_SEND_RECV;
+    x.sent_bytes = ap_mul64(ap_ceil_div(ap_shape_bytes(shape), share),
+                            how == AP_RESHARD_SEND_RECV ? copies : 1);
     x.sec = link->latency_sec + (double)x.sent_bytes * link->sec_per_byte;
-    if (local_all_gather && copies > 1) {
+    if (how != AP_RESHARD_SEND_RECV)
         x.gather_bytes = tile;
+    if (how == AP_RESHARD_ALL_GATHER)
         x.sec += ap_cost_collective(to_cost, AP_OP_ALL_GATHER, axes, tile);
-    }
+    if (how == AP_RESHARD_BROADCAST)
+        x.sec += (double)(copies - 1) *
+                 ap_cost_collective(to_cost, AP_OP_COLLECTIVE_PERMUTE, axes, tile);
     return x;
+}
+
+struct ap_transfer_price ap_price_transfer(const struct ap_link *link,
+                                           const struct ap_shape *shape, int64_t share,
+                                           const struct ap_cost *to_cost,
+                                           const struct ap_layout *to,
+                                           enum ap_resharding given)
+{
+    const int lo = given ? (int)given : AP_RESHARD_SEND_RECV;
+    const int hi = given ? (int)given : AP_N_RESHARDINGS - 1;
+    struct ap_transfer_price best = {0};
+
+    for (int how = lo; how <= hi; how++) {
+        struct ap_transfer_price x = ap_price_transfer_on(link, shape, share, to_cost, to,
+                                                          (enum ap_resharding)how);
+        if (how == lo || x.sec < best.sec)
+            best = x;
+    }
+    return best;
 }

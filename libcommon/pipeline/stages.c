@@ -61,6 +61,8 @@ void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out)
     ap_put_int(out, "chunks", s->chunks);
     ap_put_int(out, "microbatches", s->microbatches);
     ap_put_str(out, "microbatch", s->each ? "each" : "exact");
+    if (s->resharding)
+        ap_put_str(out, "resharding", ap_resharding_names[s->resharding]);
     ap_put_int(out, "n_devices", s->n_devices);
     if (s->throughput)
         ap_put_str(out, "measure", measures[1]);
@@ -399,7 +401,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
 {
     static const char *const modes[] = {"exact", "each"};
     int schedule = only_forward(g) ? AP_SCHEDULE_INFERENCE : AP_SCHEDULE_1F1B, mode = 0;
-    int measure = 0;
+    int measure = 0, resharding = AP_RESHARD_AUTO;
 
     *s = (struct ap_stages){.algorithm = "given", .stopped = "given", .chunks = 1};
     s->n_devices = ap_cluster_devices(cluster);
@@ -409,6 +411,8 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
         ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
                     err) ||
         ap_opt_name(o, at, "microbatch", modes, 2, &mode, err) ||
+        ap_opt_name(o, at, "resharding", ap_resharding_names, AP_N_RESHARDINGS,
+                    &resharding, err) ||
         ap_opt_name(o, at, "measure", measures, 2, &measure, err) ||
         ap_opt_int(o, at, "chunks", 1, &s->chunks, err) ||
         ap_get_int(o, at, "microbatches", 1, 1 << 20, &s->microbatches, err))
@@ -418,6 +422,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
     s->shard_command = s->shard_command ? ap_arena_strdup(arena, s->shard_command) : NULL;
     s->schedule = (enum ap_schedule)schedule;
     s->each = mode == 1;
+    s->resharding = (enum ap_resharding)resharding;
     s->throughput = measure == 1;
     if (s->throughput && s->schedule != AP_SCHEDULE_INFERENCE) {
         const struct ap_at of = {at, "measure", 0};

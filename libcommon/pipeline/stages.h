@@ -8,6 +8,7 @@
 
 #include "graph/blocks.h"
 #include "plan/plan.h"
+#include "pipeline/reshard.h"
 #include "pipeline/schedule.h"
 #include "graph/subgraph.h"
 
@@ -49,10 +50,14 @@ struct ap_stages {
     int chunks;
     int64_t microbatches;
     bool each; /* --microbatch each: reductions over the batch are per microbatch */
-    int64_t n_devices; /* of the cluster's devices that the plan may use */
-    bool throughput;   /* inference: seconds are those between batches in a row */
+    enum ap_resharding resharding; /* of values that stages send each other */
+    int64_t n_devices;             /* of the cluster's devices that the plan may use */
+    bool throughput; /* inference: seconds are those between batches in a row */
     double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not said, not
                                               proven */
+    /* [device]: order of its microbatches in the section "pipeline"
+       (ap_pipeline_read_order); NULL: the schedule's */
+    const struct ap_instr_list *order;
     int n;
     struct ap_stage *stage; /* in forward order */
     const char *extra;      /* written as it is: members, each with a comma in front */

@@ -25,6 +25,8 @@ struct splitter {
     struct ap_choice_vec *choice; /* per group */
     bool *pure; /* per group: made of inputs and constants, no product */
     bool *once; /* per group: taken out of the axis */
+    bool *each; /* per group: runs on estimates; NULL: statistics are the whole batch's */
+    bool *sums; /* per group: makes sums of sums */
     int *stack;
     bool *cut; /* per node: a parameter that another part of the whole graph makes */
 };
@@ -50,7 +52,8 @@ uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan)
     when = AP_NEW_N(arena, nests->n, uint8_t);
     for (int i = 0; i < nests->n; i++) {
         const struct ap_nest *nest = &nests->nest[i];
-        bool each = ap_runs_each(nest, plan->graph, &plan->mesh, &plan->choice[i]);
+        bool each = ap_runs_each(nest, plan->graph, &plan->mesh, &plan->choice[i]) ||
+                    (plan->each && plan->each[i]);
         when[i] = each ? AP_EACH : AP_BEFORE;
         for (int k = 0; k < nest->n_ins && !each; k++)
             if (when[nodes[nest->ins[k].node].group] != AP_BEFORE)
@@ -120,7 +123,9 @@ bool ap_plan_slot_is_ready(const struct ap_plan *plan, const struct ap_nest *nes
                                                  ap_nest_member(made, node));
     struct ap_layout want =
         ap_nest_in_layout(nest, g, &mesh, &plan->choice[nest->group], k);
-    return have.axis[0].kind == AP_REPLICATED || ap_layout_equal(&have, &want);
+    return have.axis[0].kind == AP_REPLICATED || ap_layout_equal(&have, &want) ||
+           (plan->each && have.axis[0].kind == AP_PARTIAL &&
+            want.axis[0].kind == AP_REPLICATED);
 }
 
 /* ---- choices ---- */
@@ -239,6 +244,186 @@ static int settle(struct ap_arena *arena, struct splitter *s, struct ap_err *err
     return refuse(s, late, late_slot, when, err);
 }
 
+/* ---- statistics of each microbatch ---- */
+
+static struct ap_plan plan_of(const struct splitter *s)
+{
+    return (struct ap_plan){.graph = s->g,
+                            .nests = s->nests,
+                            .mesh = s->mesh,
+                            .choice = s->choice,
+                            .each = s->each};
+}
+
+static enum ap_placement_kind lies(const struct splitter *s, int node, enum ap_red *red)
+{
+    const struct ap_plan plan = plan_of(s);
+    const struct ap_placement p = ap_plan_node_layout(&plan, node).axis[0];
+    *red = p.red;
+    return p.kind;
+}
+
+/* Whether a group without a factor on the axis makes more than a sum of what microbatches
+ * make: of forward values always, of gradients' sums if an estimate is among them. */
+static bool mixes(const struct splitter *s, const struct ap_nest *nest,
+                  const uint8_t *when)
+{
+    const bool forward = ap_plan_group_phase(s->g, nest) == AP_FORWARD;
+
+    for (int k = 0; k < nest->n_ins; k++) {
+        const int from = s->g->nodes[nest->ins[k].node].group;
+        enum ap_red red;
+        if (when[from] == AP_BEFORE || lies(s, nest->ins[k].node, &red) == AP_SPLIT)
+            continue;
+        if (s->each[from] || (forward && !s->sums[nest->group]))
+            return true;
+    }
+    return false;
+}
+
+static const char rows[] = "microbatches would need each other's rows";
+
+static int refuse_each(const struct splitter *s, const struct ap_nest *nest, int node,
+                       const char *why, struct ap_err *err)
+{
+    const struct ap_node *nodes = s->g->nodes;
+    return ap_err_set(err, "node %d (%s) is read by node %d (%s): %s", node,
+                      nodes[node].name, nest->members[0], nodes[nest->members[0]].name,
+                      why);
+}
+
+/* Whether operand slot k takes rows of all microbatches: of an input, which is there. */
+static bool takes_all_rows(const struct splitter *s, const struct ap_nest *nest, int k)
+{
+    const struct ap_node *n = &s->g->nodes[nest->ins[k].node];
+    struct ap_mesh mesh = s->mesh;
+
+    if (n->op != AP_OP_PARAMETER || s->choice[n->group].axis[0] < 0)
+        return false;
+    mesh.microbatch = 0; /* as it is read */
+    return ap_nest_in_layout(nest, s->g, &mesh, &s->choice[nest->group], k)
+               .axis[0]
+               .kind == AP_REPLICATED;
+}
+
+/* Operand slot k of a group that runs with each microbatch; *changed: its maker does so
+ * from now on. */
+static int need_slot(struct splitter *s, const struct ap_nest *nest, int k,
+                     const uint8_t *when, bool *changed, struct ap_err *err)
+{
+    const struct ap_plan plan = plan_of(s);
+    const int node = nest->ins[k].node, from = s->g->nodes[node].group;
+    const struct ap_nest *made = &s->nests->nest[from];
+    enum ap_red red;
+
+    if (when[from] == AP_BEHIND) {
+        if (ap_plan_group_phase(s->g, made) == AP_UPDATE)
+            return refuse_each(s, nest, node, "it is of the update", err);
+        *changed |= !s->each[from];
+        s->each[from] = true;
+        return 0;
+    }
+    if (!ap_plan_slot_is_ready(&plan, nest, k, when))
+        return refuse_each(s, nest, node, rows, err);
+    if (when[from] == AP_EACH && lies(s, node, &red) == AP_PARTIAL &&
+        (red == AP_RED_PROD || red == AP_RED_ASSIGN))
+        return refuse_each(s, nest, node, "one microbatch says nothing of all of them",
+                           err);
+    return 0;
+}
+
+/* One pass: 1 when a group became one that runs on estimates. */
+static int settle_each(struct ap_arena *arena, struct splitter *s, struct ap_err *err)
+{
+    const struct ap_plan plan = plan_of(s);
+    const uint8_t *when = ap_plan_when(arena, &plan);
+    bool changed = false;
+
+    for (int i = 0; i < s->nests->n; i++) {
+        const struct ap_nest *nest = &s->nests->nest[i];
+        if (when[i] == AP_BEHIND && !s->each[i] &&
+            ap_plan_group_phase(s->g, nest) != AP_UPDATE && mixes(s, nest, when))
+            changed = s->each[i] = true;
+        for (int k = 0; k < nest->n_ins && when[i] != AP_BEHIND; k++)
+            if (takes_all_rows(s, nest, k))
+                return refuse_each(s, nest, nest->ins[k].node, rows, err);
+        for (int k = 0; k < nest->n_ins && when[i] == AP_EACH; k++)
+            if (need_slot(s, nest, k, when, &changed, err))
+                return -1;
+    }
+    return changed;
+}
+
+/* What the update and the results take of estimates is an average. */
+static int check_averages(struct ap_arena *arena, const struct splitter *s,
+                          struct ap_err *err)
+{
+    const struct ap_plan plan = plan_of(s);
+    const uint8_t *when = ap_plan_when(arena, &plan);
+    static const char integers[] = "integers of microbatches have no average";
+
+    for (int i = 0; i < s->nests->n; i++) {
+        const struct ap_nest *nest = &s->nests->nest[i];
+        for (int k = 0; k < nest->n_ins && when[i] == AP_BEHIND; k++) {
+            const struct ap_node *n = &s->g->nodes[nest->ins[k].node];
+            if (s->each[n->group] && !ap_dtype_is_float(n->shape.dtype))
+                return refuse_each(s, nest, nest->ins[k].node, integers, err);
+        }
+    }
+    for (int r = 0; r < s->g->n_results; r++) {
+        const int node = s->g->results[r].node;
+        const struct ap_node *n = &s->g->nodes[node];
+        const bool taken = s->g->taken && s->g->taken[r];
+        if (!taken && s->each[n->group] && !ap_dtype_is_float(n->shape.dtype))
+            return ap_err_set(err, "node %d (%s) is a result: %s", node, n->name,
+                              integers);
+    }
+    return 0;
+}
+
+static struct ap_layout lies_in_whole(const struct ap_microbatched *whole, int node)
+{
+    const struct ap_nest *nest = &whole->nests->nest[whole->graph->nodes[node].group];
+    const struct ap_mesh mesh = {1, {whole->n}, {"time"}, 0};
+    struct ap_choice_vec c = AP_CHOICE_NONE;
+
+    c.axis[0] = whole->choice[nest->group];
+    return ap_nest_value_layout(nest, whole->graph, &mesh, &c,
+                                ap_nest_member(nest, node));
+}
+
+uint8_t *ap_microbatch_when(struct ap_arena *arena, const struct ap_microbatched *whole)
+{
+    struct ap_plan plan = {.graph = whole->graph,
+                           .nests = whole->nests,
+                           .mesh = {1, {whole->n}, {"time"}, 1},
+                           .each = whole->each};
+
+    plan.choice = AP_NEW_N(arena, whole->nests->n, struct ap_choice_vec);
+    for (int i = 0; i < whole->nests->n; i++) {
+        plan.choice[i] = AP_CHOICE_NONE;
+        plan.choice[i].axis[0] = whole->choice[i];
+    }
+    return ap_plan_when(arena, &plan);
+}
+
+bool ap_microbatch_is_estimate(const struct ap_microbatched *whole, const uint8_t *when,
+                               int node, int reader)
+{
+    const int from = whole->graph->nodes[node].group;
+    const struct ap_nest *nest = &whole->nests->nest[from];
+    const struct ap_mesh mesh = {1, {whole->n}, {"time"}, 1};
+    struct ap_choice_vec c = AP_CHOICE_NONE;
+
+    if (!whole->each || when[from] != AP_EACH ||
+        when[whole->graph->nodes[reader].group] != AP_EACH)
+        return false;
+    c.axis[0] = whole->choice[from];
+    return ap_nest_value_layout(nest, whole->graph, &mesh, &c, ap_nest_member(nest, node))
+               .axis[0]
+               .kind != AP_SPLIT;
+}
+
 /* Whether every reader of the group's values takes what choice c makes of them. */
 static bool serves_all(const struct splitter *s, const struct ap_nest *nest,
                        const struct ap_choice_vec *c, const uint8_t *when)
@@ -274,8 +459,7 @@ static bool serves_all(const struct splitter *s, const struct ap_nest *nest,
  */
 static void make_shares(struct ap_arena *arena, struct splitter *s)
 {
-    struct ap_plan plan = {
-        .graph = s->g, .nests = s->nests, .mesh = s->mesh, .choice = s->choice};
+    const struct ap_plan plan = plan_of(s);
     uint8_t *when = ap_plan_when(arena, &plan);
     bool *result = AP_NEW_N(arena, s->nests->n, bool);
 
@@ -283,10 +467,11 @@ static void make_shares(struct ap_arena *arena, struct splitter *s)
         result[s->g->nodes[s->g->results[r].node].group] = true;
     for (int i = s->nests->n - 1; i >= 0; i--) {
         const struct ap_nest *nest = &s->nests->nest[i];
-        if (when[i] != AP_BEFORE || result[i] || s->once[i] ||
+        const bool once = when[i] == AP_BEFORE || (s->each && s->each[i]);
+        if (!once || result[i] || s->once[i] ||
             s->g->nodes[nest->members[0]].op == AP_OP_PARAMETER)
             continue;
-        for (int f = 0; f < nest->n_factors && when[i] != AP_EACH; f++) {
+        for (int f = 0; f < nest->n_factors; f++) {
             struct ap_choice_vec c = AP_CHOICE_NONE;
             c.axis[0] = (int16_t)f;
             if (nest->factors[f].kind != AP_FACTOR_PARALLEL ||
@@ -294,6 +479,9 @@ static void make_shares(struct ap_arena *arena, struct splitter *s)
                 continue;
             s->choice[i] = c;
             when[i] = AP_EACH;
+            if (s->each)
+                s->each[i] = false;
+            break;
         }
     }
 }
@@ -307,6 +495,7 @@ static struct splitter splitter_new(struct ap_arena *arena, const struct ap_grap
                          .choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec),
                          .pure = AP_NEW_N(arena, nests->n, bool),
                          .once = AP_NEW_N(arena, nests->n, bool),
+                         .sums = AP_NEW_N(arena, nests->n, bool),
                          .cut = AP_NEW_N(arena, g->n_nodes, bool),
                          .stack = AP_NEW_N(arena, nests->n + 1, int)};
     for (int i = 0; i < nests->n; i++)
@@ -334,8 +523,11 @@ static int finish(struct ap_arena *arena, struct splitter *s, int16_t *out,
     for (int i = 0; i < s->nests->n; i++) {
         const struct ap_nest *nest = &s->nests->nest[i];
         int16_t *c = &s->choice[i].axis[0];
-        if (*c >= nest->n_factors)
+        s->sums[i] = *c >= nest->n_factors;
+        if (s->sums[i])
             *c = -1;
+        if (s->each && *c >= 0)
+            s->each[i] = false;
         if (*c >= 0 && nest->factors[*c].size % n)
             return ap_err_set(err,
                               "%s splits its batch of %lld, which does not divide into "
@@ -345,7 +537,9 @@ static int finish(struct ap_arena *arena, struct splitter *s, int16_t *out,
                               nearest_divisor(nest->factors[*c].size, n));
     }
     while (rc > 0)
-        rc = settle(arena, s, err);
+        rc = s->each ? settle_each(arena, s, err) : settle(arena, s, err);
+    if (rc == 0 && s->each)
+        rc = check_averages(arena, s, err);
     if (rc == 0)
         make_shares(arena, s);
     for (int i = 0; i < s->nests->n; i++)
@@ -353,14 +547,13 @@ static int finish(struct ap_arena *arena, struct splitter *s, int16_t *out,
     return rc;
 }
 
-int ap_microbatch_choices(struct ap_arena *arena, const struct ap_graph *g,
-                          const struct ap_nests *nests, int64_t n, const int16_t **choice,
-                          struct ap_err *err)
+/* each: NULL, or per group. */
+static int choose(struct ap_arena *arena, const struct ap_graph *g,
+                  const struct ap_nests *nests, int64_t n, int16_t *out, bool *each,
+                  struct ap_err *err)
 {
     int64_t batch = ap_batch_size(g);
-    int16_t *out = AP_NEW_N(arena, nests->n, int16_t);
 
-    *choice = out;
     if (batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
     if (batch % n)
@@ -371,61 +564,125 @@ int ap_microbatch_choices(struct ap_arena *arena, const struct ap_graph *g,
     struct ap_mark mark = ap_arena_mark(arena);
     struct splitter s = splitter_new(arena, g, nests, n);
     struct ap_sweep sweep = sweep_new(arena, &s);
+    s.each = each;
     ap_sweep_batch(&sweep, 0);
     int rc = finish(arena, &s, out, err);
     ap_arena_rewind(arena, mark);
     return rc;
 }
 
+int ap_microbatch_choices(struct ap_arena *arena, const struct ap_graph *g,
+                          const struct ap_nests *nests, int64_t n, const int16_t **choice,
+                          struct ap_err *err)
+{
+    int16_t *out = AP_NEW_N(arena, nests->n, int16_t);
+    *choice = out;
+    return choose(arena, g, nests, n, out, NULL, err);
+}
+
+int ap_microbatch_choices_each(struct ap_arena *arena, const struct ap_graph *g,
+                               const struct ap_nests *nests, int64_t n,
+                               const int16_t **choice, const bool **each,
+                               struct ap_err *err)
+{
+    int16_t *out = AP_NEW_N(arena, nests->n, int16_t);
+    bool *marks = AP_NEW_N(arena, nests->n + 1, bool);
+    *choice = out;
+    *each = marks;
+    return choose(arena, g, nests, n, out, marks, err);
+}
+
 /* ---- parts of a graph ---- */
 
-/* Splits parameter `node` of the part as the whole graph's value lies; the mesh has no
- * microbatch axis, so that parameters lie as they are read. */
-static void seed(struct splitter *s, struct ap_sweep *sweep, const struct ap_mesh *mesh,
-                 int node, const struct ap_layout *lies)
+/* A factor that splits node as it lies in the whole graph, from number f on; -1: none.
+ * The mesh has no microbatch axis, so that parameters lie as they are read. */
+static int factor_of(const struct splitter *s, const struct ap_mesh *mesh, int node,
+                     const struct ap_layout *lies, int f)
 {
     const struct ap_nest *nest = &s->nests->nest[s->g->nodes[node].group];
     struct ap_choice_vec c = AP_CHOICE_NONE;
 
-    for (int f = 0; f < nest->n_factors && lies->axis[0].kind == AP_SPLIT; f++) {
+    for (; f < nest->n_factors && lies->axis[0].kind == AP_SPLIT; f++) {
         c.axis[0] = (int16_t)f;
         if (!ap_choice_ok(nest, mesh, &c))
             continue;
         struct ap_layout l =
             ap_nest_value_layout(nest, s->g, mesh, &c, ap_nest_member(nest, node));
-        if (ap_layout_equal(&l, lies) && ap_sweep_try(sweep, nest, f)) {
+        if (ap_layout_equal(&l, lies))
+            return f;
+    }
+    return -1;
+}
+
+/* Splits parameter `node` of the part as the whole graph's value lies. */
+static void seed(struct splitter *s, struct ap_sweep *sweep, const struct ap_mesh *mesh,
+                 int node, const struct ap_layout *lies)
+{
+    const struct ap_nest *nest = &s->nests->nest[s->g->nodes[node].group];
+
+    for (int f = 0; (f = factor_of(s, mesh, node, lies, f)) >= 0; f++)
+        if (ap_sweep_try(sweep, nest, f)) {
             sweep->batch[node] = true;
             return;
         }
+}
+
+/*
+ * Marks of a part's groups: as in the whole, and inputs that come as estimates. What the
+ * whole graph splits because of readers that the part does not have is split, too.
+ */
+static void mark_part(struct ap_arena *arena, const struct ap_microbatched *whole,
+                      const struct ap_subgraph *sub, const struct splitter *s)
+{
+    const struct ap_graph *g = &sub->graph;
+    const struct ap_mesh mesh = {1, {whole->n}, {"time"}, 0};
+    const uint8_t *when = ap_microbatch_when(arena, whole);
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        int16_t *choice = &s->choice[g->nodes[i].group].axis[0];
+        if (g->nodes[i].op == AP_OP_PARAMETER)
+            continue;
+        s->each[g->nodes[i].group] |=
+            whole->each[whole->graph->nodes[sub->source[i]].group];
+        const struct ap_layout lies = lies_in_whole(whole, sub->source[i]);
+        if (*choice < 0)
+            *choice = (int16_t)factor_of(s, &mesh, i, &lies, 0);
+    }
+    for (int k = 0; k < sub->n_cut_in; k++) {
+        const int node = sub->cut_in[k], group = g->nodes[node].group;
+        for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++)
+            s->each[group] |= ap_microbatch_is_estimate(whole, when, sub->source[node],
+                                                        sub->source[g->users[u]]);
+        if (s->each[group])
+            s->choice[group].axis[0] = -1;
     }
 }
 
 int ap_microbatch_part(struct ap_arena *arena, const struct ap_microbatched *whole,
                        const struct ap_subgraph *sub, const struct ap_nests *sub_nests,
-                       const int16_t **choice, struct ap_err *err)
+                       const int16_t **choice, const bool **each, struct ap_err *err)
 {
-    const struct ap_graph *g = whole->graph;
     int64_t n = whole->n;
     int16_t *out = AP_NEW_N(arena, sub_nests->n, int16_t);
+    bool *marks = whole->each ? AP_NEW_N(arena, sub_nests->n + 1, bool) : NULL;
     struct ap_mark mark = ap_arena_mark(arena);
     struct splitter s = splitter_new(arena, &sub->graph, sub_nests, n);
     struct ap_sweep sweep = sweep_new(arena, &s);
     struct ap_mesh mesh = {1, {n}, {"time"}, 0};
 
     *choice = out;
+    *each = s.each = marks;
     for (int k = 0; k < sub->n_cut_in; k++)
         s.cut[sub->cut_in[k]] = true;
     ap_sweep_axis(&sweep, 0, AP_SWEEP_BATCH);
     for (int k = 0; k < sub->graph.n_params; k++) {
-        int node = sub->graph.params[k], from = sub->source[node];
-        const struct ap_nest *nest = &whole->nests->nest[g->nodes[from].group];
-        struct ap_choice_vec c = AP_CHOICE_NONE;
-        c.axis[0] = whole->choice[nest->group];
-        struct ap_layout lies =
-            ap_nest_value_layout(nest, g, &mesh, &c, ap_nest_member(nest, from));
+        int node = sub->graph.params[k];
+        const struct ap_layout lies = lies_in_whole(whole, sub->source[node]);
         seed(&s, &sweep, &mesh, node, &lies);
     }
     ap_sweep_run(&sweep);
+    if (marks)
+        mark_part(arena, whole, sub, &s);
     int rc = finish(arena, &s, out, err);
     ap_arena_rewind(arena, mark);
     return rc;

@@ -92,11 +92,13 @@ struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r)
 struct wanted {
     int node, first_group, next; /* next of the same node, -1 at the end */
     enum ap_phase phase;
+    bool estimate;
     struct ap_layout from, to;
 };
 
 struct want_list {
     const struct ap_plan *plan;
+    const uint8_t *when;                /* per group; NULL without microbatches */
     const struct ap_plan_layouts *laid; /* NULL: they are found here */
     struct wanted *item;                /* malloc */
     int n, cap;
@@ -118,9 +120,20 @@ static bool serves(const struct ap_plan *plan, const struct wanted *w,
     return (w->phase == AP_FORWARD) == (phase == AP_FORWARD);
 }
 
-/* Index of the conversion of node to the layout for that user, -1 if none is needed. */
+/* Whether a sum over microbatches is read as what each makes of it alone. */
+static bool is_estimate(const struct want_list *l, int group,
+                        const struct ap_layout *from, const struct ap_layout *to)
+{
+    const struct ap_plan *plan = l->plan;
+    return plan->each && group < plan->nests->n && l->when[group] == AP_EACH &&
+           ap_layout_per_microbatch(&plan->mesh, from) &&
+           !ap_layout_per_microbatch(&plan->mesh, to);
+}
+
+/* Index of the conversion of node to the layout for that user, -1 if none is needed;
+ * each: an estimate is wanted whatever the group. */
 static int want(struct want_list *l, int node, const struct ap_layout *to, int group,
-                enum ap_phase phase)
+                enum ap_phase phase, bool each)
 {
     const struct ap_layout *from = l->laid ? l->laid->value[node] : &l->made[node];
     if (from == to)
@@ -131,11 +144,15 @@ static int want(struct want_list *l, int node, const struct ap_layout *to, int g
     }
     if (ap_layout_equal(from, to))
         return -1;
+    const bool estimate = is_estimate(l, group, from, to) ||
+                          (each && ap_layout_per_microbatch(&l->plan->mesh, from));
     for (int i = l->head[node]; i >= 0; i = l->item[i].next)
-        if (ap_layout_equal(&l->item[i].to, to) && serves(l->plan, &l->item[i], phase))
+        if (ap_layout_equal(&l->item[i].to, to) && l->item[i].estimate == estimate &&
+            serves(l->plan, &l->item[i], phase))
             return i;
     AP_ROOM(l->item, l->n, l->cap);
-    l->item[l->n] = (struct wanted){node, group, l->head[node], phase, *from, *to};
+    l->item[l->n] =
+        (struct wanted){node, group, l->head[node], phase, estimate, *from, *to};
     l->head[node] = l->n;
     return l->n++;
 }
@@ -154,7 +171,8 @@ static void want_all(struct want_list *l, const int *order)
             const struct ap_layout *to = l->laid ? l->laid->in[i][k] : &own;
             if (!l->laid)
                 own = ap_nest_in_layout(nest, g, &plan->mesh, &plan->choice[i], k);
-            l->in_conv[l->in_start[i] + k] = want(l, nest->ins[k].node, to, i, phase);
+            l->in_conv[l->in_start[i] + k] =
+                want(l, nest->ins[k].node, to, i, phase, false);
         }
     }
     for (int r = 0; r < g->n_results; r++) {
@@ -165,7 +183,8 @@ static void want_all(struct want_list *l, const int *order)
             own = ap_plan_result_layout(plan, r);
             to = &own;
         }
-        l->result_conv[r] = want(l, g->results[r].node, to, plan->nests->n, AP_UPDATE);
+        l->result_conv[r] = want(l, g->results[r].node, to, plan->nests->n, AP_UPDATE,
+                                 plan->each_result && plan->each_result[r]);
     }
 }
 
@@ -251,8 +270,9 @@ static void make_each(const struct ap_plan *plan, const uint8_t *when,
                       struct ap_step *steps, struct ap_conversion *c)
 {
     bool regather = plan->regather && plan->regather[c->node];
-    if (!when || c->first_group == plan->nests->n || when[c->first_group] != AP_EACH ||
-        (!regather && when[plan->graph->nodes[c->node].group] != AP_EACH))
+    if (!c->estimate &&
+        (!when || c->first_group == plan->nests->n || when[c->first_group] != AP_EACH ||
+         (!regather && when[plan->graph->nodes[c->node].group] != AP_EACH)))
         return;
     c->each = true;
     c->path.sec = 0;
@@ -281,6 +301,7 @@ static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
     conv->phase = w->phase;
     conv->first_group = w->first_group;
     conv->each = false;
+    conv->estimate = w->estimate;
     if (plan->whole && plan->whole[w->node]
             ? path_by_whole(cost, shape, w, room, &conv->path)
             : ap_convert(cost, shape, &w->from, &w->to, room, &conv->path))
@@ -294,10 +315,11 @@ static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
 
 /* All wanted conversions; the caller frees the items, the rest is the arena's. */
 static struct want_list list_wanted(struct ap_arena *arena, const struct ap_plan *plan,
-                                    const struct ap_plan_layouts *laid, const int *order)
+                                    const struct ap_plan_layouts *laid,
+                                    const uint8_t *when, const int *order)
 {
     int n_groups = plan->nests->n, n_nodes = plan->graph->n_nodes;
-    struct want_list l = {.plan = plan, .laid = laid};
+    struct want_list l = {.plan = plan, .when = when, .laid = laid};
 
     l.in_start = AP_NEW_N(arena, n_groups + 1, int);
     for (int i = 0; i < n_groups; i++)
@@ -334,7 +356,7 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
     struct ap_arena scratch = {0};
     uint8_t *when = ap_plan_when(&scratch, plan);
     const int *order = ap_plan_order(&scratch, plan, when);
-    struct want_list l = list_wanted(arena, plan, laid, order);
+    struct want_list l = list_wanted(arena, plan, laid, when, order);
 
     *out = (struct ap_conversions){l.n, AP_NEW_N(arena, l.n + 1, struct ap_conversion),
                                    l.in_start, l.in_conv, l.result_conv};
@@ -358,7 +380,7 @@ static int sum_conversions(struct ap_arena *arena, const struct ap_plan *plan,
 {
     uint8_t *when = ap_plan_when(arena, plan);
     const int *order = ap_plan_order(arena, plan, when);
-    struct want_list l = list_wanted(arena, plan, NULL, order);
+    struct want_list l = list_wanted(arena, plan, NULL, when, order);
     int *place = AP_NEW_N(arena, l.n + 1, int), rc = 0;
     struct sort_key *key = sort_wanted(arena, &l, order, place);
     struct ap_conversion conv;

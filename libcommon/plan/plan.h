@@ -17,6 +17,11 @@ struct ap_plan {
     struct ap_choice_vec *choice;     /* per group */
     const int16_t *microbatch_choice; /* per group: the choice on the microbatch axis, see
                             microbatch.h; NULL without one */
+    /* per group: it has no factor on the microbatch axis, and runs with each microbatch
+       all the same, on estimates (microbatch.h); NULL: none does */
+    const bool *each;
+    /* per result: each microbatch's estimate is passed on; NULL: of none */
+    const bool *each_result;
     /* per node: conversions of this node's value are recomputed in each phase that needs
        them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
     bool *regather;
@@ -43,6 +48,7 @@ struct ap_conversion {
     enum ap_phase phase; /* of the first user */
     int first_group;     /* group before which it runs, n_groups for results */
     bool each;           /* repeated for every microbatch though it does not differ */
+    bool estimate; /* of a sum over microbatches: what each would make of it alone */
     struct ap_path path; /* its steps: arena */
 };
 

@@ -12,6 +12,11 @@
  * one, those in between with every microbatch; what is accumulated, right behind the
  * group that makes it. Sums of half precision are accumulated in f32.
  *
+ * A sum over microbatches that each of them reads as an estimate (plan/microbatch.h) is
+ * multiplied instead of accumulated; of estimates, what runs behind reads the average:
+ * they are accumulated right behind the group that makes them, and divided behind the
+ * last microbatch.
+ *
  * What a part of a larger program passes on is brought to its layout right behind the
  * group that makes it; of sums over microbatches, behind the last one.
  *
@@ -23,35 +28,13 @@
  * A step that makes a value partial is left out where the value is the reducer's neutral
  * element everywhere (zeros that a sum starts from): it is partial as it stands.
  */
+#include "program/partition_impl.h"
 #include "program/partition.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "plan/microbatch.h"
-
-struct partition {
-    struct ap_arena *arena;
-    const struct ap_plan *plan;
-    const struct ap_conversions *conv;
-    struct ap_program *prog;
-    int *source;    /* per local node */
-    int cap;        /* of nodes and source */
-    int *node_of;   /* per source node: local node of its own value */
-    int *conv_node; /* per conversion: local node of its result, or as far as it came */
-    int *n_made;    /* per conversion: steps made; one more when it is done */
-    bool *leaves;   /* per conversion: made for a value that a part passes on */
-    int *slot_node; /* per operand slot of the group at hand */
-    int next_conv;  /* first one not made yet */
-    int n_groups;   /* of the local graph, so far */
-    int now, *turn; /* at hand; per local group */
-    uint8_t *when;  /* per group, NULL without microbatches */
-    int *order;     /* groups in the order in which they run */
-    /* per node: first conversion that its own group starts, -1; next of the same */
-    int *first_started, *next_started;
-    /* per group: first conversion made right behind it, -1; next of the same */
-    int *first_early, *next_early;
-};
 
 static int add_node(struct partition *p, const struct ap_node *node, int source)
 {
@@ -63,9 +46,9 @@ static int add_node(struct partition *p, const struct ap_node *node, int source)
 }
 
 /* A node that no source node is: a step or a mask, in a group of its own. */
-static int add_made(struct partition *p, enum ap_op op, int in, int source,
-                    const struct ap_shape *shape, const struct ap_attrs *attrs,
-                    enum ap_phase phase)
+int ap_part_add(struct partition *p, enum ap_op op, int in, int source,
+                const struct ap_shape *shape, const struct ap_attrs *attrs,
+                enum ap_phase phase)
 {
     const struct ap_node *src = &p->plan->graph->nodes[source];
     struct ap_node node = {
@@ -88,11 +71,12 @@ static int add_made(struct partition *p, enum ap_op op, int in, int source,
 /* ---- conversions and masks ---- */
 
 /* A value of half precision that is accumulated over microbatches. */
-static bool needs_f32(const struct partition *p, const struct ap_step *step,
-                      enum ap_dtype dtype)
+static bool needs_f32(const struct partition *p, const struct ap_conversion *conv,
+                      const struct ap_step *step, enum ap_dtype dtype)
 {
-    return p->when && step->op == AP_OP_ALL_REDUCE && step->coll.axes == 1 &&
-           step->coll.red == AP_RED_SUM && (dtype == AP_BF16 || dtype == AP_F16);
+    return p->when && !conv->estimate && step->op == AP_OP_ALL_REDUCE &&
+           step->coll.axes == 1 && step->coll.red == AP_RED_SUM &&
+           (dtype == AP_BF16 || dtype == AP_F16);
 }
 
 static int add_convert(struct partition *p, int in, const struct ap_conversion *conv,
@@ -100,8 +84,8 @@ static int add_convert(struct partition *p, int in, const struct ap_conversion *
 {
     struct ap_shape shape = p->prog->local.nodes[in].shape;
     shape.dtype = dtype;
-    return add_made(p, AP_OP_CONVERT, in, conv->node, &shape, &ap_attrs_default,
-                    conv->phase);
+    return ap_part_add(p, AP_OP_CONVERT, in, conv->node, &shape, &ap_attrs_default,
+                       conv->phase);
 }
 
 /* Step i of a conversion on local node cur; returns its result. */
@@ -118,17 +102,20 @@ static int add_step(struct partition *p, const struct ap_conversion *conv, int i
     if (step->op == AP_OP_AP_PARTIAL && !moved &&
         ap_is_neutral(g, conv->node, step->coll.red))
         return cur;
+    if (conv->estimate && step->op == AP_OP_ALL_REDUCE &&
+        (step->coll.axes & p->plan->mesh.microbatch))
+        return ap_part_estimate(p, conv, step, cur);
     struct ap_attrs *attrs =
         ap_arena_dup(p->arena, &ap_attrs_default, sizeof(ap_attrs_default));
     attrs->coll = step->coll;
     attrs->recomputed = p->plan->regather && p->plan->regather[conv->node] &&
                         (conv->each || conv->phase != AP_FORWARD);
     struct ap_shape shape = ap_local_shape(p->arena, &p->plan->mesh, global, &step->to);
-    if (needs_f32(p, step, shape.dtype)) {
+    if (needs_f32(p, conv, step, shape.dtype)) {
         cur = add_convert(p, cur, conv, AP_F32);
         shape.dtype = AP_F32;
     }
-    return add_made(p, step->op, cur, conv->node, &shape, attrs, conv->phase);
+    return ap_part_add(p, step->op, cur, conv->node, &shape, attrs, conv->phase);
 }
 
 /* The steps of a conversion up to number `end` that are not made yet. */
@@ -138,8 +125,10 @@ static void add_steps(struct partition *p, int c, int end)
     enum ap_dtype dtype = p->plan->graph->nodes[conv->node].shape.dtype;
     int cur = p->n_made[c] ? p->conv_node[c] : p->node_of[conv->node];
 
+    if (p->n_made[c] == 0 && p->behind)
+        cur = ap_part_average_of(p, conv->node, -1);
     for (int i = p->n_made[c]; i < end; i++) {
-        if (i > 0 && needs_f32(p, &conv->path.steps[i - 1], dtype))
+        if (i > 0 && needs_f32(p, conv, &conv->path.steps[i - 1], dtype))
             cur = add_convert(p, cur, conv, dtype);
         cur = add_step(p, conv, i, cur);
     }
@@ -157,9 +146,10 @@ static void add_conversion(struct partition *p, int c)
     if (p->n_made[c] > n)
         return;
     add_steps(p, c, n);
-    if (n > 0 && needs_f32(p, &conv->path.steps[n - 1], dtype))
+    if (n > 0 && needs_f32(p, conv, &conv->path.steps[n - 1], dtype))
         p->conv_node[c] = add_convert(p, p->conv_node[c], conv, dtype);
     p->n_made[c] = n + 1;
+    ap_part_start_average(p, &p->conv_average[c], p->conv_node[c], conv->node);
 }
 
 /* ---- conversions with microbatches ---- */
@@ -169,6 +159,8 @@ static bool leaves_at_once(const struct partition *p, int c)
 {
     const struct ap_conversion *conv = &p->conv->conv[c];
     const struct ap_mesh *mesh = &p->plan->mesh;
+    if (conv->estimate || ap_part_is_estimate(p, conv->node))
+        return p->leaves[c] && p->at_once[c];
     return p->leaves[c] && ap_layout_per_microbatch(mesh, &conv->from) ==
                                ap_layout_per_microbatch(mesh, &conv->to);
 }
@@ -181,7 +173,7 @@ static int n_started(const struct partition *p, int c)
     int n = 0;
     if (leaves_at_once(p, c))
         return conv->path.n_steps;
-    if (!ap_layout_per_microbatch(mesh, &conv->from) ||
+    if (conv->estimate || !ap_layout_per_microbatch(mesh, &conv->from) ||
         ap_layout_per_microbatch(mesh, &conv->to))
         return 0;
     while (n < conv->path.n_steps &&
@@ -224,10 +216,13 @@ static void list_leaving(struct partition *p)
 {
     const struct ap_graph *g = p->plan->graph;
     p->leaves = AP_NEW_N(p->arena, p->conv->n + 1, bool);
+    p->at_once = AP_NEW_N(p->arena, p->conv->n + 1, bool);
     for (int r = 0; r < g->n_results && g->taken; r++) {
         int c = p->conv->result_conv[r];
-        if (c >= 0 && g->taken[r])
-            p->leaves[c] = p->conv->conv[c].first_group == p->plan->nests->n;
+        if (c < 0 || !g->taken[r])
+            continue;
+        p->leaves[c] = p->conv->conv[c].first_group == p->plan->nests->n;
+        p->at_once[c] |= p->plan->each_result && p->plan->each_result[r];
     }
 }
 
@@ -235,7 +230,8 @@ static void list_leaving(struct partition *p)
 static void finish_leaving(struct partition *p)
 {
     for (int c = 0; c < p->conv->n; c++)
-        if (p->leaves[c] && p->n_made[c] > 0)
+        if (p->leaves[c] &&
+            (p->n_made[c] > 0 || ap_part_is_estimate(p, p->conv->conv[c].node)))
             add_conversion(p, c);
 }
 
@@ -244,6 +240,8 @@ static void start_conversions(struct partition *p, const struct ap_nest *nest)
 {
     for (int o = 0; o < nest->n_outs; o++) {
         int shared = -1;
+        ap_part_start_average(p, &p->average[nest->outs[o]], p->node_of[nest->outs[o]],
+                              nest->outs[o]);
         for (int c = p->first_started[nest->outs[o]]; c >= 0; c = p->next_started[c]) {
             int n = n_started(p, c);
             if (leaves_at_once(p, c)) {
@@ -430,8 +428,8 @@ static int add_mask(struct partition *p, const struct ap_nest *nest, int in)
     ap_red_neutral(mask_red(p, nest, in), global->dtype, fill);
     attrs->literal = (struct ap_literal){.splat = true, .data = fill};
     struct ap_shape shape = ap_local_shape(p->arena, &plan->mesh, global, &attrs->layout);
-    return add_made(p, AP_OP_AP_MASK, p->slot_node[in], source, &shape, attrs,
-                    ap_plan_group_phase(plan->graph, nest));
+    return ap_part_add(p, AP_OP_AP_MASK, p->slot_node[in], source, &shape, attrs,
+                       ap_plan_group_phase(plan->graph, nest));
 }
 
 /* Makes the group's operands: conversions first needed here, then masks. */
@@ -442,8 +440,9 @@ static void add_operands(struct partition *p, const struct ap_nest *nest)
         add_conversion(p, p->next_conv++);
     const int *in_conv = p->conv->in_conv + p->conv->in_start[g];
     for (int i = 0; i < nest->n_ins; i++)
-        p->slot_node[i] =
-            in_conv[i] < 0 ? p->node_of[nest->ins[i].node] : p->conv_node[in_conv[i]];
+        p->slot_node[i] = p->behind ? ap_part_average_of(p, nest->ins[i].node, in_conv[i])
+                          : in_conv[i] < 0 ? p->node_of[nest->ins[i].node]
+                                           : p->conv_node[in_conv[i]];
     uint64_t masked = ap_nest_masked(nest, &p->plan->mesh, &p->plan->choice[g]);
     for (int i = 0; i < nest->n_ins && i < 64; i++)
         if (masked >> i & 1)
@@ -501,6 +500,11 @@ static int add_member(struct partition *p, const struct ap_nest *nest, int m,
     };
     if (ap_localise_attrs(p->arena, &l, &node.attrs, err))
         return -1;
+    if (node.op == AP_OP_PARAMETER && ap_part_is_estimate(p, id)) {
+        struct ap_attrs *attrs = ap_arena_dup(p->arena, node.attrs, sizeof *node.attrs);
+        attrs->each = true;
+        node.attrs = attrs;
+    }
     p->node_of[id] = add_node(p, &node, id);
     return 0;
 }
@@ -512,8 +516,10 @@ static int count_nodes(const struct ap_plan *plan, const struct ap_conversions *
                        int *max_ins)
 {
     int n = plan->graph->n_nodes, converts = plan->mesh.microbatch ? 2 : 0;
+    const int average = 6, number = 3; /* nodes of one */
     for (int i = 0; i < conv->n; i++)
-        n += conv->conv[i].path.n_steps + converts;
+        n += conv->conv[i].path.n_steps + converts + (plan->each ? average + number : 0);
+    n += plan->each ? average * plan->graph->n_nodes : 0;
     for (int i = 0; i < plan->nests->n; i++) {
         const struct ap_nest *nest = &plan->nests->nest[i];
         uint64_t masked = ap_nest_masked(nest, &plan->mesh, &plan->choice[i]);
@@ -536,7 +542,9 @@ static void add_results(struct partition *p)
     for (int r = 0; r < g->n_results; r++) {
         const struct ap_result *res = &g->results[r];
         int c = p->conv->result_conv[r];
-        local->results[r].node = c < 0 ? p->node_of[res->node] : p->conv_node[c];
+        bool each = p->plan->each_result && p->plan->each_result[r];
+        local->results[r].node = each ? c < 0 ? p->node_of[res->node] : p->conv_node[c]
+                                      : ap_part_average_of(p, res->node, c);
         local->results[r].role = res->role;
         local->results[r].part = res->part;
         local->results[r].alias = res->alias < 0 ? -1 : p->node_of[res->alias];
@@ -593,6 +601,8 @@ static int add_groups(struct partition *p, struct ap_err *err)
         if (last < AP_BEHIND && when == AP_BEHIND) {
             p->prog->each_hi = p->n_groups;
             p->now = 2;
+            p->behind = true;
+            ap_part_finish_averages(p);
             finish_leaving(p);
         }
         last = when;
@@ -640,6 +650,7 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
     p.when = ap_plan_when(arena, plan);
     p.order = ap_plan_order(arena, plan, p.when);
     list_leaving(&p);
+    ap_part_list_averages(&p);
     list_started(&p);
     list_early(&p);
     if (add_groups(&p, err))

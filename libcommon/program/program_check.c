@@ -223,6 +223,9 @@ static const char *check_microbatches(const struct ap_program *prog,
                  ap_ops[node->op].class == AP_CLASS_LOCAL;
     unsigned axes = steps && node->op != AP_OP_AP_MASK ? node->attrs->coll.axes : 0;
 
+    if (node->attrs->each &&
+        (!each || node->op != AP_OP_PARAMETER || !prog->part || !prog->mesh.microbatch))
+        return "comes with each microbatch, but is no parameter of a stage that does";
     if (node->attrs->global &&
         ap_layout_per_microbatch(&prog->mesh, &node->attrs->layout) &&
         (!each || (node->op == AP_OP_PARAMETER && !prog->part)))

@@ -146,7 +146,7 @@ static inline int eval_node(enum ap_op op, const struct ap_attrs *attrs, int n_i
     comm_self_open(&self);
     int rc = ap_graph_index(&arena, &g, "/graph", err);
     rc = rc || ap_graph_check_shapes(&g, "/graph", err);
-    rc = rc || verify_program(&arena, &g, &prog, err);
+    rc = rc || verify_program(&arena, &g, 0, &prog, err);
     if (!rc && exec_open(&x, &arena, &prog, &cpu_backend, &self, err) == 0) {
         for (int i = 0; i < n_in; i++)
             for (int64_t k = 0; k < in[i]->n; k++)

@@ -177,7 +177,7 @@ static inline int gc_check(struct gcase *c, int y)
     }
     comm_self_open(&self);
     if (ap_build_finish(&c->b, "t", n, results, &g, &c->err) ||
-        verify_program(&c->arena, &g, &prog, &c->err) ||
+        verify_program(&c->arena, &g, 0, &prog, &c->err) ||
         exec_open(&x, &c->arena, &prog, &cpu_backend, &self, &c->err))
         return -1;
     c->b.nodes = nodes;

@@ -351,11 +351,17 @@ static void gather_report(struct executor *p, struct session *s)
         report->n = (int)n;
         report->mesh = &r->stage[i].prog.mesh;
     }
-    for (int k = 0; k < p->job->size; k++) {
-        int64_t bytes = transfers_bytes(p->transfers);
+    const int n = p->job->size;
+    const int64_t steps = s->steps > 0 ? s->steps : 1;
+    s->link_bytes = AP_NEW_N(p->arena, n * n, int64_t);
+    for (int k = 0; k < n; k++) {
+        int64_t *row = s->link_bytes + k * n;
+        if (p->job->rank == k)
+            memcpy(row, transfers_bytes(p->transfers), (size_t)n * sizeof *row);
         if (p->job->rank == k || p->job->rank == 0)
-            p->job->to_root(p->job, k, &bytes, sizeof bytes);
-        s->sent_bytes += bytes / (s->steps > 0 ? s->steps : 1);
+            p->job->to_root(p->job, k, row, n * (int64_t)sizeof *row);
+        for (int i = 0; i < n; i++)
+            s->sent_bytes += row[i] /= steps;
     }
 }
 
@@ -382,6 +388,7 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
     find_answers(p);
     *s = (struct session){
         .steps = set->steps,
+        .each = pipeline->each ? pipeline->microbatches : 0,
         .loss = session_loss(&p->outline.local),
         .exec = {
             .arena = arena, .prog = &p->outline, .backend = set->backend, .comm = job}};

@@ -163,6 +163,24 @@ static void put_memory(const struct rank_memory *m, int rank, struct ap_buf *out
     ap_buf_putc(out, '}');
 }
 
+/* What ranks send each other between stages, in a step. */
+static void put_links(const struct session *s, struct ap_buf *out)
+{
+    const int n = s->exec.comm->size;
+    const char *comma = "";
+
+    ap_put_int(out, "sent_bytes", s->sent_bytes);
+    ap_put_key(out, "links");
+    ap_buf_putc(out, '[');
+    for (int i = 0; i < n * n; i++)
+        if (s->link_bytes[i] > 0) {
+            ap_buf_printf(out, "%s[%d,%d,%lld]", comma, i / n, i % n,
+                          (long long)s->link_bytes[i]);
+            comma = ",";
+        }
+    ap_buf_putc(out, ']');
+}
+
 void report_json(struct ap_arena *arena, const struct session *s,
                  const struct comparison *cmp, const struct comparison *verified,
                  struct ap_buf *out)
@@ -207,7 +225,7 @@ void report_json(struct ap_arena *arena, const struct session *s,
         }
     ap_buf_putc(out, ']');
     if (s->n_stages > 0)
-        ap_put_int(out, "sent_bytes", s->sent_bytes);
+        put_links(s, out);
     put_comparison(out, "compare", cmp);
     put_comparison(out, "verify", verified);
     ap_buf_puts(out, "}\n");

@@ -45,10 +45,12 @@ struct session {
     void **start; /* parameters before the first step, likewise; NULL: not kept */
     struct rank_memory memory;       /* of this rank */
     struct rank_memory *rank_memory; /* [rank], on rank 0, else NULL */
+    int each; /* microbatches that take their own statistics; 0: none do */
     /* Of a pipeline program, on rank 0; 0 and NULL of a single program */
     int n_stages;
     struct stage_report *stage;
-    int64_t sent_bytes; /* from stage to stage in a step, between ranks */
+    int64_t sent_bytes;  /* from stage to stage in a step, between ranks */
+    int64_t *link_bytes; /* the same, [sender * ranks + receiver] */
 };
 
 /* Collectives that ran in a stage, per step. */
@@ -159,9 +161,9 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */
 
-/* The unpartitioned graph as a program for one rank. */
-int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program *prog,
-                   struct ap_err *err);
+/* The unpartitioned graph as a program for one rank; each: as in struct session. */
+int verify_program(struct ap_arena *arena, struct ap_graph *g, int each,
+                   struct ap_program *prog, struct ap_err *err);
 /*
  * Runs the unpartitioned graph from the same data and compares losses, parameters and
  * results; -1 names the first that is out of tolerance. With set->tolerance, it bounds

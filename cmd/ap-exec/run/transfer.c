@@ -1,15 +1,9 @@
 /*
- * Cross-mesh resharding.
- * Problem: a value has one layout on the devices of one stage and must have another on
- * the devices of another stage: which device sends which elements to which?
- * Idea: a shard is a product of index sets, one per dimension, so what a sender holds and
- * a receiver needs is the product of the intersections: a tile. Of senders that hold the
- * same shard, the receiver's number modulo their count picks one, so that they share the
- * load. Sender and receiver compute the same tiles in the same order, so that no message
- * describes another.
- * Cost: linear in the dimensions' sizes for each pair of devices and message, once; then
- * linear in the bytes sent.
- * Source: Zheng et al., "Alpa", section 6, without its local all-gather.
+ * Cross-mesh resharding: moves what pipeline/reshard.h says. Each rank packs the tiles
+ * that it sends of a message, and unpacks those that it receives; then ranks that need
+ * the same tile hand it round, in a local all-gather or a broadcast. Sends do not wait
+ * and all ranks of a lane have the same instructions, so that nobody waits for ever.
+ * Cost: linear in the bytes sent; tiles are found once.
  */
 #include "run/transfer.h"
 
@@ -32,10 +26,21 @@ struct tile {
     char *own;
 };
 
+/* A block that this rank passes on to ranks of its own lane, or takes; -1: none. */
+struct step {
+    int sends, receives; /* blocks */
+    int to, from;        /* ranks of the job */
+};
+
 /* This rank's tiles of one message. */
 struct tiles {
     int n;
-    struct tile *tile; /* by peer */
+    struct tile *tile;
+    /* the receiving side: what is handed round afterwards, of n_blocks blocks */
+    int n_blocks, n_steps;
+    struct tile *block;
+    struct step *step;
+    int64_t bytes; /* of the value, once all is there */
 };
 
 /* The sending or the receiving side of a transfer on this rank. */
@@ -44,7 +49,8 @@ struct side {
     int64_t bytes;
     int elem_bytes;
     char *host;          /* copy of the value, where the backend's is elsewhere */
-    bool covered;        /* the tiles of a message are all of the value */
+    bool covered;        /* a message is all of the value */
+    bool anew;           /* each message is another microbatch's value */
     struct tiles *tiles; /* [message]; NULL: this rank is not on this side */
 };
 
@@ -55,62 +61,33 @@ struct transfers {
     const struct backend *backend;
     struct side *out, *in; /* [transfer] */
     char *packed;          /* room for the largest tile */
-    int64_t packed_bytes, own_bytes, host_bytes, sent_bytes;
+    int64_t packed_bytes, own_bytes, host_bytes;
+    int64_t *sent; /* [rank of the job]: bytes */
 };
 
 /* ---- tiles ---- */
 
-/* What one device holds of a value for one message (of one microbatch). */
-static struct shard shard_of(struct ap_arena *arena, const struct ap_mesh *mesh,
-                             const struct placement *place, int device, int message)
-{
-    int64_t coords[AP_MAX_AXES];
-    ap_mesh_coords(mesh, device, coords);
-    if (mesh->microbatch)
-        coords[0] = message;
-    return exec_shard(arena, mesh, place, coords);
-}
-
-/* The tile of what `mine` and `other` have in common; 0 bytes where that is nothing. */
+/* The elements of a local value of `mine` that are in `other`, too. */
 static struct tile common(struct ap_arena *arena, const struct ap_shape *shape,
-                          const struct shard *mine, const struct shard *other)
+                          const struct ap_shape *local, const struct ap_index_set *mine,
+                          const struct ap_index_set *other)
 {
     struct tile p = {.rank = shape->rank};
     int64_t elems = 1, stride[AP_MAX_RANK];
 
-    cpu_strides(&mine->local, stride);
+    cpu_strides(local, stride);
     for (int d = 0; d < shape->rank; d++) {
-        const int64_t n = mine->local.dims[d];
-        p.at[d] = AP_NEW_N(arena, n + 1, int64_t);
-        struct ap_mark mark = ap_arena_mark(arena);
-        bool *has = AP_NEW_N(arena, shape->dims[d] + 1, bool);
-        for (int64_t i = 0; i < other->local.dims[d]; i++)
-            if (other->map[d][i] >= 0)
-                has[other->map[d][i]] = true;
-        /* local indices rise with global ones: both sides list the same order */
-        for (int64_t i = 0; i < n; i++)
-            if (mine->map[d][i] >= 0 && has[mine->map[d][i]])
-                p.at[d][p.n[d]++] = i * stride[d];
-        ap_arena_rewind(arena, mark);
+        p.at[d] = AP_NEW_N(arena, mine[d].n + 1, int64_t);
+        for (int64_t i = 0, k = 0; i < mine[d].n; i++) {
+            while (k < other[d].n && other[d].global[k] < mine[d].global[i])
+                k++;
+            if (k < other[d].n && other[d].global[k] == mine[d].global[i])
+                p.at[d][p.n[d]++] = mine[d].local[i] * stride[d];
+        }
         elems *= p.n[d];
     }
     p.bytes = elems * ap_dtype_size(shape->dtype);
     return p;
-}
-
-/* The number of a device among those that hold the same shard, and their count. */
-static int64_t copy_of(const struct ap_mesh *mesh, const struct ap_layout *layout,
-                       int device, int64_t *copies)
-{
-    int64_t coords[AP_MAX_AXES], copy = 0;
-    ap_mesh_coords(mesh, device, coords);
-    *copies = 1;
-    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
-        if (layout->axis[a].kind != AP_SPLIT) {
-            copy = copy * mesh->size[a] + coords[a];
-            *copies *= mesh->size[a];
-        }
-    return copy;
 }
 
 static int index_in(const struct ap_lane *lane, int rank)
@@ -121,40 +98,85 @@ static int index_in(const struct ap_lane *lane, int rank)
     return -1;
 }
 
+static void need_room(struct transfers *h, int64_t bytes)
+{
+    h->packed_bytes = bytes > h->packed_bytes ? bytes : h->packed_bytes;
+}
+
+/* Ranks of a lane as what reshard.h calls devices. */
+static struct ap_reshard_side side_of(struct ap_arena *arena, const struct ap_lane *lane,
+                                      const struct ap_mesh *mesh,
+                                      const struct ap_layout *layout)
+{
+    int64_t *id = AP_NEW_N(arena, lane->n_ranks + 1, int64_t);
+    for (int i = 0; i < lane->n_ranks; i++)
+        id[i] = lane->ranks[i];
+    return (struct ap_reshard_side){mesh, layout, id};
+}
+
+/* What receiver `me` hands round of a message. */
+static void add_steps(struct transfers *h, const struct ap_transfer *x,
+                      const struct ap_lane *lane, const struct ap_reshard *r, int me,
+                      const struct ap_shape *local, int tag, struct tiles *b)
+{
+    const int n = ap_reshard_steps(r, x->how, me);
+
+    b->n_steps = n;
+    b->n_blocks = n == 0 ? 0 : x->how == AP_RESHARD_BROADCAST ? 1 : r->size[me];
+    b->step = AP_NEW_N(h->arena, n + 1, struct step);
+    b->block = AP_NEW_N(h->arena, b->n_blocks + 1, struct tile);
+    for (int k = 0; k < b->n_blocks; k++) {
+        b->block[k] = common(h->arena, &x->shape, local, &r->needs[me * r->rank],
+                             ap_reshard_block(r, x->how, me, k));
+        b->block[k].tag = tag;
+        need_room(h, b->block[k].bytes);
+    }
+    for (int i = 0; i < n; i++)
+        b->step[i] = (struct step){ap_reshard_sends(r, x->how, me, i),
+                                   ap_reshard_receives(r, x->how, me, i),
+                                   lane->ranks[ap_reshard_next(r, me, 1)],
+                                   lane->ranks[ap_reshard_next(r, me, -1)]};
+}
+
 /* The tiles of message `tag` + message of transfer t for `me`, a device of the sending
  * (out) or receiving side. */
 static struct tiles tiles_of(struct transfers *h, int t, int message, int me, bool out,
                              int tag)
 {
-    const struct ap_pipeline_program *r = h->pipeline;
-    const struct ap_transfer *x = &r->transfer[t];
-    const struct ap_program *from = &r->stage[x->from].prog, *to = &r->stage[x->to].prog;
-    const struct placement sent = {x->shape, x->layout};
-    const struct placement taken = {
-        x->shape, to->local.nodes[to->local.params[x->param]].attrs->layout};
-    const struct ap_lane *peers = &r->lane[r->stage[out ? x->to : x->from].lane];
-    struct tiles b = {.tile = AP_NEW_N(h->arena, peers->n_ranks, struct tile)};
-    const struct shard mine = shard_of(h->arena, out ? &from->mesh : &to->mesh,
-                                       out ? &sent : &taken, me, message);
+    const struct ap_pipeline_program *p = h->pipeline;
+    const struct ap_transfer *x = &p->transfer[t];
+    const struct ap_program *from = &p->stage[x->from].prog, *to = &p->stage[x->to].prog;
+    const struct ap_lane *senders = &p->lane[p->stage[x->from].lane];
+    const struct ap_lane *receivers = &p->lane[p->stage[x->to].lane];
+    const struct ap_graph *g = out ? &from->local : &to->local;
+    const struct ap_shape *local =
+        &g->nodes[out ? g->results[x->result].node : g->params[x->param]].shape;
+    const struct ap_layout *taken =
+        &to->local.nodes[to->local.params[x->param]].attrs->layout;
+    const struct ap_reshard_side a = side_of(h->arena, senders, &from->mesh, &x->layout);
+    const struct ap_reshard_side b = side_of(h->arena, receivers, &to->mesh, taken);
+    const struct ap_reshard r =
+        ap_reshard_new(h->arena, &x->shape, &a, &b, message, x->how);
+    struct tiles tiles = {.tile = AP_NEW_N(h->arena, r.n_moves + 1, struct tile)};
 
-    for (int q = 0; q < peers->n_ranks; q++) {
-        int64_t copies, copy = copy_of(&from->mesh, &x->layout, out ? me : q, &copies);
-        if ((out ? q : me) % copies != copy)
+    for (int i = 0; i < r.n_moves; i++) {
+        const struct ap_reshard_move *move = &r.move[i];
+        const struct ap_index_set *has = &r.has[move->from * r.rank];
+        const struct ap_index_set *lands = &r.lands[move->to * r.rank];
+        if ((out ? move->from : move->to) != me)
             continue;
-        struct ap_mark mark = ap_arena_mark(h->arena);
-        const struct shard other = shard_of(h->arena, out ? &to->mesh : &from->mesh,
-                                            out ? &taken : &sent, q, message);
-        struct tile p = common(h->arena, &x->shape, &mine, &other);
-        if (p.bytes == 0) {
-            ap_arena_rewind(h->arena, mark);
-            continue;
-        }
-        p.peer = peers->ranks[q];
-        p.tag = tag + message;
-        h->packed_bytes = p.bytes > h->packed_bytes ? p.bytes : h->packed_bytes;
-        b.tile[b.n++] = p;
+        struct tile *tile = &tiles.tile[tiles.n++];
+        *tile = common(h->arena, &x->shape, local, out ? has : lands, out ? lands : has);
+        tile->peer = out ? receivers->ranks[move->to] : senders->ranks[move->from];
+        tile->tag = tag + message;
+        need_room(h, tile->bytes);
     }
-    return b;
+    if (!out) {
+        tiles.bytes = ap_reshard_elems(r.rank, &r.needs[me * r.rank]) *
+                      ap_dtype_size(x->shape.dtype);
+        add_steps(h, x, receivers, &r, me, local, tag + x->n_messages + message, &tiles);
+    }
+    return tiles;
 }
 
 static void open_end(struct transfers *h, int t, bool out, int tag)
@@ -175,12 +197,9 @@ static void open_end(struct transfers *h, int t, bool out, int tag)
     for (int m = 0; m < tr->n_messages; m++)
         e->tiles[m] = tiles_of(h, t, m, me, out, tag);
     e->covered = true;
-    for (int m = 0; m < tr->n_messages; m++) {
-        int64_t bytes = 0;
-        for (int k = 0; k < e->tiles[m].n; k++)
-            bytes += e->tiles[m].tile[k].bytes;
-        e->covered &= bytes == e->bytes;
-    }
+    for (int m = 0; m < tr->n_messages; m++)
+        e->covered &= e->tiles[m].bytes == e->bytes;
+    e->anew = !out && ap_pipeline_is_share(&st->prog, tr->param);
     if (h->backend->on_host)
         return;
     e->host = AP_NEW_N(h->arena, e->bytes + 1, char);
@@ -218,6 +237,7 @@ struct transfers *transfers_open(struct ap_arena *arena,
         (struct transfers){.arena = arena,
                            .pipeline = pipeline,
                            .job = job,
+                           .sent = AP_NEW_N(arena, job->size, int64_t),
                            .out = AP_NEW_N(arena, pipeline->n_transfers + 1, struct side),
                            .in = AP_NEW_N(arena, pipeline->n_transfers + 1, struct side)};
     for (int s = 0; s < pipeline->n_stages && !h->backend; s++)
@@ -225,7 +245,7 @@ struct transfers *transfers_open(struct ap_arena *arena,
     for (int t = 0; t < pipeline->n_transfers; t++) {
         open_end(h, t, true, tag);
         open_end(h, t, false, tag);
-        tag += pipeline->transfer[t].n_messages;
+        tag += 2 * pipeline->transfer[t].n_messages;
     }
     h->packed = ap_xrealloc(NULL, (size_t)h->packed_bytes + 1);
     join_twins(h);
@@ -265,6 +285,31 @@ static void move(const struct tile *p, char *value, char *packed, int size, bool
     }
 }
 
+static void send_tile(struct transfers *h, const struct tile *p, int to)
+{
+    h->job->send(h->job, to, p->tag, h->packed, p->bytes);
+    h->sent[to] += p->bytes;
+}
+
+/* Hands what arrived round among the ranks that need the same. */
+static void hand_round(struct transfers *h, char *value, int elem_bytes,
+                       const struct tiles *b)
+{
+    for (int i = 0; i < b->n_steps; i++) {
+        const struct step *s = &b->step[i];
+        const struct tile *out = s->sends < 0 ? NULL : &b->block[s->sends];
+        const struct tile *in = s->receives < 0 ? NULL : &b->block[s->receives];
+        if (out && out->bytes > 0) {
+            move(out, value, h->packed, elem_bytes, true);
+            send_tile(h, out, s->to);
+        }
+        if (in && in->bytes > 0) {
+            h->job->receive(h->job, s->from, in->tag, h->packed, in->bytes);
+            move(in, value, h->packed, elem_bytes, false);
+        }
+    }
+}
+
 void transfers_send(struct transfers *h, const struct exec *x, int transfer, int message)
 {
     struct side *e = &h->out[transfer];
@@ -277,10 +322,8 @@ void transfers_send(struct transfers *h, const struct exec *x, int transfer, int
         struct tile *p = &b->tile[k];
         char *packed = p->twin ? p->own : h->packed;
         move(p, value, packed, e->elem_bytes, true);
-        if (p->twin)
-            continue;
-        h->job->send(h->job, p->peer, p->tag, packed, p->bytes);
-        h->sent_bytes += p->bytes;
+        if (!p->twin)
+            send_tile(h, p, p->peer);
     }
 }
 
@@ -291,7 +334,8 @@ void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
     const struct tiles *b = &e->tiles[message];
     char *value = e->host ? e->host : x->value[e->node];
 
-    if (b->n > 0 && !e->covered && !e->host)
+    const bool any = b->n > 0 || b->n_blocks > 0;
+    if (any && !e->covered && !e->host && (e->anew || message == 0))
         memset(value, 0, (size_t)e->bytes); /* padding: others have used the memory */
     for (int k = 0; k < b->n; k++) {
         struct tile *p = &b->tile[k];
@@ -300,7 +344,8 @@ void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
             h->job->receive(h->job, p->peer, p->tag, packed, p->bytes);
         move(p, value, packed, e->elem_bytes, false);
     }
-    if (b->n > 0 && e->host)
+    hand_round(h, value, e->elem_bytes, b);
+    if (any && e->host)
         h->backend->write(x->value[e->node], e->host, e->bytes);
 }
 
@@ -309,7 +354,7 @@ int64_t transfers_memory(const struct transfers *h)
     return h->packed_bytes + h->own_bytes + h->host_bytes;
 }
 
-int64_t transfers_bytes(const struct transfers *h)
+const int64_t *transfers_bytes(const struct transfers *h)
 {
-    return h->sent_bytes;
+    return h->sent;
 }

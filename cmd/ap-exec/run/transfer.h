@@ -26,7 +26,7 @@ void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
                        int message);
 /* Bytes of memory for messages. */
 int64_t transfers_memory(const struct transfers *h);
-/* Bytes that this rank has sent to other ranks. */
-int64_t transfers_bytes(const struct transfers *h);
+/* [rank of the job]: bytes that this rank has sent it. */
+const int64_t *transfers_bytes(const struct transfers *h);
 
 #endif

@@ -18,6 +18,7 @@
 #include "run/arrays.h"
 
 #include "doc/doc.h"
+#include "plan/microbatch.h"
 #include "run/noise.h"
 
 #include <errno.h>
@@ -27,8 +28,26 @@
 #include <string.h>
 #include <unistd.h>
 
-int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program *prog,
-                   struct ap_err *err)
+/* The plan of one device in `each` microbatches that take their own statistics. */
+static int plan_each(struct ap_arena *arena, int each, struct ap_plan *plan,
+                     struct ap_err *err)
+{
+    const int16_t *choice;
+
+    if (each < 2)
+        return 0;
+    if (ap_mesh_add_microbatches(&plan->mesh, each, err) ||
+        ap_microbatch_choices_each(arena, plan->graph, plan->nests, each, &choice,
+                                   &plan->each, err))
+        return -1;
+    for (int i = 0; i < plan->nests->n; i++)
+        plan->choice[i].axis[0] = choice[i];
+    plan->microbatch_choice = choice;
+    return 0;
+}
+
+int verify_program(struct ap_arena *arena, struct ap_graph *g, int each,
+                   struct ap_program *prog, struct ap_err *err)
 {
     struct ap_nests *nests = AP_NEW(arena, struct ap_nests);
     struct ap_plan *plan = AP_NEW(arena, struct ap_plan);
@@ -40,7 +59,8 @@ int verify_program(struct ap_arena *arena, struct ap_graph *g, struct ap_program
     if (ap_nests_build(arena, g, nests, err))
         return -1;
     ap_plan_single(arena, g, nests, plan);
-    if (ap_cluster_get(arena, &none, NULL, 1, &cluster, err) ||
+    if (plan_each(arena, each, plan, err) ||
+        ap_cluster_get(arena, &none, NULL, 1, &cluster, err) ||
         ap_cost_init(arena, cost, AP_COST_DEFAULT, &cluster, &plan->mesh, err) ||
         ap_plan_conversions(arena, plan, cost, conv, err) ||
         ap_partition(arena, plan, conv, prog, err))
@@ -470,7 +490,8 @@ int verify_run(struct ap_arena *arena, const struct ap_doc *doc,
     struct ap_program prog;
     struct session whole;
     struct comm self;
-    if (ap_doc_graph(arena, doc, &g, err) || verify_program(arena, &g, &prog, err))
+    if (ap_doc_graph(arena, doc, &g, err) ||
+        verify_program(arena, &g, s->each, &prog, err))
         return -1;
     comm_self_open(&self);
     session_run(&whole, arena, &prog, set, &self,

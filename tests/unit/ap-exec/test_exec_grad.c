@@ -646,7 +646,7 @@ static double derivative(int (*make)(struct gcase *c, int x), double at, int ele
     struct exec e;
     comm_self_open(&self);
     if (ap_build_finish(&c.b, "t", 1, &r, &g, &c.err) ||
-        verify_program(&c.arena, &g, &prog, &c.err) ||
+        verify_program(&c.arena, &g, 0, &prog, &c.err) ||
         exec_open(&e, &c.arena, &prog, &cpu_backend, &self, &c.err))
         return NAN;
     double d = gc_eval(&c, &e);

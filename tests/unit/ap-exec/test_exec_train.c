@@ -41,7 +41,7 @@ static int open_step(struct step *s, struct ap_grad_params *p)
     comm_self_open(&self);
     if (ap_grad_train_step(&b, p, &results, &n_results, &s->err) ||
         ap_build_finish(&b, "t", n_results, results, &s->g, &s->err) ||
-        verify_program(&s->arena, &s->g, &s->prog, &s->err) ||
+        verify_program(&s->arena, &s->g, 0, &s->prog, &s->err) ||
         exec_open(&s->x, &s->arena, &s->prog, &cpu_backend, &self, &s->err))
         return -1;
     for (int k = 0; k < s->g.n_params; k++) /* states start at zero */

@@ -43,7 +43,9 @@ static struct ap_transfer_price transfer(const struct ap_cluster *cluster,
 
     if (ap_cluster_take(cluster, b.n, b.id, &own, &err) == 0 &&
         ap_cost_init(&arena, &cost, AP_COST_DEFAULT, &own, mesh, &err) == 0) {
-        x = ap_price_transfer_on(&link, shape, 1, &cost, to, all_gather);
+        x = ap_price_transfer_on(&link, shape, 1, &cost, to,
+                                 all_gather ? AP_RESHARD_ALL_GATHER
+                                            : AP_RESHARD_SEND_RECV);
         ap_cost_free(&cost);
     }
     return x;

@@ -51,8 +51,8 @@ static void test_orders(struct ap_arena *arena)
         int n, chunks, microbatches, device;
         const char *want;
     } t[] = {
-        {AP_SCHEDULE_GPIPE, 2, 1, 3, 0, "F0 F1 F2 B2 B1 B0"},
-        {AP_SCHEDULE_GPIPE, 2, 1, 3, 1, "F0 F1 F2 B2 B1 B0"},
+        {AP_SCHEDULE_GPIPE, 2, 1, 3, 0, "F0 F1 F2 B0 B1 B2"},
+        {AP_SCHEDULE_GPIPE, 2, 1, 3, 1, "F0 F1 F2 B0 B1 B2"},
         {AP_SCHEDULE_1F1B, 3, 1, 5, 0, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"},
         {AP_SCHEDULE_1F1B, 3, 1, 5, 1, "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4"},
         {AP_SCHEDULE_1F1B, 3, 1, 5, 2, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"},
@@ -86,7 +86,8 @@ static struct ap_sim_result equal(struct ap_arena *arena, enum ap_schedule sched
                                   struct ap_sim_stage stage)
 {
     struct ap_sim_stage *all = AP_NEW_N(arena, stages, struct ap_sim_stage);
-    struct ap_sim sim = {schedule, stages, chunks, microbatches, all, false, false, 0};
+    struct ap_sim sim = {schedule, stages, chunks, microbatches, all, NULL,
+                         false,    false,  0};
     struct ap_sim_result r;
     struct ap_err err = {""};
 
@@ -163,8 +164,8 @@ static double clock_of(enum ap_schedule schedule, int n, int b, struct ap_instr 
 
     if (schedule == AP_SCHEDULE_INFERENCE)
         return i + m;
-    if (schedule == AP_SCHEDULE_GPIPE) /* all there, then all back, the last first */
-        return in.backward ? n + b - 1 + (n - 1 - i) + (b - 1 - m) : i + m;
+    if (schedule == AP_SCHEDULE_GPIPE) /* all there, then all back */
+        return in.backward ? n + b - 1 + (n - 1 - i) + m : i + m;
     if (in.backward)
         return 2 * n - 1 - i + 2 * m;
     return m < n - i ? i + m : i + 2 * m; /* warm-up, then every other tick */
@@ -386,7 +387,7 @@ static void test_ends(struct ap_arena *arena)
     struct ap_sim_stage st[2] = {
         {.forward_sec = 1, .backward_sec = 2, .sync_sec = 3, .update_sec = 1},
         {.forward_sec = 1, .backward_sec = 2, .sync_sec = 1, .update_sec = 5}};
-    struct ap_sim sim = {AP_SCHEDULE_1F1B, 2, 1, 2, st, false, false, 0};
+    struct ap_sim sim = {AP_SCHEDULE_1F1B, 2, 1, 2, st, NULL, false, false, 0};
     struct ap_sim_result r;
     struct ap_err err = {""};
 
