@@ -103,8 +103,10 @@ plans() {
     needs_torch
     mapfile -t plans < <(plans llama megatron data zero3 ilp)
     [ "${#plans[@]}" -eq 4 ]
-    # DTensor's own propagation computes each module's output, and makes each gradient, as planned
-    torch_trains llama 'length == 4 and all(.departures == [])
+    # DTensor's own propagation computes each module's output, and makes each gradient, as planned;
+    # under ilp norms' gradients are summed over both axes, where the plan gathers what they are of
+    torch_trains llama 'length == 4 and all(.[:3][]; .departures == [])
+        and all(.[3].departures[]; test("^gradient of .*norm.weight: made as .Partial.sum., Partial"))
         and .[1].collectives.all_reduce == 21 and .[2].collectives._reduce_scatter_base_ == 3' \
         --steps 3 "${plans[@]}"
 }
