@@ -99,7 +99,7 @@ picture() { # PAGE PNG PARTS
                 box: box(h.nextElementSibling), colors: h.textContent.startsWith("Timeline") ? ["#6ea8dc", "#e79a55"] :\
                 h.textContent.startsWith("Memory") ? ["#6ea8dc", "#6fb36f", "#e79a55"] : []}); });\
         document.body.append("parts " + JSON.stringify(parts) + " end"); }</script></body>|' "$1" >"$1.parts.html"
-    local of=(--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1200,2600
+    local of=(--headless --no-sandbox --disable-gpu --hide-scrollbars "--window-size=1200,2600"
         --user-data-dir="$BATS_TEST_TMPDIR/profile" --force-color-profile=srgb)
     timeout 100 "$BROWSER" "${of[@]}" --dump-dom "file://$1.parts.html" 2>/dev/null |
         grep -o 'parts \[.* end' | sed 's/^parts //; s/ end$//' | sed 's/&amp;/\&/g' >"$3"

@@ -420,7 +420,7 @@ long_blocks() {
         ap-cost -o /dev/null --trace $f "$(sharded mlp 2x2)"
         jq -e '.traceEvents | length > 0' there/$f && [ -L $f ]
     done
-    [ "$(ls there | sort | tr '\n' ' ')" = 'new old ' ]
+    [ "$(find there -type f -printf '%f\n' | sort | paste -sd' ')" = 'new old' ]
 }
 
 @test "pipe: a signal that ends a tool while it writes leaves no temporary file, and the old output" {
