@@ -74,12 +74,12 @@ struct launched {
 static void stop(void *ctx, enum watch_verdict why, const char *text)
 {
     struct launched *l = ctx;
-    if (why == WATCH_DEAD)
+    if (why != WATCH_STALL)
         snprintf(l->who, sizeof l->who, "%s", text);
     else
         ap_say("%s", text);
     atomic_store(&l->verdict, why);
-    if (why == WATCH_DEAD)
+    if (why != WATCH_STALL)
         sleep(GRACE_SEC);
     kill(l->pid, SIGTERM);
     sleep(GRACE_SEC);
@@ -114,7 +114,9 @@ static int tell_end(struct launched *l, int status)
     const enum watch_verdict verdict = atomic_load(&l->verdict);
     if (verdict == WATCH_STALL)
         return AP_BAD_INPUT;
-    if (killed && verdict != WATCH_DEAD)
+    if (verdict == WATCH_ENDED)
+        ap_say("%s", l->who);
+    else if (killed && verdict != WATCH_DEAD)
         ap_say("mpirun was killed by signal %d (%s)", sig, strsignal(sig));
     else if (verdict == WATCH_DEAD && sig)
         ap_say("%s was killed by signal %d (%s)", l->who, sig, strsignal(sig));
@@ -122,7 +124,7 @@ static int tell_end(struct launched *l, int status)
         ap_say("%s has ended without a word", l->who);
     else if (sig)
         ap_say("a rank was killed by signal %d (%s)", sig, strsignal(sig));
-    return verdict == WATCH_DEAD && code == 0 ? AP_BAD_INPUT : code;
+    return verdict != WATCH_FINE && code == 0 ? AP_BAD_INPUT : code;
 }
 
 /* Stands between mpirun and standard output: mpirun does not mind failed writes. */

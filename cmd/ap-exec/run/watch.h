@@ -47,8 +47,9 @@ void watch_leave(void);
 
 enum watch_verdict {
     WATCH_FINE,
-    WATCH_DEAD, /* a rank's connection broke */
-    WATCH_STALL /* a silent rank; no progress; a rank that never joined */
+    WATCH_DEAD,  /* a rank's connection broke: who it is */
+    WATCH_ENDED, /* a rank says that a signal ends it */
+    WATCH_STALL  /* a silent rank; no progress; a rank that never joined */
 };
 struct watch_hub;
 /*

@@ -217,7 +217,10 @@ static void find_dead(struct watch_hub *h)
             if (!m->joined || (pass ? !m->signal : m->left || m->fd >= 0))
                 continue;
             put_rank(h, r, &text);
-            judge(h, WATCH_DEAD, &text);
+            if (pass)
+                ap_buf_printf(&text, " was ended by signal %d (%s)", m->signal,
+                              strsignal(m->signal));
+            judge(h, pass ? WATCH_ENDED : WATCH_DEAD, &text);
             return;
         }
 }
