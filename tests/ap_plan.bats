@@ -76,6 +76,29 @@ load helpers
     [[ $stderr == *'where the time goes'* ]]
 }
 
+@test "ap-plan: the report of a plan that --out has nothing for" {
+    run -2 --separate-stderr ap-plan "$(hlo mlp)" --cluster cpu-4 --quiet --out torch -o "$BATS_TEST_TMPDIR/torch"
+    [ -z "$output" ] && [ ! -e "$BATS_TEST_TMPDIR/torch" ]
+    [[ $stderr == *'where the time goes'* ]]
+}
+
+@test "ap-plan: --memory is what counts in the report, the document and the page" {
+    local p=$BATS_TEST_TMPDIR/plan.json h=$BATS_TEST_TMPDIR/page.html
+    run -0 --separate-stderr ap-plan "$(hlo mlp)" --cluster cpu-4 --memory 1000000 -o "$p" --html "$h"
+    [[ ${lines[2]} == *' of 1 MB: fits, '*' to spare' ]]
+    jq -e '.stages.memory_limit_bytes == 1000000 and .cost.devices[].memory.limit_bytes == 1000000 and
+        .cost.plan.spare_bytes < 1000000' "$p"
+    grep -q '"limit_bytes":1000000' "$h"
+    ap-plan "$(hlo mlp)" --cluster cpu-4 --quiet -o "$p" >/dev/null
+    jq -e '(.stages | has("memory_limit_bytes") | not) and
+        .cost.devices[].memory.limit_bytes == .cluster.memory_bytes' "$p"
+    # ap-shard's, without stages
+    ap-shard --mesh 4 --cluster cpu-4 --memory 1000000 "$(imported mlp)" | ap-cost -o "$p"
+    jq -e '.sharding.memory_limit_bytes == 1000000 and .cost.memory.limit_bytes == 1000000' "$p"
+    ap-cost --report "$p" | grep -q ' of 1 MB: fits, '
+    refuses 1 "/sharding/memory_limit_bytes" ap-cost <(jq -c '.sharding.memory_limit_bytes = 0' "$p")
+}
+
 @test "ap-plan: what it refuses, and where" {
     local doc
     doc=$(hlo mlp)
@@ -87,6 +110,9 @@ load helpers
     refuses 2 "option '--memory' needs a value" ap-plan "$doc" --memory
     refuses 2 "no model 'gtp'" ap-plan --cluster cpu-4 --quiet gtp
     refuses 1 "no preset has this name" ap-plan --cluster nowhere --quiet "$doc"
+    refuses 2 "--html: expected a file" ap-plan --cluster cpu-4 --html= "$doc"
+    refuses 1 "no/such/page.html: No such file or directory" ap-plan --cluster cpu-4 --html no/such/page.html "$doc"
+    refuses 1 "no/such/plan.json: No such file or directory" ap-plan --cluster cpu-4 -o no/such/plan.json "$doc"
     refuses 1 "no/such.hlo" ap-plan --cluster cpu-4 no/such.hlo
     refuses 1 "config.json and model.onnx" ap-plan --cluster cpu-4 tests/unit
     refuses 3 "" ap-plan --cluster cpu-4 --quiet --memory 1000 "$doc"

@@ -35,7 +35,7 @@ blocks() {
     jq .cluster "$doc" >"$BATS_TEST_TMPDIR/c.json"
     diff <(jq .stages "$doc") <(blocks 4 | ap-stage --cluster "$BATS_TEST_TMPDIR/c.json" --jobs 1 | jq .stages)
     local bad
-    for bad in "h100x2+a10x1:a10x1: no such file, and no preset has this name" "h100x1+:: no such file" \
+    for bad in "h100x2+a10x1:a10x1: no such file, and no preset has this name" "h100x1+:expected hosts such as h100x2 beside each '+'" \
         "h100x1+cpu-4:cpu-4 is not KINDxHOSTS" \
         "h100x1+p3x1:links between hosts of different forms, infiniband and ethernet" \
         "h100x70000+a100x70000:more than 1048576 devices"; do

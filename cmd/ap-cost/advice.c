@@ -176,6 +176,5 @@ void price_advice(struct ap_arena *arena, const struct cost_input *in,
     if (in->cost.variant != AP_COST_DEFAULT)
         return;
     price_changes(arena, in, p, &changes);
-    advice_put(&changes, p->price.serial_sec, p->peak_bytes, in->cluster.memory_bytes,
-               out);
+    advice_put(&changes, p->price.serial_sec, p->peak_bytes, price_limit(in), out);
 }

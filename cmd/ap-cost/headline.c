@@ -20,7 +20,7 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
     const struct ap_staged_graph of = {&in->graph, &in->nests, NULL, &in->cluster};
 
     *out = (struct headline){.peak_bytes = plan->peak_bytes,
-                             .limit_bytes = in->cluster.memory_bytes,
+                             .limit_bytes = price_limit(in),
                              .in_seconds = in->cost.variant == AP_COST_DEFAULT};
     ap_degrees_find(arena, &plan->plan, 1, &d);
     ap_words_of_plan(arena, &plan->plan, &d, &out->says);

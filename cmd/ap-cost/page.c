@@ -320,9 +320,7 @@ static void put_device_memory(const struct pipe_input *in,
     put_kind(out, &n, "gradients and work", fixed - weight - state);
     ap_buf_puts(out, "],\"rest\":\"microbatches in flight\"");
     if (in->cluster.n_kinds > 0)
-        ap_put_int(out, "limit_bytes",
-                   ap_cluster_of_device(&in->cluster, in->stages.stage[d].devices[0])
-                       ->memory_bytes);
+        ap_put_int(out, "limit_bytes", pipe_limit(in, d));
     put_curve(&c, out);
     ap_buf_putc(out, '}');
 }

@@ -190,34 +190,41 @@ static const struct ap_cluster *device_of(const struct pipe_input *in, int stage
     return ap_cluster_of_device(&in->cluster, in->stages.stage[stage].devices[0]);
 }
 
+int64_t pipe_limit(const struct pipe_input *in, int stage)
+{
+    return in->stages.limit_bytes > 0 ? in->stages.limit_bytes
+                                      : device_of(in, stage)->memory_bytes;
+}
+
+/* buffers: of the arenas that ap-rewrite plans, which must be known. */
+static int fullest(const struct pipe_input *in, const struct ap_pipeline_price *p,
+                   bool buffers, int64_t *limit_bytes)
+{
+    int full = 0;
+    int64_t least = INT64_MAX;
+
+    for (int d = 0; d < p->result.n_devices; d++) {
+        int64_t spare = pipe_limit(in, d) -
+                        (buffers ? in->buffer_bytes[d] : p->result.devices[d].peak_bytes);
+        if (spare < least) {
+            full = d;
+            least = spare;
+        }
+    }
+    *limit_bytes = pipe_limit(in, full);
+    return full;
+}
+
 int pipe_fullest(const struct pipe_input *in, const struct ap_pipeline_price *p,
                  int64_t *limit_bytes)
 {
-    int full = 0;
-
-    for (int d = 0; d < p->result.n_devices; d++) {
-        int64_t spare = device_of(in, d)->memory_bytes - p->result.devices[d].peak_bytes;
-        if (d == 0 || spare < *limit_bytes - p->result.devices[full].peak_bytes) {
-            full = d;
-            *limit_bytes = device_of(in, d)->memory_bytes;
-        }
-    }
-    return full;
+    return fullest(in, p, false, limit_bytes);
 }
 
 int pipe_fullest_arena(const struct pipe_input *in, const struct ap_pipeline_price *p,
                        int64_t *limit_bytes)
 {
-    int full = -1;
-
-    for (int d = 0; in->buffer_bytes && d < p->result.n_devices; d++) {
-        int64_t spare = device_of(in, d)->memory_bytes - in->buffer_bytes[d];
-        if (d == 0 || spare < *limit_bytes - in->buffer_bytes[full]) {
-            full = d;
-            *limit_bytes = device_of(in, d)->memory_bytes;
-        }
-    }
-    return full;
+    return in->buffer_bytes ? fullest(in, p, true, limit_bytes) : -1;
 }
 
 static void put_stage(const struct pipe_input *in, const struct ap_pipeline_price *p,
@@ -310,7 +317,7 @@ static void put_device(const struct pipe_input *in, const struct ap_pipeline_pri
         ap_put_int(out, "buffer_bytes", in->buffer_bytes[device]);
     ap_put_int(out, "weight_bytes", role[AP_ROLE_WEIGHT]);
     ap_put_int(out, "state_bytes", role[AP_ROLE_STATE]);
-    ap_put_int(out, "limit_bytes", device_of(in, device)->memory_bytes);
+    ap_put_int(out, "limit_bytes", pipe_limit(in, device));
     put_over_time(p, device, out);
     ap_buf_puts(out, "}}");
 }

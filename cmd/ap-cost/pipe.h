@@ -29,8 +29,12 @@ struct pipe_spent pipe_spent_by_all(const struct pipe_input *in,
 /* Seconds that the plan is to keep low: of a step, or between batches in a row. */
 double pipe_aim_sec(const struct ap_stages *s, const struct ap_pipeline_price *p);
 
+/* Bytes that each device of a stage may take: the limit of the search if there was one,
+ * else what the device has. */
+int64_t pipe_limit(const struct pipe_input *in, int stage);
+
 /* The device with least memory to spare, of the plan's price: the fullest where all are
- * of one kind; its memory. */
+ * of one kind; its limit. */
 int pipe_fullest(const struct pipe_input *in, const struct ap_pipeline_price *p,
                  int64_t *limit_bytes);
 

@@ -231,7 +231,8 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
     price_put_bytes(out, state, 0);
     ap_buf_puts(out, ", gradients and work ");
     price_put_bytes(out, fixed - weight - state - waiting, 0);
-    ap_buf_printf(out, ",\n  %d microbatches in flight ", d->peak_in_flight);
+    ap_buf_printf(out, ",\n  %d microbatch%s in flight ", d->peak_in_flight,
+                  d->peak_in_flight == 1 ? "" : "es");
     price_put_bytes(out, (double)d->peak_bytes - fixed - recomputed, 0);
     if (recomputed > 0) {
         ap_buf_puts(out, ", recomputed activations ");

@@ -237,6 +237,9 @@ static int read_spmd(struct ap_arena *arena, const struct ap_doc *doc,
 static void put_total(struct ap_buf *out, const struct pipe_input *in,
                       const struct ap_pipeline_price *p)
 {
+    int64_t limit;
+    const int full = pipe_fullest(in, p, &limit);
+
     price_put_sec(out, NULL, p->result.step_sec, 16);
     ap_buf_printf(
         out, "  %s: %d stage%s on %lld devices, %lld microbatch%s, %.1f %% of peak, ",
@@ -244,7 +247,7 @@ static void put_total(struct ap_buf *out, const struct pipe_input *in,
         (long long)p->n_devices, (long long)in->stages.microbatches,
         in->stages.microbatches == 1 ? "" : "es", 100 * p->mfu);
     price_put_bytes(out, (double)p->peak_bytes, 0);
-    ap_buf_puts(out, p->peak_bytes > in->cluster.memory_bytes ? ", too large\n" : "\n");
+    ap_buf_puts(out, p->result.devices[full].peak_bytes > limit ? ", too large\n" : "\n");
 }
 
 static void put_parts(struct ap_buf *out, int n_blocks, const struct spent *d,

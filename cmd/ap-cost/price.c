@@ -54,6 +54,12 @@ static void count_collectives(struct ap_arena *arena, const struct cost_input *i
                                               out->colls[c].axes, out->colls[c].bytes);
 }
 
+int64_t price_limit(const struct cost_input *in)
+{
+    return in->sharding.limit_bytes > 0 ? in->sharding.limit_bytes
+                                        : in->cluster.memory_bytes;
+}
+
 int price_plan(struct ap_arena *arena, const struct cost_input *in,
                const struct ap_plan *plan, struct priced *out, struct ap_err *err)
 {
@@ -141,7 +147,7 @@ void price_to_json(struct ap_arena *arena, const struct cost_input *in,
                   "],\"memory\":{\"peak_bytes\":%lld,\"parameter_bytes\":%lld,"
                   "\"limit_bytes\":%lld}",
                   (long long)p->peak_bytes, (long long)p->parameter_bytes,
-                  (long long)in->cluster.memory_bytes);
+                  (long long)price_limit(in));
     headline_of_plan(arena, in, p, &head);
     headline_json(&head, out);
     headline_free(&head);

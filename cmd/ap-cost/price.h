@@ -38,6 +38,10 @@ struct priced {
     int64_t role_bytes[AP_N_ROLES];      /* parameter_bytes by role */
 };
 
+/* Bytes that a device may take: the limit of the search if there was one, else what the
+ * device has. */
+int64_t price_limit(const struct cost_input *in);
+
 /* Prices a plan; the program is built for memory. -1 when it is not legal. */
 int price_plan(struct ap_arena *arena, const struct cost_input *in,
                const struct ap_plan *plan, struct priced *out, struct ap_err *err);

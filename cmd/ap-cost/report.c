@@ -246,7 +246,7 @@ static void put_row(const struct cost_input *in, const struct priced *p,
     for (int i = 0; i < 2; i++) {
         price_put_bytes(out, bytes[i], 14 + i);
     }
-    if (p->peak_bytes > in->cluster.memory_bytes)
+    if (p->peak_bytes > price_limit(in))
         ap_buf_puts(out, "  too large");
     ap_buf_putc(out, '\n');
 }
@@ -272,7 +272,7 @@ static void put_time(const struct priced *p, struct ap_buf *out)
 static void put_memory(const struct cost_input *in, const struct priced *p,
                        struct ap_buf *out)
 {
-    double limit = (double)in->cluster.memory_bytes, peak = (double)p->peak_bytes;
+    double limit = (double)price_limit(in), peak = (double)p->peak_bytes;
     const char *sep = "";
 
     ap_buf_puts(out, "\nwhat fills a device's memory\n  ");
@@ -327,7 +327,7 @@ static void put_quickest(const struct cost_input *in, const struct priced *named
         const struct priced *best = NULL;
         for (int i = 0; i < n; i++) {
             const struct priced *p = &named_plans[i];
-            if (!p->why_not && p->peak_bytes <= in->cluster.memory_bytes &&
+            if (!p->why_not && p->peak_bytes <= price_limit(in) &&
                 p->price.serial_sec > last &&
                 (!best || p->price.serial_sec < best->price.serial_sec))
                 best = p;

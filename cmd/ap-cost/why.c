@@ -257,7 +257,7 @@ static void put_total(struct ap_buf *out, const struct cost_input *in,
         ap_buf_printf(out, " in %lld microbatches", (long long)in->cost.mesh.size[0]);
     ap_buf_puts(out, ", ");
     price_put_bytes(out, (double)p->peak_bytes, 0);
-    ap_buf_puts(out, p->peak_bytes > in->cluster.memory_bytes ? ", too large\n" : "\n");
+    ap_buf_puts(out, p->peak_bytes > price_limit(in) ? ", too large\n" : "\n");
 }
 
 int price_diff(struct ap_arena *arena, const struct cost_input *in,

@@ -7,8 +7,8 @@
 /* What was computed from the graph as it is would be wrong after this. */
 static void check_document(const struct ap_doc *doc)
 {
-    static const char *const late[] = {"families", "blocks", "sharding",
-                                       "stages",   "cost",   "program"};
+    static const char *const late[] = {"families", "blocks",  "sharding", "stages",
+                                       "cost",     "program", "pipeline"};
     for (size_t i = 0; i < sizeof late / sizeof *late; i++)
         if (ap_doc_find(doc, late[i]))
             ap_die(AP_USAGE,

@@ -28,11 +28,10 @@
 
 #define PROVEN     1e-9 /* relative gap that counts as none */
 #define PIECE_WORK 100  /* branches of a piece's solver, per round of the bound */
-#define UNFOLDED_SHARE                                                             \
-    0.85                /* of the budget: many small tables take longer for a cell \
-                         */
-#define WORTH_FIXING  2 /* the bound rules out at most one in so many strategies */
-#define WORTH_FOLDING 3 /* fold if at least one in so many groups is tied */
+/* Of the budget, for the whole graph: a cell of many small tables takes longer. */
+#define UNFOLDED_SHARE 0.85
+#define WORTH_FIXING   2 /* the bound rules out at most one in so many strategies */
+#define WORTH_FOLDING  3 /* fold if at least one in so many groups is tied */
 /* The contest's format has integers below 1e18. */
 #define EMIT_SEC     1e15 /* seconds are written in femtoseconds */
 #define EMIT_OTHER   1e3  /* other units in thousandths */

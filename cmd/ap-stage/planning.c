@@ -119,6 +119,7 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                    .shard_command = r->command ? r->command : "ap-shard --serve",
                    .each = r->limits.each,
                    .resharding = (enum ap_resharding)r->resharding,
+                   .limit_bytes = r->limits.memory_bytes,
                    .throughput = inst->inference && !r->params.latency}};
     if (p->select) /* they may make less again than now */
         p->params.reported_sec = INFINITY;

@@ -495,8 +495,7 @@ static void list_users(struct ordering *o)
     o->users = ap_csr_new(m->arena, o->n_units, n, row, user);
 }
 
-/* A unit's place among the nodes as they were: where the last of its originals was not
- * yet, so that nothing is made earlier than it was. */
+/* A unit's place among the nodes as they were: that of the first of its originals. */
 static struct ready ready_of(const struct ordering *o, int unit)
 {
     const struct marker *m = o->m;
@@ -538,7 +537,8 @@ static bool put_in_order(struct ordering *o)
 
 /* ---- the whole ---- */
 
-/* The sets of which a region waits for itself; after `rounds` of them all that wait. */
+/* Refuses the first set that waits; all: every one. A set waits where one of its regions
+ * needs what is computed from the region's own results. */
 static void refuse_waiting(struct marker *m, const struct ordering *o, bool all)
 {
     for (int v = 0; v < m->g->n_nodes; v++)

@@ -64,6 +64,8 @@ void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out)
     if (s->resharding)
         ap_put_str(out, "resharding", ap_resharding_names[s->resharding]);
     ap_put_int(out, "n_devices", s->n_devices);
+    if (s->limit_bytes > 0)
+        ap_put_int(out, "memory_limit_bytes", s->limit_bytes);
     if (s->throughput)
         ap_put_str(out, "measure", measures[1]);
     put_num(out, "objective_sec", s->objective_sec);
@@ -433,6 +435,9 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
         ap_get_int(o, at, "n_devices", 1, AP_MAX_DEVICES, &n, err))
         return -1;
     s->n_devices = n < s->n_devices ? n : s->n_devices;
+    if (json_object_get(o, "memory_limit_bytes") &&
+        ap_get_int(o, at, "memory_limit_bytes", 1, INT64_MAX, &s->limit_bytes, err))
+        return -1;
     if (json_object_get(o, "objective_sec") &&
         (ap_get_num(o, at, "objective_sec", &s->objective_sec, err) ||
          ap_get_num(o, at, "lower_bound_sec", &s->lower_bound_sec, err)))

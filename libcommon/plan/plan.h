@@ -155,9 +155,9 @@ struct ap_sharding {
     const char *algorithm, *solver, *cost_model, *stopped; /* solver may be NULL */
     bool alpa_space; /* conversions as Alpa makes them, ap_cost.alpa_steps */
     double objective_sec, lower_bound_sec;
-    int64_t peak_bytes;                /* per device, of the program's buffer plan */
-    int64_t limit_bytes, device_bytes; /* written only: what the plan was to fit, what a
-                                          device has; 0: no limit, not known */
+    int64_t peak_bytes;   /* per device, of the program's buffer plan */
+    int64_t limit_bytes;  /* what the plan was to fit; 0: no limit */
+    int64_t device_bytes; /* written only: what a device has; 0: not known */
     /* doc/fingerprint.h, cost.h; NULL: not said */
     const char *graph_fingerprint, *cluster_fingerprint;
     const char

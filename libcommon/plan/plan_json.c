@@ -508,6 +508,9 @@ static int read_summary(struct ap_arena *arena, const json_t *o, const struct ap
     if (s->objective_sec < 0 || s->lower_bound_sec < 0)
         return ap_at_err(s->objective_sec < 0 ? &objective : &bound, err,
                          "expected a number >= 0");
+    if (json_object_get(o, "memory_limit_bytes") &&
+        ap_get_int(o, at, "memory_limit_bytes", 1, INT64_MAX, &s->limit_bytes, err))
+        return -1;
     if (json_object_get(o, "solver"))
         return read_text(arena, o, at, "solver", &s->solver, err);
     return 0;

@@ -101,7 +101,7 @@ static int fill_costs(struct chunks *x, struct ap_err *err)
     return 0;
 }
 
-static void fill_programmes(struct chunks *x)
+static void fill_programs(struct chunks *x)
 {
     int n = x->n, row = n + 1;
 
@@ -290,7 +290,7 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
     x->now.stage = AP_NEW_N(x->sp->arena, n, struct plan_stage);
     if (fill_costs(x, err))
         return -1;
-    fill_programmes(x);
+    fill_programs(x);
     for (int s = 2 * x->groups; s <= n; s += x->groups)
         if (want == 0 || want == s)
             one_count(x, s);
