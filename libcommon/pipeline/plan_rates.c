@@ -76,6 +76,8 @@ static double one_device(struct ap_arena *arena, const struct ap_staged_graph *o
     return least;
 }
 
+#define NO_USE 1.05 /* a speedup of this is none: prices are not that exact */
+
 static const char *why_no_use(struct ap_arena *arena, const struct ap_plan_words *words,
                               const struct ap_plan_rates *r)
 {
@@ -84,10 +86,11 @@ static const char *why_no_use(struct ap_arena *arena, const struct ap_plan_words
     if (words->pipeline == 1 && words->degrees.idle == r->n_devices)
         return ap_arena_printf(arena, "all %lld devices do the same work",
                                (long long)r->n_devices);
-    if (r->one_device_sec > 0 && r->one_device_sec <= r->step_sec)
-        return ap_arena_printf(arena,
-                               "the model is too small for %lld devices: one is as fast",
-                               (long long)r->n_devices);
+    if (r->one_device_sec > 0 && r->one_device_sec <= NO_USE * r->step_sec)
+        return ap_arena_printf(
+            arena, "the model is too small for %lld devices: one is %s",
+            (long long)r->n_devices,
+            r->one_device_sec <= r->step_sec ? "as fast" : "nearly as fast");
     return NULL;
 }
 
