@@ -5,6 +5,8 @@
  */
 #include "result.h"
 
+#include "pipeline/pipeline_program.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,21 +117,50 @@ static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *
     return bytes;
 }
 
-/* As plan_whole_bytes, of the fullest device. */
-static int64_t peak_of(const struct pricing *x, const struct ap_stages *stages,
-                       const struct ap_pipeline_price *pipe)
+/* Programs are built of plans whose price takes at least this share of the memory: copies
+ * and packing take a third of it at most (scripts/memory-table). */
+#define ARENA_SHARE 0.6
+
+/* As plan_whole_bytes, of the fullest device; arena: bytes of each, NULL: by the price.
+ */
+static int64_t fullest(const struct pricing *x, const struct ap_stages *stages,
+                       const struct ap_pipeline_price *pipe, const struct ap_lane *arena)
 {
     int64_t most = 0;
 
-    if (x->inst->n_kinds == 0)
-        return pipe->peak_bytes;
     for (int d = 0; d < pipe->result.n_devices; d++) {
         int kind = ap_cluster_kind_of(&x->m->cluster, stages->stage[d].devices[0]);
-        int64_t bytes =
-            plan_whole_bytes(x->inst, kind, pipe->result.devices[d].peak_bytes);
+        int64_t bytes = pipe->result.devices[d].peak_bytes;
+        if (arena && arena[d].peak_bytes > bytes)
+            bytes = arena[d].peak_bytes;
+        if (x->inst->n_kinds > 0)
+            bytes = plan_whole_bytes(x->inst, kind, bytes);
         most = bytes > most ? bytes : most;
     }
     return most;
+}
+
+/*
+ * The price counts values, without what packing them loses and copies that stay. Where it
+ * is near the limit the programs' buffers say what a device needs, unless there are none
+ * for such plans.
+ */
+static int64_t peak_of(struct ap_arena *scratch, const struct pricing *x,
+                       const struct ap_stages *read, const struct ap_pipeline_price *pipe)
+{
+    const struct stage_model *m = x->m;
+    const int64_t peak = fullest(x, read, pipe, NULL), limit = x->inst->memory_bytes;
+    struct ap_pipeline_program program;
+    struct ap_err why = {0};
+    bool unsupported;
+
+    if (limit == 0 || peak > limit || (double)peak < ARENA_SHARE * (double)limit ||
+        ap_pipeline_build(
+            scratch,
+            &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
+            read, false, &program, &unsupported, &why))
+        return peak;
+    return fullest(x, read, pipe, program.lane);
 }
 
 /* Of each stage those operators are recomputed that save most memory per second. */
@@ -163,21 +194,27 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
 
 static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
                         const struct pricing *x, const struct stage_detail *detail,
-                        struct ap_stages *stages, struct ap_pipeline_price *pipe,
-                        struct ap_err *err)
+                        struct ap_stages *stages, struct price *price, struct ap_err *err)
 {
     const struct stage_model *m = x->m;
     struct ap_pipeline_cache known = {.micro = &m->micro};
     struct stage_memo_plan plan;
+    struct ap_pipeline_price pipe;
 
     if (stage_memo_read(x->memo, scratch, detail, stages, &plan, err))
         return -1;
     known.stage = plan.priced;
-    if (x->select)
-        return select_recomputed(arena, scratch, x, &plan.read, stages, pipe, err);
-    return ap_pipeline_compare(
-        scratch, &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
-        &plan.read, &known, pipe, err);
+    int rc = x->select
+                 ? select_recomputed(arena, scratch, x, &plan.read, stages, &pipe, err)
+                 : ap_pipeline_compare(scratch,
+                                       &(struct ap_staged_graph){&m->graph, &m->nests,
+                                                                 &m->blocks, &m->cluster},
+                                       &plan.read, &known, &pipe, err);
+    if (rc == 0)
+        *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
+                                                   : pipe.result.step_sec,
+                                peak_of(scratch, x, &plan.read, &pipe)};
+    return rc;
 }
 
 /* Reads the section and prices it; what it says more than before goes to the arena. */
@@ -186,16 +223,12 @@ static int weigh(struct ap_arena *arena, const struct pricing *x,
                  struct price *price, struct ap_err *err)
 {
     struct ap_arena scratch = {0};
-    struct ap_pipeline_price pipe;
     struct ap_err why = {0};
 
-    if (price_stages(arena, &scratch, x, detail, stages, &pipe, &why)) {
+    if (price_stages(arena, &scratch, x, detail, stages, price, &why)) {
         ap_arena_free(&scratch);
         return ap_err_set(err, "the shard command's plan: %s", why.msg);
     }
-    *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
-                                               : pipe.result.step_sec,
-                            peak_of(x, stages, &pipe)};
     stages->objective_sec = price->step_sec;
     ap_arena_free(&scratch);
     return 0;
