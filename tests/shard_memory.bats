@@ -53,7 +53,7 @@ least() {
 
 @test "memory: programs need more than what is alive, and plans are found all the same" {
     ap-shard --mesh 2x4 --memory 243072 "$(imported resnet)" |
-        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.02'
+        jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .gap <= 0.03'
 }
 
 @test "memory: what several later users need is held" {
