@@ -163,7 +163,7 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
 }
 
 @test "faults: at random instants, to random processes: always an end, and a checkpoint" {
-    local i sig who pid n=${AP_FAULTS:-12}
+    local i sig who pid n=${AP_FAULTS:-4}
     RANDOM=${AP_SEED:-1}
     one
     for ((i = 0; i < n; i++)); do

@@ -91,6 +91,7 @@ inputs() {
 }
 
 @test "a small budget of work finds prices within 0.5 % of the proven ones" {
+    slow_with_sanitizers
     local ask short=$BATS_TEST_TMPDIR/short.json proven=$BATS_TEST_TMPDIR/proven.json
     for ask in gpt2l:2x2x2 lstm:2x4 t5:2x4; do
         ap-shard --mesh "${ask#*:}" --cluster "$CLUSTERS/cpu-8.json" --work-limit 7 -o "$short" \
