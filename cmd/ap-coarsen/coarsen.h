@@ -20,10 +20,10 @@ enum coarsen_cut { COARSEN_CUT_ANYWHERE, COARSEN_CUT_MODULES };
 
 /* Of rows alpa and exhaustive. */
 struct coarsen_alpa {
-    int cut;     /* enum coarsen_cut */
     int cost;    /* enum coarsen_cluster_cost */
     int balance; /* enum coarsen_balance */
     double eps;  /* a layer has less than (1 + eps) of the average */
+    int cut;     /* enum coarsen_cut */
 };
 
 /* Of row rannc. */
