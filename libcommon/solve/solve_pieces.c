@@ -42,8 +42,8 @@ struct bounder {
     int *first, n_phi;
     double n_pieces; /* weights counted */
     struct ap_work *work;
-    bool solved;  /* the objective is known: it was given, or the whole was solved */
-    bool fresh;   /* what a first look found is as good as a trial */
+    bool solved; /* the objective is known: it was given, or the whole was solved */
+    bool fresh;  /* what a first look found is as good as a trial */
 };
 
 /* Runs it for all pieces, side by side, each within its share of the budget. */
