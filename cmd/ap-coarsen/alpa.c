@@ -152,14 +152,14 @@ static struct around find_intervals(struct search *s, const struct layer_rule *r
         while (need > first && l->heavy[need] - l->heavy[first] >= rule->min_heavy)
             need--;
         s->lo[first] = s->end[need];
-        s->hi[first] = last_within(s, rule, first, at_most, &bytes);
-        int beyond = s->hi[first] + 1;
-        while (s->hi[first] >= first && !l->begins[s->hi[first] + 1])
-            s->hi[first]--;
         if (!l->begins[first]) {
             s->hi[first] = first - 1;
             continue;
         }
+        s->hi[first] = last_within(s, rule, first, at_most, &bytes);
+        int beyond = s->hi[first] + 1;
+        while (s->hi[first] >= first && !l->begins[s->hi[first] + 1])
+            s->hi[first]--;
         bytes = received(s, s->hi[first]);
         if (s->lo[first] <= s->hi[first])
             around.below = fmax(around.below, layers_cost(l, first, s->hi[first], bytes));
