@@ -119,6 +119,13 @@ def all_reduce(run, node, operands):
 def all_gather(run, node, operands):
     split, names = node["split"], names_of(run, node)
     d = split["dim"]
+    if split["outer"] == 1:
+        # As the first dimension, and without dimensions of one element: XLA gathers so, and
+        # would copy the result of another form once more for the contraction that reads it.
+        (x,) = operands
+        inner = x.shape[d] // split["part"]
+        x = lax.all_gather(jnp.moveaxis(x, d, 0), names, axis=0, tiled=True)
+        return jnp.moveaxis(cut(x, 0, split["full"] * inner), 0, d)
     x = opened(operands[0], split, split["part"])
     x = lax.all_gather(x, names, axis=d + 1, tiled=True)
     return closed(cut(x, d + 1, split["full"]), d)
