@@ -225,7 +225,10 @@ static void run(struct ap_tool *tool, struct settings *set,
         staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hook) : NULL;
     if (!staged)
         session_run(&s, &arena, &prog, set, &comm,
-                    &(struct session_opts){.keep = keep, .save = true, .hook = &hook});
+                    &(struct session_opts){.keep = keep,
+                                           .save = true,
+                                           .timed = set->report || set->json,
+                                           .hook = &hook});
     if (set->prepare_only && comm.rank == 0)
         printf("kernels %d\n", plugin->kernels());
     else if (!set->prepare_only)

@@ -58,6 +58,8 @@ struct backend {
     bool (*step_begin)(struct exec *x);
     void (*step_end)(struct exec *x);
     void (*close)(struct exec *x);
+    /* Seconds that this thread spent in BLAS so far. NULL: calls cannot be timed. */
+    double (*blas_sec)(void);
     /* Waits for all that the device was given, so that a step's time is the step's. */
     void (*sync)(void);
 };

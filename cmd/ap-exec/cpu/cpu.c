@@ -69,4 +69,5 @@ const struct backend cpu_backend = {
     .fusible = backend_fusible,
     .in_place = backend_in_place,
     .prepare = prepare,
+    .blas_sec = cpu_blas_sec,
 };

@@ -215,6 +215,8 @@ struct gemm {
     int64_t m, n, k, lda, ldb, ldc; /* ld: elements from row to row */
 };
 void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c);
+/* Seconds of this thread in cpu_gemm since the first call of cpu_blas_sec. */
+double cpu_blas_sec(void);
 
 /* One thread; kernels for this processor. May start the program anew, before it reads
  * anything. */

@@ -7,6 +7,7 @@
 #include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef void gemm_fn(const struct gemm *g, const void *a, const void *b, void *c);
@@ -53,6 +54,22 @@ BLAS_GEMM(gemm_f32, s, 1, 0)
 BLAS_GEMM(gemm_f64, d, 1, 0)
 BLAS_GEMM(gemm_c64, c, c_one, c_zero)
 
+static double thread_sec(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static _Thread_local bool timed; /* the thread asked for its seconds */
+static _Thread_local double blas_sec;
+
+double cpu_blas_sec(void)
+{
+    timed = true;
+    return blas_sec;
+}
+
 void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
 {
     static gemm_fn *const gemm[CPU_N_KINDS] = {gemm_pred, gemm_8,   gemm_16,  gemm_32,
@@ -61,11 +78,14 @@ void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
     const int size = cpu_kind_size(g->kind);
     if (g->m == 0 || g->n == 0)
         return;
+    const double start = timed ? thread_sec() : 0;
     if (g->k > 0)
         gemm[g->kind](g, a, b, c);
     else
         for (int64_t i = 0; i < g->m; i++)
             memset((char *)c + i * g->ldc * size, 0, (size_t)(g->n * size));
+    if (timed)
+        blas_sec += thread_sec() - start;
 }
 
 /* Widths of vectors that kernels of OpenBLAS use; WIDTH_OTHER: one that is not known. */
