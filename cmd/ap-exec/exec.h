@@ -84,7 +84,10 @@ struct exec {
 
     void **value;    /* [node]: its elements; NULL: fused away, or a tuple */
     void ***element; /* [tuple node][element]: its elements */
-    int *call_of;    /* [node]: the call that computes it, -1 for none */
+    /* [dot]: the transpose that alone reads it and in whose order the dot is written, so
+     * that the transpose is a plain copy, or nothing; -1: none. NULL: of no dot */
+    int *permuted;
+    int *call_of; /* [node]: the call that computes it, -1 for none */
     int n_calls;
     struct call *calls;
     int *first_call; /* [group]: the first call of this group or of one behind it */

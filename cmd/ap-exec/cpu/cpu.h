@@ -225,6 +225,8 @@ void cpu_open(char **argv);
 /* ---- kernels: each prepares a call ---- */
 
 typedef backend_prepare_fn cpu_prepare_fn;
+/* struct backend's writes_permuted (cpu_dot.c). */
+bool cpu_writes_permuted(const struct ap_graph *g, int dot, const struct ap_node *to);
 cpu_prepare_fn cpu_fused_prepare;
 cpu_prepare_fn cpu_dot_prepare, cpu_conv_prepare;
 cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,

@@ -9,6 +9,7 @@
 #include "backend.h"
 #include "run/guard.h"
 #include "run/noise.h"
+#include "run/permute.h"
 #include "run/timing.h"
 #include "run/overlap.h"
 #include "run/watch.h"
@@ -464,6 +465,7 @@ int exec_open_at(struct exec *x, struct ap_arena *arena, const struct ap_program
     if (!x->temps)
         return ap_err_set(err, "out of memory");
     place_temps(&p);
+    permute_find(x, p.aside);
     if (prepare_calls(&p, err) || (!place->first && make_copies(&p, err)) ||
         open_working(x, err))
         return -1;
