@@ -40,3 +40,37 @@ $rows  ROOT r = ($(IFS=,; echo "${types[*]}")) tuple($(IFS=,; echo "${results[*]
         cmp "out/result_$i.npy" "out/result_$((i + 1)).npy"
     done
 }
+
+@test "kernels: --threads changes no bit" {
+    cd "$BATS_TEST_TMPDIR"
+    cat >t.hlo <<'HLO'
+HloModule threads
+add { p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] add(p, q) }
+ENTRY step {
+  a = f32[1100,300] parameter(0)
+  b = f32[300,700] parameter(1)
+  x = f32[8,20,20,24] parameter(2)
+  k = f32[3,3,24,40] parameter(3)
+  z = f32[] constant(0)
+  d = f32[1100,700] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  e = f32[1100,700] exponential(d)
+  f = f32[1100,700] tanh(e)
+  t = f32[700,1100] transpose(f), dimensions={1,0}
+  r = f32[1100] reduce(f, z), dimensions={1}, to_apply=add
+  c = f32[700] reduce(f, z), dimensions={0}, to_apply=add
+  w = f32[8,20,20,40] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  g = f32[3,3,24,40] convolution(x, w), window={size=20x20 pad=1_1x1_1}, dim_labels=f01b_i01o->01bf
+  v = f32[11,100,7,100] reshape(d)
+  m = f32[11,7,7] dot(v, v), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={1,3}, rhs_contracting_dims={1,3}
+  ROOT o = (f32[700,1100], f32[1100], f32[700], f32[8,20,20,40], f32[3,3,24,40], f32[11,7,7]) tuple(t, r, c, w, g, m)
+}
+HLO
+    ap-import --quiet t.hlo | ap-shard --quiet --mesh 1 | ap-rewrite --quiet >t.json
+    for n in 1 2 3; do
+        ap-exec --quiet --threads "$n" --out "out$n" t.json
+    done
+    ap-exec --quiet --threads 0 t.json
+    [ -e out1/result_5.npy ]
+    diff -r out1 out2
+    diff -r out1 out3
+}

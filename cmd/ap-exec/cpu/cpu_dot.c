@@ -10,6 +10,11 @@
 #include <limits.h>
 #include <string.h>
 
+/* FLOPs of a task of several products, some 20 microseconds; and how many products are
+ * too few to be shared as wholes. */
+#define TASK_FLOPS   4e6
+#define FEW_PRODUCTS 4
+
 /* Some dimensions of an operand. */
 struct dims {
     int n;
@@ -101,28 +106,56 @@ static const char *side_data(struct exec *x, const struct side *sd, int size)
     return data;
 }
 
+struct products {
+    const struct dot *d;
+    const char *a, *b;
+    char *out;
+    int64_t n, each; /* matrices, those of one task */
+};
+
+static void run_products(void *ctx, int64_t task, int thread)
+{
+    (void)thread;
+    const struct products *p = ctx;
+    const struct dot *d = p->d;
+    const int size = cpu_kind_size(d->gemm.kind);
+    const int64_t from = task * p->each, left = p->n - from;
+    const int64_t to = from + (left < p->each ? left : p->each);
+    for (int64_t q = from; q < to; q++) {
+        int64_t ao = 0, bo = 0, oo = 0, rest = q;
+        for (int i = d->n_batch - 1; i >= 0; i--) {
+            const int64_t at = rest % d->batch[i];
+            ao += at * d->lhs.batch[i];
+            bo += at * d->rhs.batch[i];
+            oo += at * d->out_batch[i];
+            rest /= d->batch[i];
+        }
+        cpu_gemm(&d->gemm, p->a + ao * size, p->b + bo * size, p->out + oo * size);
+    }
+}
+
 static void dot_run(struct exec *x, void *state)
 {
     const struct dot *d = state;
-    const int size = cpu_kind_size(d->gemm.kind);
-    const char *a = side_data(x, &d->lhs, size), *b = side_data(x, &d->rhs, size);
-    char *out = d->out_at >= 0 ? x->scratch + d->out_at : d->out;
-    int64_t at[AP_MAX_RANK] = {0}, n = 1;
+    const struct gemm *g = &d->gemm;
+    const int size = cpu_kind_size(g->kind);
+    struct products p = {.d = d, .n = 1};
+    p.a = side_data(x, &d->lhs, size);
+    p.b = side_data(x, &d->rhs, size);
+    p.out = d->out_at >= 0 ? x->scratch + d->out_at : d->out;
     for (int i = 0; i < d->n_batch; i++)
-        n *= d->batch[i];
-    for (int64_t q = 0; q < n; q++) {
-        int64_t ao = 0, bo = 0, oo = 0;
-        for (int i = 0; i < d->n_batch; i++) {
-            ao += at[i] * d->lhs.batch[i];
-            bo += at[i] * d->rhs.batch[i];
-            oo += at[i] * d->out_batch[i];
-        }
-        cpu_gemm(&d->gemm, a + ao * size, b + bo * size, out + oo * size);
-        for (int i = d->n_batch - 1; i >= 0 && ++at[i] == d->batch[i]; i--)
-            at[i] = 0;
-    }
+        p.n *= d->batch[i];
+    if (p.n == 0)
+        return;
+    /* products that are too small for a thread go in groups; a few large ones are shared
+     * themselves */
+    const double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k;
+    p.each = p.n < FEW_PRODUCTS || flops * (double)p.n < TASK_FLOPS
+                 ? p.n
+                 : 1 + (int64_t)(TASK_FLOPS / (flops + 1));
+    cpu_each(ap_ceil_div(p.n, p.each), run_products, &p);
     if (d->out_at >= 0)
-        cpu_store(d->out, 1, out, d->dtype, n * d->gemm.m * d->gemm.n);
+        cpu_store(d->out, 1, p.out, d->dtype, p.n * g->m * g->n);
 }
 
 static void side_scratch(struct side *sd, int64_t *at, int size)

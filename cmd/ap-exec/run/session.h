@@ -10,6 +10,7 @@
 struct settings {
     int64_t n_ranks; /* -n; 0: not given */
     int64_t steps;
+    int64_t threads; /* of a rank on the CPU; 0: its share of the cores */
     struct source source;
     const char *out_dir, *compare_dir;
     const char *save_dir; /* --save; NULL: no checkpoints */
