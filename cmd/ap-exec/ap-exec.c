@@ -1,5 +1,6 @@
 /* ap-exec: run a program, on this process or under MPI. */
 #include "backend.h"
+#include "cpu/cpu.h"
 #include "cuda/plugin.h"
 #include "run/job.h"
 #include "run/launch.h"
@@ -225,7 +226,10 @@ static void run(struct ap_tool *tool, struct settings *set,
         staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hook) : NULL;
     if (!staged)
         session_run(&s, &arena, &prog, set, &comm,
-                    &(struct session_opts){.keep = keep, .save = true, .hook = &hook});
+                    &(struct session_opts){.keep = keep,
+                                           .save = true,
+                                           .timed = set->report || set->json,
+                                           .hook = &hook});
     if (set->prepare_only && comm.rank == 0)
         printf("kernels %d\n", plugin->kernels());
     else if (!set->prepare_only)
@@ -250,6 +254,13 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .help = "start N ranks with mpirun",
          .lo = 1,
          .hi = 4096},
+        {.name = "threads",
+         .kind = AP_OPT_INT,
+         .out = &set->threads,
+         .arg = "N",
+         .help = "threads of a rank on the CPU (1); 0: its share of the cores",
+         .lo = 0,
+         .hi = CPU_MAX_THREADS},
         {.name = "steps",
          .kind = AP_OPT_INT,
          .out = &set->steps,
@@ -402,7 +413,8 @@ static const struct backend *choose_backend(struct chosen *chosen,
 
 int main(int argc, char **argv)
 {
-    struct settings set = {.steps = 1, .tolerance = NAN, .watchdog_sec = WATCHDOG_SEC};
+    struct settings set = {
+        .steps = 1, .threads = 1, .tolerance = NAN, .watchdog_sec = WATCHDOG_SEC};
     struct chosen chosen = {.seed = -1};
     const struct cuda_plugin *plugin = NULL;
     struct ap_err err = {{0}};
@@ -420,6 +432,7 @@ int main(int argc, char **argv)
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */
     if (set.n_ranks && !set.check && !job_is_started())
         launch(&tool, set.n_ranks, set.watchdog_sec);
+    cpu_set_threads(set.threads ? (int)set.threads : job_cores());
     set.backend = set.check ? &cpu_backend : choose_backend(&chosen, &plugin, &err);
     set.prepare_only = chosen.compile_for != NULL;
     set.source.seeded = chosen.seed >= 0 || !set.source.dir;

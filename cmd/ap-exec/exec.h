@@ -37,6 +37,12 @@ struct call {
     struct exec_access *access;
 };
 
+/* What a call took so far: runs, and seconds (run/timing.h). */
+struct exec_time {
+    int64_t runs;
+    double sec, blas_sec;
+};
+
 /* A collective that is started and not finished. */
 struct exec_flight {
     const struct call *call;
@@ -78,7 +84,10 @@ struct exec {
 
     void **value;    /* [node]: its elements; NULL: fused away, or a tuple */
     void ***element; /* [tuple node][element]: its elements */
-    int *call_of;    /* [node]: the call that computes it, -1 for none */
+    /* [dot]: the transpose that alone reads it and in whose order the dot is written, so
+     * that the transpose is a plain copy, or nothing; -1: none. NULL: of no dot */
+    int *permuted;
+    int *call_of; /* [node]: the call that computes it, -1 for none */
     int n_calls;
     struct call *calls;
     int *first_call; /* [group]: the first call of this group or of one behind it */
@@ -98,6 +107,7 @@ struct exec {
     bool late;                 /* collectives run as late as they may; for tests */
     struct exec *inner, *next; /* the computations of loops, chained by next */
     void *recording;           /* the backend's, of a step; NULL: none */
+    struct exec_time *timing;  /* [call]; NULL: calls are not timed */
     struct exec_noise *noise;  /* rounding at random (run/noise.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };

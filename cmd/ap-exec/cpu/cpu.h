@@ -206,15 +206,31 @@ static inline bool cpu_next(int rank, const int64_t *n, int64_t *at, const int64
 /* Row-major strides in elements. */
 void cpu_strides(const struct ap_shape *s, int64_t *stride);
 
+/* ---- threads (cpu_threads.c) ---- */
+
+#define CPU_MAX_THREADS 256
+
+/* Task i of some work; thread: the number of the thread that runs it, from 0. */
+typedef void cpu_task(void *ctx, int64_t i, int thread);
+/* Threads of the rank that compute; before anything is prepared. */
+void cpu_set_threads(int n);
+int cpu_n_threads(void);
+/* Runs tasks 0 .. n - 1, in any order and on any thread; returns when all are through. A
+ * task's own cpu_each runs on its thread. */
+void cpu_each(int64_t n, cpu_task *task, void *ctx);
+
 /* ---- matrix products (cpu_gemm.c) ---- */
 
 /* c[m][n] = a[m][k] * b[k][n], all row-major; ta: a is stored [k][m], tb: b [n][k]. */
 struct gemm {
     enum cpu_kind kind;
     bool ta, tb;
+    bool add;                       /* to what c holds */
     int64_t m, n, k, lda, ldb, ldc; /* ld: elements from row to row */
 };
 void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c);
+/* Seconds of this thread in cpu_gemm since the first call of cpu_blas_sec. */
+double cpu_blas_sec(void);
 
 /* One thread; kernels for this processor. May start the program anew, before it reads
  * anything. */
@@ -223,6 +239,8 @@ void cpu_open(char **argv);
 /* ---- kernels: each prepares a call ---- */
 
 typedef backend_prepare_fn cpu_prepare_fn;
+/* struct backend's writes_permuted (cpu_dot.c). */
+bool cpu_writes_permuted(const struct ap_graph *g, int dot, const struct ap_node *to);
 cpu_prepare_fn cpu_fused_prepare;
 cpu_prepare_fn cpu_dot_prepare, cpu_conv_prepare;
 cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,

@@ -118,26 +118,68 @@ static void copy_plane(void *dst, const int64_t *sd, const void *src, const int6
     CPU_BY_SIZE(size, PLANE)
 }
 
-void box_copy(const struct box *b, void *dst, const void *src, int size)
+/* A box's part: indices [lo, hi) of its first dimension. */
+static void copy_part(const struct box *b, int64_t lo, int64_t hi, void *dst,
+                      const void *src, int size)
 {
     const int r = b->rank;
-    for (int i = 0; i < r; i++)
-        if (b->n[i] <= 0)
-            return;
+    int64_t n[AP_MAX_RANK + 2];
+    memcpy(n, b->n, sizeof n);
+    n[0] = hi - lo;
     const bool plane = r >= 2 && b->src[r - 2] == 1 && b->src[r - 1] != 1;
-    const int inner = plane ? 2 : r > 0;
+    const int inner = plane ? 2 : 1;
     const int outer = r - inner;
     int64_t at[AP_MAX_RANK + 2] = {0}, from = 0, to = 0;
-    for (;;) {
+    dst = (char *)dst + lo * b->dst[0] * size;
+    src = (const char *)src + lo * b->src[0] * size;
+    do {
         char *d = (char *)dst + to * size;
         const char *s = (const char *)src + from * size;
         if (plane)
-            copy_plane(d, b->dst + outer, s, b->src + outer, b->n + outer, size);
-        else if (inner)
-            copy_row(d, b->dst[outer], s, b->src[outer], b->n[outer], size);
+            copy_plane(d, b->dst + outer, s, b->src + outer, n + outer, size);
         else
-            memcpy(d, s, (size_t)size);
-        if (!cpu_next(outer, b->n, at, b->src, &from, b->dst, &to))
+            copy_row(d, b->dst[outer], s, b->src[outer], n[outer], size);
+    } while (cpu_next(outer, n, at, b->src, &from, b->dst, &to));
+}
+
+/* Bytes of a task. */
+#define TASK_BYTES (1 << 17)
+
+struct copy {
+    const struct box *b;
+    void *dst;
+    const void *src;
+    int size;
+    int64_t each; /* indices of the first dimension in one task */
+};
+
+static void run_copy(void *ctx, int64_t task, int thread)
+{
+    (void)thread;
+    const struct copy *c = ctx;
+    const int64_t lo = task * c->each, left = c->b->n[0] - lo;
+    copy_part(c->b, lo, lo + (left < c->each ? left : c->each), c->dst, c->src, c->size);
+}
+
+void box_copy(const struct box *b, void *dst, const void *src, int size)
+{
+    int64_t bytes = size;
+    for (int i = 0; i < b->rank; i++) {
+        if (b->n[i] <= 0)
             return;
+        bytes *= b->n[i];
     }
+    if (b->rank == 0) {
+        memcpy(dst, src, (size_t)size);
+        return;
+    }
+    if (bytes <= TASK_BYTES || cpu_n_threads() == 1) {
+        copy_part(b, 0, b->n[0], dst, src, size);
+        return;
+    }
+    struct copy c = {b, dst, src, size, b->n[0] * TASK_BYTES / bytes};
+    c.each = c.each < 1 ? 1 : c.each;
+    if (b->rank == 2)
+        c.each = ap_ceil_div(c.each, BLOCK) * BLOCK; /* whole blocks of a plane */
+    cpu_each(ap_ceil_div(b->n[0], c.each), run_copy, &c);
 }

@@ -10,6 +10,11 @@
 #include <limits.h>
 #include <string.h>
 
+/* FLOPs of a task of several products, some 20 microseconds; and how many products are
+ * too few to be shared as wholes. */
+#define TASK_FLOPS   4e6
+#define FEW_PRODUCTS 4
+
 /* Some dimensions of an operand. */
 struct dims {
     int n;
@@ -101,28 +106,56 @@ static const char *side_data(struct exec *x, const struct side *sd, int size)
     return data;
 }
 
+struct products {
+    const struct dot *d;
+    const char *a, *b;
+    char *out;
+    int64_t n, each; /* matrices, those of one task */
+};
+
+static void run_products(void *ctx, int64_t task, int thread)
+{
+    (void)thread;
+    const struct products *p = ctx;
+    const struct dot *d = p->d;
+    const int size = cpu_kind_size(d->gemm.kind);
+    const int64_t from = task * p->each, left = p->n - from;
+    const int64_t to = from + (left < p->each ? left : p->each);
+    for (int64_t q = from; q < to; q++) {
+        int64_t ao = 0, bo = 0, oo = 0, rest = q;
+        for (int i = d->n_batch - 1; i >= 0; i--) {
+            const int64_t at = rest % d->batch[i];
+            ao += at * d->lhs.batch[i];
+            bo += at * d->rhs.batch[i];
+            oo += at * d->out_batch[i];
+            rest /= d->batch[i];
+        }
+        cpu_gemm(&d->gemm, p->a + ao * size, p->b + bo * size, p->out + oo * size);
+    }
+}
+
 static void dot_run(struct exec *x, void *state)
 {
     const struct dot *d = state;
-    const int size = cpu_kind_size(d->gemm.kind);
-    const int64_t out_elems = d->gemm.m * d->gemm.n;
-    const char *a = side_data(x, &d->lhs, size), *b = side_data(x, &d->rhs, size);
-    char *out = d->out_at >= 0 ? x->scratch + d->out_at : d->out;
-    int64_t at[AP_MAX_RANK] = {0}, n = 1;
+    const struct gemm *g = &d->gemm;
+    const int size = cpu_kind_size(g->kind);
+    struct products p = {.d = d, .n = 1};
+    p.a = side_data(x, &d->lhs, size);
+    p.b = side_data(x, &d->rhs, size);
+    p.out = d->out_at >= 0 ? x->scratch + d->out_at : d->out;
     for (int i = 0; i < d->n_batch; i++)
-        n *= d->batch[i];
-    for (int64_t q = 0; q < n; q++) {
-        int64_t ao = 0, bo = 0;
-        for (int i = 0; i < d->n_batch; i++) {
-            ao += at[i] * d->lhs.batch[i];
-            bo += at[i] * d->rhs.batch[i];
-        }
-        cpu_gemm(&d->gemm, a + ao * size, b + bo * size, out + q * out_elems * size);
-        for (int i = d->n_batch - 1; i >= 0 && ++at[i] == d->batch[i]; i--)
-            at[i] = 0;
-    }
+        p.n *= d->batch[i];
+    if (p.n == 0)
+        return;
+    /* products that are too small for a thread go in groups; a few large ones are shared
+     * themselves */
+    const double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k;
+    p.each = p.n < FEW_PRODUCTS || flops * (double)p.n < TASK_FLOPS
+                 ? p.n
+                 : 1 + (int64_t)(TASK_FLOPS / (flops + 1));
+    cpu_each(ap_ceil_div(p.n, p.each), run_products, &p);
     if (d->out_at >= 0)
-        cpu_store(d->out, 1, out, d->dtype, n * out_elems);
+        cpu_store(d->out, 1, p.out, d->dtype, p.n * g->m * g->n);
 }
 
 static void side_scratch(struct side *sd, int64_t *at, int size)
@@ -172,6 +205,86 @@ static void sort_pairs(int *l, int *r, int n)
         }
 }
 
+/* Where a product's matrices go. */
+struct target {
+    bool swapped; /* their transposes are computed: the operands change places */
+    int64_t ld;
+    int64_t batch[AP_MAX_RANK];
+};
+
+/* For result strides os; false if the matrices' rows or columns are not even. */
+static bool target_find(const struct ap_shape *s, const int64_t *os, int n_batch,
+                        int n_left, struct target *t)
+{
+    struct dims l = {.n = n_left}, r = {.n = s->rank - n_batch - n_left};
+    int64_t m, n, row, column;
+    for (int i = 0; i < l.n; i++)
+        l.d[i] = n_batch + i;
+    for (int i = 0; i < r.n; i++)
+        r.d[i] = n_batch + n_left + i;
+    for (int i = 0; i < n_batch; i++)
+        t->batch[i] = os[i];
+    if (!collapse(s, os, &l, &m, &row) || !collapse(s, os, &r, &n, &column))
+        return false;
+    if (n == 1 || column == 1) {
+        t->swapped = false;
+        t->ld = m == 1 ? n : row;
+        return t->ld >= n && t->ld <= INT_MAX;
+    }
+    t->swapped = true;
+    t->ld = column;
+    return (m == 1 || row == 1) && t->ld >= m && t->ld <= INT_MAX;
+}
+
+/* Strides of the dot's result dimensions in the result of a transpose of it. */
+static void permuted_strides(const struct ap_node *transpose, int64_t *os)
+{
+    int64_t own[AP_MAX_RANK];
+    cpu_strides(&transpose->shape, own);
+    for (int d = 0; d < transpose->shape.rank; d++)
+        os[transpose->attrs->dimensions.v[d]] = own[d];
+}
+
+bool cpu_writes_permuted(const struct ap_graph *g, int dot, const struct ap_node *to)
+{
+    const struct ap_node *v = &g->nodes[dot];
+    const struct ap_attrs *t = v->attrs;
+    const int n_batch = t->lhs_batch_dims.n;
+    struct target target;
+    int64_t os[AP_MAX_RANK];
+    permuted_strides(to, os);
+    return cpu_is_plain(v->shape.dtype) &&
+           target_find(&v->shape, os, n_batch,
+                       g->nodes[v->in[0]].shape.rank - n_batch -
+                           t->lhs_contracting_dims.n,
+                       &target);
+}
+
+/* The result's place, and with it which operand comes first. */
+static void set_target(const struct exec *x, int node, int n_left, struct dot *d)
+{
+    const struct ap_node *v = &x->prog->local.nodes[node];
+    struct gemm *g = &d->gemm;
+    struct target t = {.ld = g->n};
+    int64_t os[AP_MAX_RANK];
+    cpu_strides(&v->shape, os);
+    if (x->permuted && x->permuted[node] >= 0)
+        permuted_strides(&x->prog->local.nodes[x->permuted[node]], os);
+    target_find(&v->shape, os, d->n_batch, n_left, &t);
+    if (t.swapped) {
+        const struct side side = d->lhs;
+        const int64_t m = g->m;
+        d->lhs = d->rhs, d->rhs = side;
+        g->m = g->n, g->n = m;
+    }
+    g->ta = d->lhs.transposed;
+    g->tb = !d->rhs.transposed;
+    g->lda = d->lhs.ld;
+    g->ldb = d->rhs.ld;
+    g->ldc = t.ld;
+    memcpy(d->out_batch, t.batch, sizeof t.batch);
+}
+
 int cpu_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     const struct ap_node *v = call_node(x, call);
@@ -195,14 +308,10 @@ int cpu_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
     d->lhs.node = v->in[0];
     d->rhs.node = v->in[1];
     d->gemm = (struct gemm){.kind = kind,
-                            .ta = d->lhs.transposed,
-                            .tb = !d->rhs.transposed,
                             .m = product(ls, &lf),
                             .n = product(rs, &rf),
-                            .k = product(ls, &lc),
-                            .lda = d->lhs.ld,
-                            .ldb = d->rhs.ld};
-    d->gemm.ldc = d->gemm.n;
+                            .k = product(ls, &lc)};
+    set_target(x, call->nodes[0], lf.n, d);
     if (d->gemm.m > INT_MAX || d->gemm.n > INT_MAX || d->gemm.k > INT_MAX)
         return exec_unsupported(x, v, err, "of this size");
     d->out = x->value[call->nodes[0]];

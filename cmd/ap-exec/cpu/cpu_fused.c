@@ -4,7 +4,8 @@
  * gathered into a register when they are broadcast or need converting; values that others
  * need are written once; all else stays in registers (allocated by linear scan, so that
  * the working set fits the first-level cache). What depends on scalars only is computed
- * once, before the first tile. Cost: one function call per node and tile.
+ * once, before the first tile. Cost: one function call per node and tile. Threads share
+ * the tiles; each has its own registers.
  */
 #include "cpu/cpu.h"
 
@@ -13,6 +14,9 @@
 /* Loads among which an equal one is looked for: keeps preparing linear. Passes of models
  * have fewer, so that none is missed. */
 #define LOOK_BACK 64
+
+/* Tiles of one task: a pass of fewer elements is not worth waking a thread. */
+#define TASK_TILES 16
 
 /* Something from memory, per tile. */
 struct load {
@@ -42,8 +46,9 @@ struct pass {
     struct load *loads;
     struct store *stores;
     void **ptr; /* per value */
-    int *slot;  /* per value: register, -1 if it has none */
+    int *slot;  /* per value: register, -1 if it has none, -2 if it is uniform */
     int slot_bytes;
+    void ***thread_ptr; /* [thread]: ptr of its own; that of thread 0 is ptr */
 };
 
 /* While preparing. */
@@ -329,61 +334,81 @@ static void iota_tile(const struct load *l, char *reg, int64_t at, int64_t n)
     }
 }
 
-static void run_loads(const struct pass *p, int64_t at, int64_t n)
+static void run_loads(const struct pass *p, void **ptr, int64_t at, int64_t n)
 {
     for (int i = 0; i < p->n_loads; i++) {
         const struct load *l = &p->loads[i];
         if (l->uniform)
             continue;
         if (l->direct)
-            p->ptr[l->value] = l->src + at * ap_dtype_size(l->dtype);
+            ptr[l->value] = l->src + at * ap_dtype_size(l->dtype);
         else if (l->is_iota)
-            iota_tile(l, p->ptr[l->value], at, n);
+            iota_tile(l, ptr[l->value], at, n);
         else
-            gather_tile(l, p->ptr[l->value], at, n);
+            gather_tile(l, ptr[l->value], at, n);
     }
 }
 
-static void run_stores(const struct pass *p, int64_t at, int64_t n, const bool uniform)
+/* What is stored for each tile, or, once, uniform values that fill a tensor. */
+static void run_stores(const struct pass *p, void *const *ptr, int64_t at, int64_t n)
 {
     for (int i = 0; i < p->n_stores; i++) {
         const struct store *s = &p->stores[i];
         char *dst = s->dst + at * ap_dtype_size(s->dtype);
-        if (s->direct)
+        if (!s->direct && p->slot[s->value] != -2)
+            cpu_store(dst, 1, ptr[s->value], s->dtype, n);
+    }
+}
+
+static void fill_uniform(const struct pass *p)
+{
+    for (int i = 0; i < p->n_stores; i++) {
+        const struct store *s = &p->stores[i];
+        if (s->direct || p->slot[s->value] != -2 || s->n == 0)
             continue;
-        if (p->slot[s->value] == -2 && uniform && s->n > 0) {
-            cpu_store(dst, 1, p->ptr[s->value], s->dtype, 1);
-            cpu_fill(dst, dst, ap_dtype_size(s->dtype), s->n);
-        } else if (p->slot[s->value] != -2 && !uniform) {
-            cpu_store(dst, 1, p->ptr[s->value], s->dtype, n);
+        cpu_store(s->dst, 1, p->ptr[s->value], s->dtype, 1);
+        cpu_fill(s->dst, s->dst, ap_dtype_size(s->dtype), s->n);
+    }
+}
+
+static void run_tiles(void *ctx, int64_t task, int thread)
+{
+    const struct pass *p = ctx;
+    void **ptr = p->thread_ptr[thread];
+    const int64_t from = task * TASK_TILES * CPU_TILE,
+                  most = from + TASK_TILES * CPU_TILE;
+    const int64_t to = most < p->n ? most : p->n;
+    for (int64_t at = from; at < to; at += CPU_TILE) {
+        const int64_t n = to - at < CPU_TILE ? to - at : CPU_TILE;
+        run_loads(p, ptr, at, n);
+        for (int i = 0; i < p->n_stores; i++) {
+            const struct store *s = &p->stores[i];
+            if (s->direct)
+                ptr[s->value] = s->dst + at * ap_dtype_size(s->dtype);
         }
+        chain_run(&p->chain, ptr, false, n);
+        run_stores(p, ptr, at, n);
     }
 }
 
 static void fused_run(struct exec *x, void *state)
 {
-    const struct pass *p = state;
-    for (int v = 0; v < p->chain.n_values; v++)
-        if (p->slot[v] >= 0)
-            p->ptr[v] = x->scratch + (int64_t)p->slot[v] * p->slot_bytes;
+    struct pass *p = state;
+    const int64_t n_tasks = ap_ceil_div(p->n, TASK_TILES * CPU_TILE);
+    for (int t = 0; t < (n_tasks > 1 ? cpu_n_threads() : 1); t++)
+        for (int v = 0; v < p->chain.n_values; v++)
+            p->thread_ptr[t][v] =
+                p->slot[v] >= 0
+                    ? x->scratch + ((int64_t)t * p->n_slots + p->slot[v]) * p->slot_bytes
+                    : p->ptr[v];
     for (int i = 0; i < p->n_loads; i++) {
         const struct load *l = &p->loads[i];
         if (l->uniform && (p->n > 0 || l->rank == 0))
             cpu_load(p->ptr[l->value], l->src, 1, l->dtype, 1);
     }
     chain_run(&p->chain, p->ptr, true, 1);
-    for (int64_t at = 0; at < p->n; at += CPU_TILE) {
-        const int64_t n = p->n - at < CPU_TILE ? p->n - at : CPU_TILE;
-        run_loads(p, at, n);
-        for (int i = 0; i < p->n_stores; i++) {
-            const struct store *s = &p->stores[i];
-            if (s->direct)
-                p->ptr[s->value] = s->dst + at * ap_dtype_size(s->dtype);
-        }
-        chain_run(&p->chain, p->ptr, false, n);
-        run_stores(p, at, n, false);
-    }
-    run_stores(p, 0, p->n, true);
+    cpu_each(n_tasks, run_tiles, p);
+    fill_uniform(p);
 }
 
 int cpu_fused_prepare(struct exec *x, struct call *call, struct ap_err *err)
@@ -415,7 +440,10 @@ int cpu_fused_prepare(struct exec *x, struct call *call, struct ap_err *err)
     for (int v = 0; v < b.n_values; v++)
         if (b.uniform[v])
             p->slot[v] = -2;
-    exec_need_scratch(x, (int64_t)p->n_slots * p->slot_bytes);
+    p->thread_ptr = AP_NEW_N(x->arena, cpu_n_threads(), void **);
+    for (int t = 0; t < cpu_n_threads(); t++)
+        p->thread_ptr[t] = t ? AP_NEW_N(x->arena, most, void *) : p->ptr;
+    exec_need_scratch(x, (int64_t)cpu_n_threads() * p->n_slots * p->slot_bytes);
     call->run = fused_run;
     call->state = p;
     return 0;

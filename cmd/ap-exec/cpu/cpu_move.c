@@ -42,7 +42,9 @@ int cpu_move_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const struct ap_node *u = call_in(x, v, 0);
     struct move *m = move_new(x, call, 1);
     int64_t ds[AP_MAX_RANK], ss[AP_MAX_RANK], offset = 0;
-    if (v->op == AP_OP_RESHAPE) {
+    const bool permuted = x->permuted && x->permuted[v->in[0]] == call->nodes[0];
+    if (v->op == AP_OP_RESHAPE || permuted) {
+        m->n = m->src[0] != m->dst[0];
         box_add(&m->box[0], ap_shape_elems(&v->shape), 1, 1);
         box_finish(&m->box[0]);
         return 0;

@@ -65,14 +65,13 @@ static run_lanes_fn *find_run_lanes(enum ap_red red, enum cpu_kind kind)
     return red == AP_RED_MAX && kind == CPU_F32 ? max_lanes_f32 : NULL;
 }
 
-/* One inner run of n elements. */
-static void reduce_run_inner(struct exec *x, const struct reduce *r, char *acc,
-                             const char *src)
+/* One inner run of n elements. `own`: working memory of the thread. */
+static void reduce_run_inner(const struct reduce *r, int64_t n, char *acc,
+                             const char *src, char *own)
 {
     static const int one[3] = {1, 1, 1};
     const int last = r->rank - 1, size = cpu_kind_size(r->kind);
-    const int64_t n = r->n[last];
-    char *tile = x->scratch + r->acc_bytes, *lanes = tile + CPU_TILE * 8;
+    char *tile = own, *lanes = tile + CPU_TILE * 8;
     for (int64_t i = 0; i < n; i += CPU_TILE) {
         const int64_t k = n - i < CPU_TILE ? n - i : CPU_TILE;
         const char *p = src + i * ap_dtype_size(r->dtype);
@@ -89,27 +88,80 @@ static void reduce_run_inner(struct exec *x, const struct reduce *r, char *acc,
     }
 }
 
+/* Working memory of a thread. */
+#define OWN_BYTES (CPU_TILE * 8 + LANES * 8)
+/* Elements of a task, and of its part of an inner run. */
+#define TASK_ELEMS (32 * CPU_TILE)
+#define TASK_RUN   64
+
+/* The kept dimension that threads share, and how much of it is one task. Elements that
+ * are kept do not depend on each other: how they are shared changes no bits. */
+struct shares {
+    struct exec *x;
+    const struct reduce *r;
+    int dim; /* -1: none is kept */
+    int64_t each, n;
+    char *acc;
+};
+
+static struct shares shares_of(struct exec *x, const struct reduce *r)
+{
+    struct shares s = {.x = x, .r = r, .dim = -1, .n = 1};
+    int64_t elems = 1;
+    for (int d = 0; d < r->rank; d++) {
+        elems *= r->n[d];
+        if (!r->reduced[d] && (s.dim < 0 || r->n[d] > r->n[s.dim]))
+            s.dim = d;
+    }
+    if (s.dim < 0 || cpu_n_threads() == 1)
+        return s;
+    const int64_t n = r->n[s.dim], even = ap_ceil_div(n, 2 * cpu_n_threads());
+    s.each = elems > 0 ? ap_ceil_div(n * TASK_ELEMS, elems) : n;
+    s.each = s.each < even ? even : s.each;
+    if (s.dim == r->rank - 1)
+        s.each = ap_ceil_div(s.each, TASK_RUN) * TASK_RUN;
+    s.n = s.each >= n ? 1 : ap_ceil_div(n, s.each);
+    return s;
+}
+
+static void run_share(void *ctx, int64_t task, int thread)
+{
+    const struct shares *s = ctx;
+    const struct reduce *r = s->r;
+    const int size = cpu_kind_size(r->kind), outer = r->rank - 1;
+    const int esize = ap_dtype_size(r->dtype);
+    char *own = s->x->scratch + r->acc_bytes + (int64_t)thread * OWN_BYTES;
+    int64_t at[AP_MAX_RANK] = {0}, n[AP_MAX_RANK], from = 0, to = 0, src = 0, dst = 0;
+    memcpy(n, r->n, sizeof n);
+    if (s->n > 1) {
+        const int64_t first = task * s->each, left = r->n[s->dim] - first;
+        n[s->dim] = left < s->each ? left : s->each;
+        src = first * r->stride[s->dim];
+        dst = first * r->step[s->dim];
+    }
+    do
+        reduce_run_inner(r, n[outer], s->acc + (dst + to) * size,
+                         r->src + (src + from) * esize, own);
+    while (cpu_next(outer, n, at, r->stride, &from, r->step, &to));
+}
+
 static void reduce_run(struct exec *x, void *state)
 {
     const struct reduce *r = state;
-    const int size = cpu_kind_size(r->kind), outer = r->rank - 1;
-    const int esize = ap_dtype_size(r->dtype);
-    char *acc = r->in_scratch ? x->scratch : r->out;
+    const int size = cpu_kind_size(r->kind);
+    struct shares s = shares_of(x, r);
+    s.acc = r->in_scratch ? x->scratch : r->out;
     if (r->n_out == 0)
         return;
-    cpu_load(acc, r->init, 1, r->dtype, 1);
-    cpu_fill(acc, acc, size, r->n_out);
-    int64_t at[AP_MAX_RANK] = {0}, from = 0, to = 0;
+    cpu_load(s.acc, r->init, 1, r->dtype, 1);
+    cpu_fill(s.acc, s.acc, size, r->n_out);
     bool empty = false;
     for (int d = 0; d < r->rank; d++)
         empty |= r->n[d] == 0;
-    while (!empty) {
-        reduce_run_inner(x, r, acc + to * size, r->src + from * esize);
-        if (!cpu_next(outer, r->n, at, r->stride, &from, r->step, &to))
-            break;
-    }
+    if (!empty)
+        cpu_each(s.n, run_share, &s);
     if (r->in_scratch)
-        cpu_store(r->out, 1, acc, r->dtype, r->n_out);
+        cpu_store(r->out, 1, s.acc, r->dtype, r->n_out);
 }
 
 /* Per operand dimension: its stride in the result, 0 when reduced. */
@@ -290,7 +342,7 @@ int cpu_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
     }
     r->in_scratch = !cpu_is_plain(r->dtype);
     r->acc_bytes = r->in_scratch ? exec_room(r->n_out * 4) : 0;
-    exec_need_scratch(x, r->acc_bytes + CPU_TILE * 8 + LANES * 8);
+    exec_need_scratch(x, r->acc_bytes + (int64_t)cpu_n_threads() * OWN_BYTES);
     call->run = reduce_run;
     call->state = r;
     return 0;

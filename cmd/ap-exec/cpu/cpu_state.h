@@ -46,7 +46,8 @@ struct dot {
     int64_t batch[AP_MAX_RANK];
     struct side lhs, rhs;
     char *out;
-    int64_t out_at; /* scratch of the f32 result, -1: straight to out */
+    int64_t out_batch[AP_MAX_RANK]; /* strides of the result's batch dimensions */
+    int64_t out_at;                 /* scratch of the f32 result, -1: straight to out */
 };
 
 /* ---- convolution (cpu_conv.c) ---- */

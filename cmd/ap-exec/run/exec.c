@@ -9,6 +9,8 @@
 #include "backend.h"
 #include "run/guard.h"
 #include "run/noise.h"
+#include "run/permute.h"
+#include "run/timing.h"
 #include "run/overlap.h"
 #include "run/watch.h"
 
@@ -463,6 +465,7 @@ int exec_open_at(struct exec *x, struct ap_arena *arena, const struct ap_program
     if (!x->temps)
         return ap_err_set(err, "out of memory");
     place_temps(&p);
+    permute_find(x, p.aside);
     if (prepare_calls(&p, err) || (!place->first && make_copies(&p, err)) ||
         open_working(x, err))
         return -1;
@@ -501,7 +504,11 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         if (call->n_nodes > 0)
             watch_note(ap_ops[x->prog->local.nodes[call->nodes[0]].op].name);
         guard_begin(x, call);
+        const double start = x->timing ? timing_thread_sec() : 0;
+        const double blas = x->timing ? x->backend->blas_sec() : 0;
         overlap_run(x, i, call->each ? call->each[j] : call->state);
+        if (x->timing)
+            timing_note(x, i, start, blas);
         guard_end(x);
         if (x->noise)
             overlap_finish(x, x->n_calls);

@@ -1,3 +1,6 @@
+#ifdef __linux__
+#define _GNU_SOURCE /* sched_getaffinity */
+#endif
 #include "run/job.h"
 #include "base/file.h"
 #include "run/launch.h"
@@ -9,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #ifdef __linux__
+#include <sched.h>
 #include <sys/prctl.h>
 #endif
 
@@ -32,6 +36,25 @@ bool job_is_first(void)
 {
     const char *rank = started_as();
     return !rank || !strcmp(rank, "0");
+}
+
+int job_cores(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_NTASKS_PER_NODE"};
+    const int online = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int bound = online, ranks = 0;
+#ifdef __linux__
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set))
+        bound = CPU_COUNT(&set);
+#endif
+    if (bound < online)
+        return bound;
+    for (size_t i = 0; i < sizeof names / sizeof *names && ranks < 1; i++)
+        ranks = getenv(names[i]) ? atoi(getenv(names[i])) : 0;
+    const int share = online / (ranks < 1 ? 1 : ranks);
+    return share < 1 ? 1 : share;
 }
 
 /* The hub in rank 0: who stalls or has died ends this process, and with it the job. */

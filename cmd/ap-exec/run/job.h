@@ -10,6 +10,8 @@
 bool job_is_started(void);
 /* Whether this process speaks for the job: rank 0, or alone. */
 bool job_is_first(void);
+/* Cores that are this rank's: those that it is bound to, else its share of the host's. */
+int job_cores(void);
 /* MPI if we are started so, under the watchdog (seconds; 0: none), else one rank without
  * both. */
 void job_join(struct comm *c, double watchdog_sec);

@@ -3,6 +3,7 @@
 
 #include "doc/doc.h"
 #include "run/arrays.h"
+#include "run/timing.h"
 
 #include <errno.h>
 #include <math.h>
@@ -181,6 +182,49 @@ static void put_links(const struct session *s, struct ap_buf *out)
     ap_buf_putc(out, ']');
 }
 
+static void put_list(struct ap_buf *out, const char *name, const double *v, int64_t n)
+{
+    ap_put_key(out, name);
+    ap_buf_putc(out, '[');
+    for (int64_t i = 0; i < n; i++) {
+        ap_buf_puts(out, i ? "," : "");
+        put_num(out, v[i]);
+    }
+    ap_buf_putc(out, ']');
+}
+
+static void put_named(struct ap_buf *out, const char *name, double v)
+{
+    ap_put_key(out, name);
+    put_num(out, v);
+}
+
+/* Steps that the kernels' times are of: all but the first, or the only one. */
+static int64_t timed_steps(const struct session *s)
+{
+    return s->steps > 1 ? s->steps - 1 : s->steps;
+}
+
+static void put_kernels(struct ap_arena *arena, const struct session *s,
+                        struct ap_buf *out)
+{
+    struct timing_row *rows;
+    const int n = timing_rows(arena, &s->exec, timed_steps(s), &rows);
+    ap_put_key(out, "kernels");
+    ap_buf_putc(out, '[');
+    for (int i = 0; i < n; i++) {
+        ap_buf_puts(out, i ? ",{\"kind\":" : "{\"kind\":");
+        ap_json_str(out, rows[i].kind);
+        put_named(out, "calls", rows[i].calls);
+        put_named(out, "sec", rows[i].sec);
+        put_named(out, "blas_sec", rows[i].blas_sec);
+        put_named(out, "flops", rows[i].flops);
+        put_named(out, "bytes", rows[i].bytes);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_putc(out, ']');
+}
+
 void report_json(struct ap_arena *arena, const struct session *s,
                  const struct comparison *cmp, const struct comparison *verified,
                  struct ap_buf *out)
@@ -202,6 +246,9 @@ void report_json(struct ap_arena *arena, const struct session *s,
     }
     ap_buf_puts(out, "],\"sec_per_step\":");
     put_num(out, s->sec_per_step);
+    put_list(out, "step_sec", s->step_sec, s->steps);
+    put_list(out, "cpu_sec", s->cpu_sec, s->steps);
+    put_kernels(arena, s, out);
     ap_buf_puts(out, ",\"peak_bytes\":");
     ap_buf_int(out, s->exec.prog->peak_bytes);
     ap_buf_puts(out, ",\"scratch_bytes\":");
@@ -247,6 +294,21 @@ static void put_line(const struct stage_report *r, const struct ap_coll_count *c
     ap_buf_free(&axes);
 }
 
+/* Table of kernels: what each kind takes, and how much of it is in BLAS. */
+static void put_kernel_lines(struct ap_arena *arena, const struct session *s,
+                             struct ap_buf *out)
+{
+    struct timing_row *rows;
+    const int n = timing_rows(arena, &s->exec, timed_steps(s), &rows);
+    if (n)
+        ap_buf_printf(out, "%-20s %8s %11s %11s %8s %8s\n", "kernels per step", "calls",
+                      "seconds", "in BLAS", "GFLOP", "GB");
+    for (int i = 0; i < n; i++)
+        ap_buf_printf(out, "%-20s %8.0f %11.6f %11.6f %8.3f %8.3f\n", rows[i].kind,
+                      rows[i].calls, rows[i].sec, rows[i].blas_sec, rows[i].flops / 1e9,
+                      rows[i].bytes / 1e9);
+}
+
 void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out)
 {
     const struct stage_report *stage;
@@ -256,6 +318,7 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
     ap_buf_printf(out, "memory per rank: %lld bytes of buffers, %lld of scratch\n",
                   (long long)s->exec.prog->peak_bytes,
                   (long long)(s->exec.scratch_bytes + s->exec.temps_bytes));
+    put_kernel_lines(arena, s, out);
     if (s->n_stages > 0)
         ap_buf_printf(out, "sent from stage to stage: %lld bytes per step\n",
                       (long long)s->sent_bytes);

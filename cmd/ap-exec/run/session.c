@@ -2,6 +2,7 @@
 #include "run/job.h"
 #include "run/memory.h"
 #include "run/noise.h"
+#include "run/timing.h"
 #include "run/watch.h"
 
 #include "tool/tool.h"
@@ -83,6 +84,8 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
     struct ap_err err = {{0}};
     int64_t n_batches = 0;
     s->losses = AP_NEW_N(s->exec.arena, s->steps + 1, double);
+    s->step_sec = AP_NEW_N(s->exec.arena, s->steps + 1, double);
+    s->cpu_sec = AP_NEW_N(s->exec.arena, s->steps + 1, double);
     if (s->batches)
         n_batches = data_batches(comm, s->batches, &err);
     job_agree(comm, s->batches && n_batches == 0 ? -1 : 0, AP_BAD_INPUT, &err);
@@ -90,7 +93,7 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
         if (s->batches)
             feed(s, of, i, n_batches);
         comm->max(comm, 0); /* ranks start together */
-        const double start = ap_now_sec();
+        const double start = ap_now_sec(), cpu = timing_process_sec();
         watch_step(s->first + i + 1);
         of->run(of->ctx);
         if (s->loss >= 0)
@@ -100,7 +103,11 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
         of->advance(of->ctx);
         if (s->exec.backend->sync)
             s->exec.backend->sync();
-        sec += comm->max_sec(comm, ap_now_sec() - start);
+        s->cpu_sec[i] = timing_process_sec() - cpu;
+        s->step_sec[i] = comm->max_sec(comm, ap_now_sec() - start);
+        sec += s->step_sec[i];
+        if (i == 0 && s->steps > 1)
+            timing_reset(&s->exec);
         if (hook && comm->rank == 0)
             hook->say(hook->ctx, s->first + i + 1, s->loss >= 0, s->losses[i]);
         save(s, of, i);
@@ -211,6 +218,8 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
     if (opts->keep_start)
         s->start = collect_params(s);
     noise_set(&s->exec, opts->noise);
+    if (opts->timed && set->backend->blas_sec)
+        s->exec.timing = AP_NEW_N(arena, s->exec.n_calls + 1, struct exec_time);
     session_steps(s, &of, opts->keep, opts->hook);
     s->memory = (struct rank_memory){.buffers = prog->peak_bytes,
                                      .working = exec_working_bytes(&s->exec) +

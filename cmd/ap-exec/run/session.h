@@ -10,6 +10,7 @@
 struct settings {
     int64_t n_ranks; /* -n; 0: not given */
     int64_t steps;
+    int64_t threads; /* of a rank on the CPU; 0: its share of the cores */
     struct source source;
     const char *out_dir, *compare_dir;
     const char *save_dir; /* --save; NULL: no checkpoints */
@@ -36,8 +37,9 @@ struct session {
     int loss;       /* result number, -1 for none */
     double *losses; /* per step; caller's arena */
     double sec_per_step;
-    const char *batches; /* a folder per step; NULL: inputs stay what they are */
-    struct saver *saver; /* NULL: no checkpoints */
+    double *step_sec, *cpu_sec; /* [step]: on the clock, and of this rank's processor */
+    const char *batches;        /* a folder per step; NULL: inputs stay what they are */
+    struct saver *saver;        /* NULL: no checkpoints */
     int64_t save_every;
     /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
      * and results that become no parameter. */
@@ -74,6 +76,7 @@ struct session_opts {
     bool keep;       /* parameters and results of the last step */
     bool keep_start; /* parameters before the first one */
     bool save;       /* checkpoints, where the settings ask for them */
+    bool timed;      /* seconds by kind of kernel (timing.h) */
     struct exec_noise *noise;
     const struct session_hook *hook; /* NULL: none */
 };
