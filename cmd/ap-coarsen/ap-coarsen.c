@@ -42,6 +42,8 @@ static const struct coarsen_algo algos[] = {
      true, RANNC_OPTIONS},
     {"rhino", "segments between critical nodes, and cones", coarsen_rhino, false,
      " critical level "},
+    {"layers", "a block for each numbered layer, one in front and one behind",
+     coarsen_layers, false, " "},
     {"none", "one block", coarsen_none, false, " "},
     {"exhaustive", "all cuts of a tiny graph's order, under alpa's costs",
      coarsen_exhaustive, false, " cluster-cost balance eps cut "},

@@ -73,6 +73,6 @@ typedef enum ap_exit coarsen_fn(struct ap_arena *arena, const struct ap_graph *g
                                 const struct coarsen_params *params,
                                 struct coarsen_answer *answer, struct ap_err *err);
 
-coarsen_fn coarsen_alpa, coarsen_rannc, coarsen_rhino, coarsen_exhaustive;
+coarsen_fn coarsen_alpa, coarsen_rannc, coarsen_rhino, coarsen_layers, coarsen_exhaustive;
 
 #endif

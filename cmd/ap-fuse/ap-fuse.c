@@ -2,7 +2,14 @@
 #include "cost/cost.h"
 #include "graph/attention.h"
 #include "graph/group.h"
+#include "graph/kernels.h"
 #include "tool/tool.h"
+
+static const struct ap_choice attentions[] = {
+    {"fused", "one operator each"},
+    {"plain", "what they are"},
+    {NULL, NULL},
+};
 
 /* What was computed from the graph as it is would be wrong after this. */
 static void check_document(const struct ap_doc *doc)
@@ -18,13 +25,14 @@ static void check_document(const struct ap_doc *doc)
 }
 
 static char *stats(struct ap_arena *arena, const struct ap_graph *g,
-                   const struct ap_attention_count *count)
+                   const struct ap_attention_count *count,
+                   const struct ap_kernel_count *made)
 {
     return ap_arena_printf(arena,
                            ",\"nodes\":%d,\"groups\":%d,\"forward\":%d,\"backward\":%d,"
-                           "\"copies\":%d,\"plain\":%d",
+                           "\"copies\":%d,\"plain\":%d,\"kernels\":%d",
                            g->n_nodes, g->n_groups, count->forward, count->backward,
-                           count->copies, count->plain);
+                           count->copies + made->copies, count->plain, made->kernels);
 }
 
 /* Whether the devices of a cluster have kernels for attention. */
@@ -42,10 +50,16 @@ static bool has_kernels(struct ap_arena *arena, const struct ap_doc *doc,
 int main(int argc, char **argv)
 {
     const char *cluster = NULL;
-    const struct ap_opt opts[] = {{"cluster", AP_OPT_CLUSTER, &cluster, "FILE",
-                                   "fuse only if its devices have kernels for attention",
-                                   NULL, 0, 0, 0},
-                                  {0}};
+    int attention = 0;
+    bool kernels = false;
+    const struct ap_opt opts[] = {
+        {"cluster", AP_OPT_CLUSTER, &cluster, "FILE",
+         "fuse only if its devices have kernels for attention", NULL, 0, 0, 0},
+        {"attention", AP_OPT_CHOICE, &attention, "WHAT", "what attentions become",
+         attentions, sizeof *attentions, 0, 0},
+        {"kernels", AP_OPT_FLAG, &kernels, NULL,
+         "also make what is between two contractions one kernel", NULL, 0, 0, 0},
+        {0}};
     struct ap_tool tool = {.name = "ap-fuse",
                            .summary = "find attentions and make each one operator",
                            .operand = "[FILE]",
@@ -54,25 +68,32 @@ int main(int argc, char **argv)
     struct ap_doc doc;
     struct ap_graph read, graph;
     struct ap_attention_count count = {0};
+    struct ap_kernel_count made = {0};
     struct ap_err err = {{0}};
 
     ap_tool_start(&tool, argc, argv);
     ap_tool_read(&tool, &arena, &doc);
     if (ap_doc_graph(&arena, &doc, &read, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    bool fuse = !cluster || has_kernels(&arena, &doc, cluster);
+    bool fuse = attention == 0 && (!cluster || has_kernels(&arena, &doc, cluster));
     graph = read;
     if (fuse)
         check_document(&doc);
     if (fuse && ap_attention_mark(&arena, &read, &graph, &count, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (kernels) {
+        const struct ap_graph marked = graph;
+        check_document(&doc);
+        if (ap_kernels_mark(&arena, &marked, &graph, &made, &err))
+            ap_die(AP_BAD_INPUT, "%s", err.msg);
+    }
     ap_group(&arena, &graph);
     if (count.plain)
         ap_warn("%d softmax(es) between contractions stay as they are: their scores are "
                 "read elsewhere",
                 count.plain);
     struct ap_new_section section = {.name = "graph", .graph = &graph};
-    ap_tool_write(&tool, &doc, &section, fuse ? 1 : 0,
+    ap_tool_write(&tool, &doc, &section, fuse || kernels ? 1 : 0,
                   ap_arena_printf(&arena, ",\"attentions\":%d", count.forward));
-    return ap_tool_finish(&tool, stats(&arena, &graph, &count));
+    return ap_tool_finish(&tool, stats(&arena, &graph, &count, &made));
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "grid/grid.h"
 #include "planning.h"
 
 static const struct ap_choice schedules[] = {
@@ -53,6 +54,12 @@ static const struct {
     {"kept", " auto "},
 };
 
+/* Options of a search, which --grid is not. */
+static const char *const searched[] = {
+    "algorithm", "microbatches",  "schedule", "stages",   "submesh-space", "submeshes",
+    "memory",    "recompute",     "jobs",     "search",   "imbalance",     "epsilon",
+    "kept",      "shard-command", "latency",  "time-out", "work-limit"};
+
 /* ---- options ---- */
 
 static void read_options(struct ap_tool *tool, struct stage_options *r, int argc,
@@ -61,6 +68,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
     const struct ap_opt opts[] = {
         {"algorithm", AP_OPT_CHOICE, &r->algorithm, "NAME", "planner",
          (const struct ap_choice *)plan_algorithms(), sizeof(struct plan_algorithm), 0,
+         0},
+        {"grid", AP_OPT_STR, &r->grid, "LINE",
+         "no search: the plan that the line says, such as tp=8,pp=4,sp,mbs=1", NULL, 0, 0,
          0},
         {"cluster", AP_OPT_CLUSTER, &r->cluster_path, "FILE",
          "file, or a name of --cluster help (default: the document's)", NULL, 0, 0, 0},
@@ -114,6 +124,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
             ap_die_usage("--%s: %s has no such option", own_options[i].option,
                          plan_algorithms()[r->algorithm].name);
     }
+    for (size_t i = 0; r->grid && i < sizeof searched / sizeof *searched; i++)
+        if (ap_tool_given(tool, searched[i]))
+            ap_die_usage("--%s: --grid says the whole plan", searched[i]);
     if (r->submeshes && ap_tool_given(tool, "submesh-space"))
         ap_die_usage("only one of --submesh-space and --submeshes");
     if (plan_algorithms()[r->algorithm].cuts != PLAN_CUTS_STAGES && r->n_stages > 1)
@@ -282,6 +295,43 @@ static const char *stats_text(struct ap_arena *arena, const struct stage_model *
         (long long)s->n_refused, s->wait_sec);
 }
 
+/* Adds the sections; what was derived from an older plan goes. */
+static void write_stages(struct ap_tool *tool, const struct ap_doc *doc,
+                         const struct stage_model *model,
+                         const struct stage_result *result)
+{
+    struct ap_new_section out[] = {
+        {.name = "cluster"},  {.name = "stages", .json = result->json},
+        {.name = "sharding"}, {.name = "cost"},
+        {.name = "program"},  {.name = "pipeline"}};
+
+    ap_cluster_to_json(&model->cluster, &out[0].json);
+    ap_tool_write(tool, doc, out, (int)(sizeof out / sizeof *out), result->found);
+}
+
+/* The plan of --grid, without a search. */
+static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
+                    const struct ap_doc *doc, const struct stage_options *r,
+                    const struct stage_model *model)
+{
+    struct grid_line line;
+    struct ap_stages stages = {.each = r->limits.each,
+                               .resharding = (enum ap_resharding)r->resharding};
+    struct stage_result result;
+    struct ap_err err = {0};
+
+    if (grid_parse(r->grid, &line, &err))
+        ap_die_usage("--grid: %s", err.msg);
+    if (model->n_kinds > 1 || !model->training)
+        ap_die_usage("--grid: %s", model->training ? "a cluster of several kinds"
+                                                   : "the graph has no backward pass");
+    if (grid_plan(arena, model, &line, &stages, &result, &err))
+        ap_die(AP_NO_SOLUTION, "--grid %s: %s", r->grid, err.msg);
+    write_stages(tool, doc, model, &result);
+    return ap_tool_finish(
+        tool, ap_arena_printf(arena, "%s,\"stages\":%d", result.found, stages.n));
+}
+
 int main(int argc, char **argv)
 {
     struct stage_options req = {
@@ -308,6 +358,8 @@ int main(int argc, char **argv)
     req.params.work = &work;
     stage_input_read(&in, &tool, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
+    if (req.grid)
+        return run_grid(&arena, &tool, &doc, &req, &model);
     check_graph(&req, &model);
     check_kinds(&req, &model);
     for (int kind = 0; kind < model.n_kinds; kind++)
@@ -323,13 +375,7 @@ int main(int argc, char **argv)
     stage_input_end();
     signal(SIGPIPE, SIG_DFL); /* ignored for the shard command only */
 
-    /* what was derived from an older plan goes */
-    struct ap_new_section out[] = {
-        {.name = "cluster"},  {.name = "stages", .json = result.json},
-        {.name = "sharding"}, {.name = "cost"},
-        {.name = "program"},  {.name = "pipeline"}};
-    ap_cluster_to_json(&model.cluster, &out[0].json);
-    ap_tool_write(&tool, &doc, out, (int)(sizeof out / sizeof *out), result.found);
+    write_stages(&tool, &doc, &model, &result);
     stage_oracle_stop(planning.oracle); /* the shard command takes its time to end */
     return ap_tool_finish(&tool,
                           ap_arena_printf(&arena, "%s%s", result.found,

@@ -6,7 +6,7 @@
 
 struct stage_options {
     int algorithm, schedule, reduction, recompute, search, resharding;
-    const char *cluster_path, *microbatches, *memory, *command, *submeshes;
+    const char *cluster_path, *microbatches, *memory, *command, *submeshes, *grid;
     int64_t jobs, n_stages;
     double limit_sec;
     struct stage_limits limits;

@@ -460,6 +460,64 @@ static void list_members(struct ap_arena *arena, const struct ap_graph *g, int *
     }
 }
 
+/* ---- kernels ---- */
+
+static int64_t kernel_of(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    int64_t kernel = 0;
+
+    for (int m = 0; m < nest->n_members && kernel == 0; m++)
+        kernel = g->nodes[nest->members[m]].attrs->kernel;
+    return kernel;
+}
+
+/* Whether only the kernel's own nodes read the value. */
+static bool stays(const struct builder *b, int node, int64_t kernel)
+{
+    for (int u = b->g->user_start[node]; u < b->g->user_start[node + 1]; u++)
+        if (b->g->nodes[b->g->users[u]].attrs->kernel != kernel)
+            return false;
+    return !b->is_result[node];
+}
+
+/* What a kernel reads once, and what is never in memory. reader: [node], the kernel that
+ * read it last. */
+static void mark_kernel(struct builder *b, struct ap_nest *nest, int64_t kernel,
+                        int64_t *reader)
+{
+    bool *in = AP_NEW_N(b->arena, nest->n_ins + nest->n_outs, bool);
+
+    for (int s = 0; s < nest->n_ins; s++) {
+        int node = nest->ins[s].node;
+        in[s] = b->g->nodes[node].attrs->kernel == kernel || reader[node] == kernel;
+        reader[node] = kernel;
+    }
+    for (int o = 0; o < nest->n_outs; o++)
+        in[nest->n_ins + o] = stays(b, nest->outs[o], kernel);
+    nest->in_kernel = in;
+}
+
+static void mark_kernels(struct builder *b, struct ap_nests *nests)
+{
+    int64_t *reader = AP_NEW_N(b->scratch, b->g->n_nodes, int64_t);
+    int64_t most = 0;
+
+    for (int v = 0; v < b->g->n_nodes; v++)
+        if (b->g->nodes[v].attrs->kernel > most)
+            most = b->g->nodes[v].attrs->kernel;
+    if (most == 0)
+        return;
+    bool *launched = AP_NEW_N(b->scratch, most + 1, bool);
+    for (int i = 0; i < nests->n; i++) {
+        int64_t kernel = kernel_of(b->g, &nests->nest[i]);
+        if (kernel == 0)
+            continue;
+        mark_kernel(b, &nests->nest[i], kernel, reader);
+        nests->nest[i].launched = launched[kernel];
+        launched[kernel] = true;
+    }
+}
+
 static int build_all(struct builder *b, struct ap_nests *nests, struct ap_err *err)
 {
     const struct ap_graph *g = b->g;
@@ -483,6 +541,7 @@ static int build_all(struct builder *b, struct ap_nests *nests, struct ap_err *e
             return -1;
         ap_arena_rewind(b->scratch, mark);
     }
+    mark_kernels(b, nests);
     b->refine = NULL; /* it lives here */
     return 0;
 }

@@ -77,6 +77,11 @@ struct ap_nest {
     uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
     bool heavy;        /* holds a dot or convolution */
     bool attention;    /* several operators that are no chain of elementwise ones */
+    /* operands, then outs, that are not in memory for this group: they stay in the kernel
+       that the group is of, or another group of it has read them (graph/kernels.h); NULL:
+       none */
+    const bool *in_kernel;
+    bool launched;                           /* another group of the kernel is launched */
     const struct ap_nests *condition, *body; /* of a while's computations, else NULL */
 };
 

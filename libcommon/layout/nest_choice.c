@@ -413,7 +413,9 @@ static double move(const struct work *w, double *moved)
     double sum = 0, times = out_times(w);
 
     for (int s = 0; s < nest->n_ins; s++) {
-        double bytes = slot_times(w, s) * slot_bytes(w, s);
+        double bytes = nest->in_kernel && nest->in_kernel[s]
+                           ? 0
+                           : slot_times(w, s) * slot_bytes(w, s);
         sum += bytes;
         if (moved)
             moved[s] = bytes;
@@ -421,7 +423,9 @@ static double move(const struct work *w, double *moved)
     for (int m = 0, o = 0; m < nest->n_members && o < nest->n_outs; m++) {
         if (nest->members[m] != nest->outs[o])
             continue;
-        double bytes = times * value_bytes(w, m);
+        double bytes = nest->in_kernel && nest->in_kernel[nest->n_ins + o]
+                           ? 0
+                           : times * value_bytes(w, m);
         sum += bytes;
         if (moved)
             moved[nest->n_ins + o] = bytes;

@@ -105,6 +105,12 @@ static double in_bytes(const struct pricer *p, const struct ap_nest *nest, int i
     return local_bytes(p, node, &l);
 }
 
+/* Whether a group's out is never in memory. */
+static bool is_in_kernel(const struct ap_nest *nest, int out)
+{
+    return nest->in_kernel && nest->in_kernel[nest->n_ins + out];
+}
+
 /* What a group has in memory, save what is `there` and read as it is ([node]). */
 static double working_bytes(const struct pricer *p, const struct ap_nest *nest,
                             const bool *there)
@@ -113,11 +119,12 @@ static double working_bytes(const struct pricer *p, const struct ap_nest *nest,
     for (int i = 0; i < nest->n_ins; i++) {
         int node = nest->ins[i].node;
         double in = in_bytes(p, nest, i);
-        if (!there[node] || in != value_bytes(p, node))
+        if (!(nest->in_kernel && nest->in_kernel[i]) &&
+            (!there[node] || in != value_bytes(p, node)))
             bytes += in;
     }
     for (int i = 0; i < nest->n_outs; i++)
-        bytes += value_bytes(p, nest->outs[i]);
+        bytes += is_in_kernel(nest, i) ? 0 : value_bytes(p, nest->outs[i]);
     return bytes;
 }
 
@@ -177,8 +184,8 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
     if (p->micro->each && is_work_whole(p, nest))
         return sec;
     ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
-    return ap_cost_compute(p->cost, flops / (double)p->micro->n, dtype,
-                           moved_bytes(p, nest)) +
+    return ap_plan_kernel_sec(nest, p->cost, flops / (double)p->micro->n, dtype,
+                              moved_bytes(p, nest)) +
            masks_sec(p, nest);
 }
 
@@ -418,7 +425,8 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
         if (nest->n_ins > 0 && working > m->working)
             m->working = working;
         for (int o = 0; o < nest->n_outs; o++)
-            add_value(p, nest->outs[o], m);
+            if (!is_in_kernel(nest, o))
+                add_value(p, nest->outs[o], m);
     }
 }
 

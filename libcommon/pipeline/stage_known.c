@@ -68,7 +68,9 @@ static struct ap_stage_group *look(struct ap_arena *arena, struct ap_stage_known
                                 : ap_plan_node_layout(plan, node);
         s->layout[k] = intern(known, &l);
         s->bytes[k] =
-            (double)ap_layout_local_bytes(&plan->mesh, &g->nodes[node].shape, &l);
+            nest->in_kernel && nest->in_kernel[k]
+                ? 0
+                : (double)ap_layout_local_bytes(&plan->mesh, &g->nodes[node].shape, &l);
     }
     return s;
 }

@@ -420,6 +420,15 @@ static double comp_sec(const struct ap_nests *nests, const struct ap_cost *cost)
     return sec;
 }
 
+double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost,
+                          double flops, enum ap_dtype dtype, double bytes)
+{
+    const bool hidden = nest->in_kernel && !nest->heavy;
+    double sec = ap_cost_compute(cost, hidden ? 0 : flops, dtype, bytes);
+
+    return nest->launched ? sec - cost->cluster.launch_sec : sec;
+}
+
 static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
                       const struct ap_cost *cost, const struct ap_choice_vec *choice)
 {
@@ -435,8 +444,7 @@ static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
     double flops, bytes;
     enum ap_dtype dtype;
     ap_nest_work(nest, g, &cost->mesh, choice, &flops, &bytes, &dtype);
-    double sec = ap_cost_compute(cost, flops, dtype, bytes);
-
+    double sec = ap_plan_kernel_sec(nest, cost, flops, dtype, bytes);
     uint64_t masked = ap_nest_masked(nest, &cost->mesh, choice);
     for (int i = 0; i < nest->n_ins && i < 64; i++) {
         if (!(masked >> i & 1))

@@ -99,6 +99,12 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
 /* True for what runs no kernel: values that are there already, views of others. */
 bool ap_plan_group_is_free(const struct ap_graph *g, const struct ap_nest *nest);
 /*
+ * ap_cost_compute of a group: where it is a part of a kernel (graph/kernels.h) its
+ * operators are behind the kernel's memory traffic, and the kernel is launched once.
+ */
+double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost,
+                          double flops, enum ap_dtype dtype, double bytes);
+/*
  * Seconds of one group under a choice: ap_nest_work and masks through ap_cost_compute, as
  * often as it runs in a step.
  */

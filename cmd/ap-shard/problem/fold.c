@@ -277,7 +277,9 @@ bool shard_fold_same_nest(const struct ap_graph *ga, const struct ap_nest *a,
     for (int o = 0; o < a->n_outs; o++)
         if (ap_nest_member(a, a->outs[o]) != ap_nest_member(b, b->outs[o]))
             return false;
-    return true;
+    return a->launched == b->launched && !a->in_kernel == !b->in_kernel &&
+           (!a->in_kernel ||
+            !memcmp(a->in_kernel, b->in_kernel, (size_t)(a->n_ins + a->n_outs)));
 }
 
 static bool are_twins(const struct folder *f, const struct ap_nest *a,

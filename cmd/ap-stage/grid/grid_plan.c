@@ -1,0 +1,416 @@
+/*
+ * Problem: the plan that a trainer runs for given degrees, exactly: which layers are in
+ * which stage, on which devices, how each stage is sharded, what is recomputed. Idea:
+ * layers are counted by the names of the weights and must end where blocks end; all
+ * stages have one mesh, whose axes have the uses that the line says
+ * (plan/degrees_plan.c); what cannot be divided evenly is refused, since no trainer pads
+ * it. Cost: linear in the graph, times stages. Sources: Narayanan et al., SC 2021,
+ * sections 2 and 3.1 (order of devices: tensor, data, pipeline); Korthikanti et al.,
+ * sections 4.2 (sequence parallelism) and 5 (selective recomputation).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/threads.h"
+#include "grid/grid.h"
+#include "pipeline/pipeline_price.h"
+#include "pipeline/plan_words.h"
+#include "plan/degrees.h"
+
+enum { DATA, EXPERT, CONTEXT, TENSOR, N_AXES };
+static const char *const axis_names[N_AXES] = {"dp", "ep", "cp", "tp"};
+
+struct maker {
+    struct ap_arena *arena;
+    const struct stage_model *m;
+    const struct grid_line *line;
+    struct ap_stages *stages;
+    struct ap_degrees degrees;
+    struct ap_mesh mesh;
+    struct ap_layers layers;
+    bool *again; /* [node]: may be recomputed */
+};
+
+/* ---- devices ---- */
+
+static int lay_mesh(struct maker *k, struct ap_err *err)
+{
+    const struct grid_line *l = k->line;
+    const int64_t devices = ap_cluster_devices(&k->m->cluster);
+    const int64_t model = ap_mul64(ap_mul64(l->tensor, l->context), l->pipeline);
+    const int64_t data = l->data ? l->data : devices / model;
+
+    if (data == 0 || ap_mul64(data, model) != devices)
+        return ap_err_set(err,
+                          "tp=%lld x cp=%lld x pp=%lld x dp=%lld are %lld devices, "
+                          "cluster %s has %lld",
+                          (long long)l->tensor, (long long)l->context,
+                          (long long)l->pipeline, (long long)data,
+                          (long long)ap_mul64(data, model), k->m->cluster.name,
+                          (long long)devices);
+    if (data % l->expert)
+        return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)l->expert,
+                          (long long)data);
+    const int64_t size[N_AXES] = {data / l->expert, l->expert, l->context, l->tensor};
+    static const enum ap_axis_split use[N_AXES] = {AP_USE_DATA, AP_USE_DATA,
+                                                   AP_USE_CONTEXT, AP_USE_TENSOR};
+    for (int a = 0; a < N_AXES; a++) {
+        if (size[a] == 1 && (a != DATA || model * l->expert > l->pipeline))
+            continue;
+        const int at = k->mesh.n_axes++;
+        k->mesh.size[at] = size[a];
+        k->mesh.name[at] = axis_names[a];
+        k->degrees.use[at] = use[a];
+        k->degrees.expert_use[at] = a == EXPERT ? AP_USE_EXPERT : use[a];
+        if (a != TENSOR)
+            k->degrees.zero_axis[at] = (uint8_t)l->zero;
+    }
+    k->degrees.sequence = l->sequence;
+    ap_degrees_count(&k->degrees, &k->mesh, l->expert > 1);
+    k->degrees.zero = l->zero;
+    return 0;
+}
+
+static int cut_batch(struct maker *k, struct ap_err *err)
+{
+    const int64_t at_once = ap_mul64(k->degrees.data, k->line->micro_batch);
+    const int64_t n = k->m->batch / at_once;
+
+    if (k->m->batch == 0)
+        return ap_err_set(err, "no input has a batch dimension");
+    if (k->m->batch % at_once)
+        return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld",
+                          (long long)k->degrees.data, (long long)k->line->micro_batch,
+                          (long long)k->m->batch);
+    if (k->line->chunks > 1 && n % k->line->pipeline)
+        return ap_err_set(err, "vpp=%lld: %lld microbatches are no multiple of pp=%lld",
+                          (long long)k->line->chunks, (long long)n,
+                          (long long)k->line->pipeline);
+    k->stages->microbatches = n;
+    return 0;
+}
+
+/* Stage s is on the s modulo pp-th part of the devices. */
+static void place(const struct maker *k, int s)
+{
+    struct ap_stage *st = &k->stages->stage[s];
+    const int64_t host = k->m->cluster.levels[0].size;
+    const int64_t n = ap_mesh_devices(&k->mesh);
+    int64_t *list = AP_NEW_N(k->arena, n, int64_t);
+
+    for (int64_t i = 0; i < n; i++)
+        list[i] = s % k->line->pipeline * n + i;
+    st->n_devices = n;
+    st->devices = list;
+    st->devices_per_host = n < host ? n : host;
+    st->hosts = (n + host - 1) / host;
+}
+
+/* ---- layers ---- */
+
+/* First and last block of each layer. */
+static void span_layers(const struct maker *k, int *first, int *last)
+{
+    const struct ap_graph *g = &k->m->graph;
+
+    for (int i = 0; i < k->layers.n; i++) {
+        first[i] = k->m->blocks.n;
+        last[i] = -1;
+    }
+    for (int v = 0; v < g->n_nodes; v++) {
+        int layer = k->layers.of_node[v], block = k->m->blocks.block_of[v];
+        if (layer < 0 || g->nodes[v].phase != AP_FORWARD)
+            continue;
+        first[layer] = block < first[layer] ? block : first[layer];
+        last[layer] = block > last[layer] ? block : last[layer];
+    }
+}
+
+static int layers_of_stage(const struct maker *k, int s)
+{
+    return k->line->n_layers ? k->line->layers[s] : k->layers.n / k->stages->n;
+}
+
+static int check_layers(const struct maker *k, struct ap_err *err)
+{
+    int64_t sum = 0;
+
+    if (k->layers.n == 0 && k->stages->n > 1)
+        return ap_err_set(err, "the names of the weights number no layers");
+    for (int s = 0; s < k->stages->n; s++)
+        sum += layers_of_stage(k, s);
+    if (sum == k->layers.n || k->stages->n == 1)
+        return 0;
+    if (k->line->n_layers)
+        return ap_err_set(err, "layers: %lld, the model has %d", (long long)sum,
+                          k->layers.n);
+    return ap_err_set(err,
+                      "%d layers in %d stages: layers=A:B:... says how many are in each",
+                      k->layers.n, k->stages->n);
+}
+
+/* Blocks of each stage. */
+static int cut_blocks(struct maker *k, struct ap_err *err)
+{
+    const int n_blocks = k->m->blocks.n;
+    int *first = AP_NEW_N(k->arena, k->layers.n + 1, int);
+    int *last = AP_NEW_N(k->arena, k->layers.n + 1, int);
+    int layer = 0, block = 0;
+
+    if (check_layers(k, err))
+        return -1;
+    span_layers(k, first, last);
+    for (int s = 0; s < k->stages->n; s++) {
+        struct ap_stage *st = &k->stages->stage[s];
+        int end = n_blocks; /* behind its last block */
+        layer += layers_of_stage(k, s);
+        if (s + 1 < k->stages->n && layer < k->layers.n)
+            end = first[layer];
+        else if (s + 1 < k->stages->n)
+            end = last[layer - 1] + 1;
+        if (layer > 0 && layer < k->layers.n && end <= last[layer - 1])
+            return ap_err_set(err,
+                              "stage %d ends inside block %d, which has layers %d and "
+                              "%d (ap-coarsen --algorithm layers)",
+                              s, end, layer - 1, layer);
+        if (end <= block)
+            return ap_err_set(
+                err, "stage %d has no blocks%s", s,
+                n_blocks < k->layers.n + 2 ? " (ap-coarsen --algorithm layers)" : "");
+        int *list = AP_NEW_N(k->arena, end - block, int);
+        while (block < end)
+            list[st->n_blocks++] = block++;
+        st->blocks = list;
+    }
+    return 0;
+}
+
+/* ---- what is recomputed ---- */
+
+static bool is_contraction(const struct ap_graph *g, int v)
+{
+    return g->nodes[v].op == AP_OP_DOT || g->nodes[v].op == AP_OP_CONVOLUTION;
+}
+
+/* [node]: made of weights and constants alone. */
+static const uint8_t *origins(const struct maker *k)
+{
+    return ap_blocks_origins(k->arena, &k->m->graph);
+}
+
+/* A contraction of two values that both depend on the inputs. */
+static bool is_of_activations(const struct ap_graph *g, const uint8_t *from, int v)
+{
+    return is_contraction(g, v) && from[g->nodes[v].in[0]] == AP_FROM_INPUTS &&
+           from[g->nodes[v].in[1]] == AP_FROM_INPUTS;
+}
+
+/* Attention's scores, and what is made of them up to the values' contraction. */
+static void mark_scores(struct maker *k)
+{
+    const struct ap_graph *g = &k->m->graph;
+    const uint8_t *from = origins(k);
+    bool *behind = AP_NEW_N(k->arena, g->n_nodes, bool); /* scores */
+    bool *ahead = AP_NEW_N(k->arena, g->n_nodes, bool);  /* of such a contraction */
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_node *n = &g->nodes[v];
+        behind[v] = n->phase == AP_FORWARD && is_of_activations(g, from, v);
+        for (int i = 0; i < n->n_in && n->phase == AP_FORWARD && !is_contraction(g, v);
+             i++)
+            behind[v] |= behind[n->in[i]];
+    }
+    for (int v = g->n_nodes - 1; v >= 0; v--) {
+        const struct ap_node *n = &g->nodes[v];
+        bool use = n->phase == AP_FORWARD &&
+                   (is_of_activations(g, from, v) || (ahead[v] && !is_contraction(g, v)));
+        for (int i = 0; i < n->n_in && use; i++)
+            ahead[n->in[i]] = true;
+        k->again[v] = ahead[v] && behind[v];
+    }
+}
+
+/* All of the layers' forward but what other blocks read; with `operators` less what
+ * attention and every other contraction make. */
+static void mark_layers(struct maker *k, bool operators)
+{
+    const struct ap_graph *g = &k->m->graph;
+    const int *block_of = k->m->blocks.block_of;
+    const uint8_t *from = origins(k);
+    bool *has_layer = AP_NEW_N(k->arena, k->m->blocks.n, bool), odd = false;
+
+    for (int v = 0; v < g->n_nodes; v++)
+        if (k->layers.of_node[v] >= 0)
+            has_layer[block_of[v]] = true;
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_node *n = &g->nodes[v];
+        bool keep = n->phase != AP_FORWARD || n->op == AP_OP_PARAMETER ||
+                    from[v] != AP_FROM_INPUTS || !has_layer[block_of[v]];
+        for (int u = g->user_start[v]; u < g->user_start[v + 1] && !keep; u++)
+            keep = g->nodes[g->users[u]].phase == AP_FORWARD &&
+                   block_of[g->users[u]] != block_of[v];
+        if (operators && !keep && is_contraction(g, v)) {
+            if (n->attrs->attention || is_of_activations(g, from, v))
+                keep = true;
+            else
+                keep = odd = !odd;
+        } else if (operators && n->attrs->attention) {
+            keep = true;
+        }
+        k->again[v] = !keep;
+    }
+}
+
+static void mark_recomputed(struct maker *k)
+{
+    const struct ap_graph *g = &k->m->graph;
+    const int *block_of = k->m->blocks.block_of;
+
+    k->again = AP_NEW_N(k->arena, g->n_nodes, bool);
+    if (k->line->recompute == GRID_RECOMPUTE_SELECTIVE)
+        mark_scores(k);
+    else if (k->line->recompute != GRID_RECOMPUTE_NONE)
+        mark_layers(k, k->line->recompute == GRID_RECOMPUTE_OPERATORS);
+    int *stage_of = AP_NEW_N(k->arena, k->m->blocks.n, int);
+    for (int s = 0; s < k->stages->n; s++)
+        for (int b = 0; b < k->stages->stage[s].n_blocks; b++)
+            stage_of[k->stages->stage[s].blocks[b]] = s;
+    int *count = AP_NEW_N(k->arena, k->stages->n, int);
+    int **list = AP_NEW_N(k->arena, k->stages->n, int *);
+    for (int v = 0; v < g->n_nodes; v++)
+        count[stage_of[block_of[v]]] += k->again[v];
+    for (int s = 0; s < k->stages->n; s++) {
+        struct ap_stage *st = &k->stages->stage[s];
+        list[s] = AP_NEW_N(k->arena, count[s] + 1, int);
+        st->recomputed = list[s];
+        st->recompute = count[s] ? AP_RECOMPUTE_SELECTED : AP_RECOMPUTE_NONE;
+    }
+    for (int v = 0; v < g->n_nodes; v++)
+        if (k->again[v]) {
+            const int s = stage_of[block_of[v]];
+            list[s][k->stages->stage[s].n_recomputed++] = v;
+        }
+}
+
+/* ---- shardings ---- */
+
+/* A contraction that an axis pads, or, on the tensor axis, leaves whole. */
+static int check_even(const struct maker *k, const struct ap_plan *plan,
+                      struct ap_err *err)
+{
+    const struct ap_graph *g = plan->graph;
+
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        for (int a = 0; a < k->mesh.n_axes && nest->heavy; a++) {
+            int c = plan->choice[i].axis[a];
+            const struct ap_node *n = &g->nodes[nest->members[0]];
+            bool tensor = k->degrees.use[a] == AP_USE_TENSOR && k->mesh.size[a] > 1;
+            if (c >= 0 && c < nest->n_factors && nest->factors[c].size % k->mesh.size[a])
+                return ap_err_set(err, "%s=%lld does not divide the %lld of %s (%s)",
+                                  k->mesh.name[a], (long long)k->mesh.size[a],
+                                  (long long)nest->factors[c].size, n->name, n->scope);
+            if (tensor && c < 0 && n->phase == AP_FORWARD)
+                return ap_err_set(err, "tp=%lld: nothing of %s (%s) is split by it",
+                                  (long long)k->mesh.size[a], n->name, n->scope);
+        }
+    }
+    return 0;
+}
+
+/* What the plan does is what the line says. */
+static int check_degrees(const struct maker *k, const struct ap_plan *plan,
+                         struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    struct ap_plan_degrees found;
+    int rc = 0;
+
+    ap_degrees_find(&scratch, plan, k->stages->microbatches, &found);
+    const struct ap_degrees *d = &found.all, *want = &k->degrees;
+    if (d->flops > 0 && found.layers.n > 0 &&
+        (d->tensor != want->tensor || d->data != want->data ||
+         d->context != want->context || (want->expert > 1 && d->expert != want->expert) ||
+         (d->tensor > 1 && d->sequence != want->sequence))) {
+        struct ap_buf is = {0};
+        ap_degrees_print(d, &is);
+        rc = ap_err_set(err, "the model's plan would be %s", is.data);
+        ap_buf_free(&is);
+    }
+    ap_arena_free(&scratch);
+    return rc;
+}
+
+static int shard_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct maker *k = ctx;
+    const struct ap_graph *g = &k->m->graph;
+    struct ap_stage *st = &k->stages->stage[s];
+    bool *inside = AP_NEW_N(arena, g->n_nodes, bool);
+    struct ap_err why = {0};
+
+    for (int v = 0; v < g->n_nodes; v++)
+        inside[v] = k->m->blocks.block_of[v] >= st->blocks[0] &&
+                    k->m->blocks.block_of[v] <= st->blocks[st->n_blocks - 1];
+    if (ap_subgraph(arena, g, inside, &st->sub, &why) ||
+        ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
+        return ap_err_set(err, "stage %d: %s", s, why.msg);
+    st->sharding = (struct ap_sharding){
+        .plan = {.graph = &st->sub.graph, .nests = &st->nests, .mesh = k->mesh},
+        .algorithm = "grid",
+        .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
+        .stopped = "rule"};
+    if (ap_degrees_plan(arena, &k->degrees, &st->sharding.plan, &why) ||
+        check_even(k, &st->sharding.plan, &why) ||
+        check_degrees(k, &st->sharding.plan, &why) ||
+        ap_stage_put_sharding(arena, &k->m->cluster, st, &why))
+        return ap_err_set(err, "stage %d: %s", s, why.msg);
+    return 0;
+}
+
+/* ---- the plan ---- */
+
+static const char *history(struct ap_arena *arena, const struct stage_result *r,
+                           const struct ap_staged_graph *of, const struct ap_stages *s)
+{
+    struct ap_buf out = {0};
+
+    ap_put_str(&out, "words", ap_words_text_stages(arena, of, s));
+    ap_put_key(&out, "objective_sec");
+    ap_json_num(&out, r->objective_sec);
+    const char *text = ap_arena_strdup(arena, out.data);
+    ap_buf_free(&out);
+    return text;
+}
+
+int grid_plan(struct ap_arena *arena, const struct stage_model *m,
+              const struct grid_line *line, struct ap_stages *stages,
+              struct stage_result *out, struct ap_err *err)
+{
+    const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
+    struct maker k = {.arena = arena, .m = m, .line = line, .stages = stages};
+    struct ap_pipeline_price price;
+
+    stages->n = (int)(line->pipeline * line->chunks);
+    stages->stage = AP_NEW_N(arena, stages->n, struct ap_stage);
+    stages->algorithm = "grid";
+    stages->stopped = "rule";
+    stages->schedule = line->schedule;
+    stages->chunks = (int)line->chunks;
+    stages->n_devices = ap_cluster_devices(&m->cluster);
+    ap_layers_find(arena, &m->graph, &m->nests, &k.layers);
+    if (lay_mesh(&k, err) || cut_batch(&k, err) || cut_blocks(&k, err))
+        return -1;
+    for (int s = 0; s < stages->n; s++)
+        place(&k, s);
+    mark_recomputed(&k);
+    if (ap_in_arenas(arena, stages->n, shard_stage, &k, err) ||
+        ap_pipeline_price(arena, &of, stages, &price, err))
+        return -1;
+    stages->objective_sec = price.result.step_sec;
+    *out = (struct stage_result){.objective_sec = price.result.step_sec,
+                                 .peak_bytes = price.peak_bytes};
+    out->found = history(arena, out, &of, stages);
+    ap_stages_to_json(stages, &out->json);
+    return 0;
+}

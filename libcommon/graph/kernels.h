@@ -1,0 +1,26 @@
+/* Kernels that run chains of elementwise operators and reductions at once (kernels.c). */
+#ifndef AP_KERNELS_H
+#define AP_KERNELS_H
+
+#include "graph/graph.h"
+
+struct ap_kernel_count {
+    int kernels; /* of two or more operators */
+    int copies;  /* nodes that the backward pass computes again */
+};
+
+/*
+ * The graph with kernels marked (attribute `kernel`, numbers from 1): what stands between
+ * two contractions in one phase is one kernel, and values that only its own operators
+ * read are never in memory. The backward pass computes again what it reads of them, from
+ * what the forward pass has in memory anyway. Where a wide value of the forward pass is
+ * in memory as its rounded copy alone, the backward pass reads that one: this rounds, as
+ * such kernels do. Groups are made anew by the caller; attentions (attention.h) are left
+ * as they are. Indexed; nodes are new, in the arena. Linear in nodes and edges, but for
+ * copies. -1 never happens for graphs that ap_graph_index accepted.
+ */
+int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+                    struct ap_graph *out, struct ap_kernel_count *count,
+                    struct ap_err *err);
+
+#endif
