@@ -296,6 +296,18 @@ static const struct ap_access *operand_access(const struct work *w, int m, int k
     return &w->nest->values[i];
 }
 
+/* Of an attention's scores, those that its mask does not hide. */
+static double seen_share(const struct work *w, int m)
+{
+    const struct ap_ints *s = &w->g->nodes[w->nest->members[m]].attrs->scores;
+
+    if (s->n < 5 || !w->nest->attention)
+        return 1;
+    return ap_nest_seen(
+        w->nest, s->v[0] ? operand_access(w, m, (int)s->v[0] - 1) : &w->nest->values[m],
+        s, w->extent);
+}
+
 static double dot_flops(const struct work *w, int m)
 {
     const struct ap_ints *over =
@@ -305,7 +317,7 @@ static double dot_flops(const struct work *w, int m)
 
     for (int i = 0; i < over->n; i++)
         flops *= local_dim(w, lhs, (int)over->v[i]);
-    return flops;
+    return flops * seen_share(w, m);
 }
 
 /* Two for every result element, kernel position and input channel of its group. */
