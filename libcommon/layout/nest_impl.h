@@ -100,6 +100,14 @@ void ap_rule_reshape(struct ap_rule *rule);
 double ap_nest_seen(const struct ap_nest *nest, const struct ap_access *scores,
                     const struct ap_ints *attr, const int64_t *extent);
 
+/* ---- rings of attentions (nest_ring.c) ---- */
+
+/* Gives an attention its ring, if it can have one; behind all else. */
+void ap_nest_find_ring(struct ap_arena *arena, const struct ap_graph *g,
+                       struct ap_nest *nest);
+/* Whether a value of members[m] is split as keys are. */
+bool ap_ring_splits_keys(const struct ap_nest *nest, const struct ap_graph *g, int m);
+
 /* ---- linear sets (nest_linear.c) ---- */
 
 #define AP_MAX_LINEAR 8
