@@ -105,3 +105,13 @@ SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.blo
     jq -e '.cost.stages | all(.[]; .recompute_comm_sec > 0 and .recompute_comm_sec < .forward_comm_sec)' "$some"
     /usr/bin/python3 tests/validate.py "$each"
 }
+
+@test "blocks: each is recomputed behind the backward pass of the next, in the program, too" {
+    # the chain between two blocks is one group of both: its copy starts from what is kept
+    ap-model llama --layers 6 --hidden 256 --heads 4 --kv-heads 4 --ffn 1024 --seq 1024 --vocab 500 \
+        --batch 8 --dtype bf16 | ap-fuse --quiet | ap-prune | ap-coarsen --blocks 6 --eps 2 |
+        ap-stage --quiet --cluster h100-8 --stages 1 --submeshes 1x2 --microbatches 4 --recompute blocks \
+            --shard-command 'ap-shard --serve --algorithm megatron' |
+        jq '.stages.stages[].recompute = "all"' | ap-cost |
+        jq -e '.cost | 80e9 - .plan.spare_bytes <= 1.05 * .peak_bytes'
+}

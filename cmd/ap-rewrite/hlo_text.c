@@ -139,11 +139,11 @@ void hlo_put_literal(const struct ap_literal *literal, const struct ap_shape *sh
 
 void hlo_put_attrs(const struct ap_node *node, struct ap_buf *out)
 {
-    uint64_t set =
+    ap_attr_set set =
         ap_attrs_given(node->attrs) | ap_attrs_needed(node->op, AP_ATTR_TO_HLO);
 
     for (; set; set &= set - 1) {
-        const enum ap_attr attr = (enum ap_attr)__builtin_ctzll(set);
+        const enum ap_attr attr = ap_attr_first(set);
         if (!ap_attr_table[attr].hlo)
             continue;
         ap_buf_printf(out, ", %s=", ap_attr_table[attr].hlo);

@@ -230,7 +230,7 @@ int ap_attrs_from_json(struct ap_arena *arena, json_t *o, const struct ap_at *at
                        struct ap_node *node, struct ap_err *err)
 {
     struct ap_attrs *out = NULL;
-    uint64_t seen = 0;
+    ap_attr_set seen = 0;
 
     node->attrs = &ap_attrs_default;
     for (void *it = json_object_iter(o); it; it = json_object_iter_next(o, it)) {
@@ -243,15 +243,15 @@ int ap_attrs_from_json(struct ap_arena *arena, json_t *o, const struct ap_at *at
         node->attrs = out;
         if (read_attr(arena, o, json_object_iter_value(it), at, attr, out, err))
             return -1;
-        seen |= (uint64_t)1 << attr;
+        seen |= ap_attr_bit(attr);
     }
     if (out && read_value(arena, o, at, node, out, err))
         return -1;
-    const uint64_t missing = ap_attrs_needed(node->op, AP_ATTR_IN_JSON) & ~seen;
+    const ap_attr_set missing = ap_attrs_needed(node->op, AP_ATTR_IN_JSON) & ~seen;
     return !missing ? 0
                     : ap_at_err(at, err, "%s needs the attribute \"%s\"",
                                 ap_ops[node->op].name,
-                                ap_attr_table[__builtin_ctzll(missing)].name);
+                                ap_attr_table[ap_attr_first(missing)].name);
 }
 
 /* ---- writing ---- */
@@ -388,12 +388,12 @@ static void write_attr(struct ap_buf *out, enum ap_attr attr, const struct ap_no
 void ap_attrs_to_json(const struct ap_node *node, struct ap_buf *out)
 {
     enum ap_attr list[AP_N_ATTRS]; /* to write, by name */
-    uint64_t set =
+    ap_attr_set set =
         ap_attrs_given(node->attrs) | ap_attrs_needed(node->op, AP_ATTR_IN_JSON);
     int n = 0;
 
     for (; set; set &= set - 1) {
-        const enum ap_attr attr = (enum ap_attr)__builtin_ctzll(set);
+        const enum ap_attr attr = ap_attr_first(set);
         const char *name = ap_attr_table[attr].name;
         int at = n++;
         for (; at && strcmp(ap_attr_table[list[at - 1]].name, name) > 0; at--)

@@ -610,6 +610,7 @@ static int write_graph(const struct marker *m, const struct ordering *o,
     for (int v = 0; v < g->n_nodes; v++)
         if (m->kind[v] == SCORE && ap_sets_root(m->up, v) == v)
             count->plain += is_softmax(&m->set[v]) && !is_attention(m, v);
+    ap_attention_describe(m->arena, out);
     return ap_graph_index(m->arena, out, "/graph", err);
 }
 

@@ -21,4 +21,11 @@ int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
                       struct ap_graph *out, struct ap_attention_count *count,
                       struct ap_err *err);
 
+/*
+ * Gives the contractions of marked attentions the attribute `scores`: where queries and
+ * keys are, and how far from its query a key may lie by a mask that is proved from iotas,
+ * comparisons and constants (attention_scores.c). Called by ap_attention_mark.
+ */
+void ap_attention_describe(struct ap_arena *arena, struct ap_graph *g);
+
 #endif

@@ -30,12 +30,12 @@ static const uint8_t needs[AP_N_OPS][AP_N_ATTRS] = {
 #include "graph/attrs.def"
 };
 
-uint64_t ap_attrs_needed(enum ap_op op, enum ap_attr_need need)
+ap_attr_set ap_attrs_needed(enum ap_op op, enum ap_attr_need need)
 {
-    uint64_t set = 0;
+    ap_attr_set set = 0;
 
     for (int i = 0; i < AP_N_ATTRS; i++)
-        set |= (uint64_t)((needs[op][i] & need) != 0) << i;
+        set |= (ap_attr_set)((needs[op][i] & need) != 0) << i;
     return set;
 }
 
@@ -71,9 +71,9 @@ static bool splits(const struct ap_layout *l)
     return false;
 }
 
-uint64_t ap_attrs_given(const struct ap_attrs *in)
+ap_attr_set ap_attrs_given(const struct ap_attrs *in)
 {
-    uint64_t set = 0;
+    ap_attr_set set = 0;
 
     if (in == &ap_attrs_default)
         return 0;
@@ -101,7 +101,7 @@ uint64_t ap_attrs_given(const struct ap_attrs *in)
 #define GIVEN_WORD(m)       (in->m != NULL)
 #define GIVEN_WINDOW(m)     (in->n_##m != 0)
 #define AP_ATTR(name, kind, member, hlo) \
-    set |= (uint64_t)GIVEN_##kind(member) << AP_ATTR_##name;
+    set |= (ap_attr_set)GIVEN_##kind(member) << AP_ATTR_##name;
 #include "graph/attrs.def"
     return set;
 }

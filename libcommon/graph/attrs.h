@@ -36,7 +36,6 @@ enum ap_attr {
 #include "graph/attrs.def"
     AP_N_ATTRS
 };
-_Static_assert(AP_N_ATTRS <= 64, "sets of attributes are 64 bits");
 
 struct ap_attr_info {
     const char *name; /* in JSON */
@@ -46,12 +45,26 @@ struct ap_attr_info {
 };
 extern const struct ap_attr_info ap_attr_table[AP_N_ATTRS];
 
-/* Sets of attributes have bit AP_ATTR_<name> for each. Those that an operator cannot do
- * without: AP_ATTR_OF of attrs.def. */
+/* A set of attributes: bit AP_ATTR_<name> for each. */
+__extension__ typedef unsigned __int128 ap_attr_set;
+_Static_assert(AP_N_ATTRS <= 128, "sets of attributes are 128 bits");
+static inline ap_attr_set ap_attr_bit(enum ap_attr attr)
+{
+    return (ap_attr_set)1 << attr;
+}
+/* The first attribute of a set that is not empty. */
+static inline enum ap_attr ap_attr_first(ap_attr_set set)
+{
+    const uint64_t low = (uint64_t)set;
+    return (enum ap_attr)(low ? __builtin_ctzll(low)
+                              : 64 + __builtin_ctzll((uint64_t)(set >> 64)));
+}
+
+/* Those that an operator cannot do without: AP_ATTR_OF of attrs.def. */
 enum ap_attr_need { AP_ATTR_IN_JSON = 1, AP_ATTR_IN_HLO = 2, AP_ATTR_TO_HLO = 4 };
-uint64_t ap_attrs_needed(enum ap_op op, enum ap_attr_need need);
+ap_attr_set ap_attrs_needed(enum ap_op op, enum ap_attr_need need);
 /* The attributes whose values say more than their absence would. */
-uint64_t ap_attrs_given(const struct ap_attrs *attrs);
+ap_attr_set ap_attrs_given(const struct ap_attrs *attrs);
 
 /* The attribute of this name in JSON, or in HLO text; AP_N_ATTRS when there is none. */
 enum ap_attr ap_attr_find(const char *name, size_t len);

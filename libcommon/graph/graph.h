@@ -189,7 +189,8 @@ struct ap_split {
  *   all-gather          axis, split: x goes from part to full
  *   reduce-scatter      axis, split, red: x goes from full to part
  *   all-to-all          axis, split: x goes from full to part; join: x from part to full
- *   collective-permute  swaps the coordinates of two axes of equal size (axes has both)
+ *   collective-permute  swaps the coordinates of two axes of equal size (axes has both);
+ *                       of one axis: to the next device on it, from the last to the first
  *   ap-slice            axis, split: keeps this device's block; x from full to part
  *   ap-partial          axes, red: keeps the value where all coordinates on axes are 0,
  *                       puts red's neutral element elsewhere

@@ -52,14 +52,14 @@ static uint64_t reducer_hash(const struct ap_graph *g, int id)
 static bool attrs_equal(const struct ap_graph *g, const struct ap_node *a,
                         const struct ap_node *b)
 {
-    const uint64_t compared =
-        ~((uint64_t)1 << AP_ATTR_argument | (uint64_t)1 << AP_ATTR_recomputed);
-    uint64_t given = ap_attrs_given(a->attrs) & compared;
+    const ap_attr_set compared =
+        ~(ap_attr_bit(AP_ATTR_argument) | ap_attr_bit(AP_ATTR_recomputed));
+    ap_attr_set given = ap_attrs_given(a->attrs) & compared;
 
     if (given != (ap_attrs_given(b->attrs) & compared))
         return false;
     for (; given; given &= given - 1) {
-        const enum ap_attr attr = (enum ap_attr)__builtin_ctzll(given);
+        const enum ap_attr attr = ap_attr_first(given);
         if (ap_attr_table[attr].kind == AP_ATTR_IS_REDUCER
                 ? !reducers_equal(g, *(const int *)ap_attr_place(attr, a->attrs),
                                   *(const int *)ap_attr_place(attr, b->attrs))
@@ -86,8 +86,8 @@ static uint64_t attrs_hash(const struct ap_graph *g, const struct ap_node *node)
 {
     uint64_t h = 0;
 
-    for (uint64_t given = ap_attrs_given(node->attrs); given; given &= given - 1) {
-        const enum ap_attr attr = (enum ap_attr)__builtin_ctzll(given);
+    for (ap_attr_set given = ap_attrs_given(node->attrs); given; given &= given - 1) {
+        const enum ap_attr attr = ap_attr_first(given);
         if (attr == AP_ATTR_argument || attr == AP_ATTR_recomputed)
             continue;
         h = ap_hash_mix(h, ap_attr_hash(attr, node->attrs, ap_attr_value_shape(node)));

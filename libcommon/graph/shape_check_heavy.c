@@ -42,6 +42,29 @@ static int check_pairs(const struct check *c, const char *does, const struct ap_
     return 0;
 }
 
+/* Attribute scores, which pricing relies on. */
+static int check_scores(const struct check *c)
+{
+    const struct ap_ints *s = &c->node->attrs->scores;
+
+    if (s->n == 0)
+        return 0;
+    if ((s->n != 3 && s->n != 5) || s->v[0] < 0 || s->v[0] > 2)
+        return ap_err_set(c->err,
+                          "scores: expected 0, 1 or 2, two dimensions, and none or "
+                          "two distances");
+    const struct ap_shape *of = s->v[0] ? check_in(c, (int)s->v[0] - 1) : &c->node->shape;
+    for (int i = 1; i < s->n; i++)
+        if (s->v[i] < 0 || (i < 3 && s->v[i] >= of->rank))
+            return ap_err_set(c->err,
+                              "scores: %" PRId64 " is no dimension of a tensor of "
+                              "%d, or a distance below 0",
+                              s->v[i], of->rank);
+    if (s->v[1] == s->v[2])
+        return ap_err_set(c->err, "scores: queries and keys are the same dimension");
+    return 0;
+}
+
 int check_dot(const struct check *c)
 {
     const struct ap_attrs *a = c->node->attrs;
@@ -68,7 +91,9 @@ int check_dot(const struct check *c)
     for (int d = 0; d < rhs->rank; d++)
         if (!((rc | rb) >> d & 1))
             dims[rank++] = rhs->dims[d];
-    return check_kinds(c) ? -1 : check_result(c, c->node->shape.dtype, dims, rank);
+    if (check_scores(c) || check_kinds(c))
+        return -1;
+    return check_result(c, c->node->shape.dtype, dims, rank);
 }
 
 /* ---- Fourier transforms ---- */

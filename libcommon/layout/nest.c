@@ -440,6 +440,7 @@ static int build_one(struct builder *b, struct ap_err *err)
         nest->body = &b->comps[lead->attrs->body];
     }
     ap_nest_find_linear(b->arena, b->scratch, b->g, b->pos, nest);
+    ap_nest_find_ring(b->arena, b->g, nest);
     return 0;
 }
 

@@ -6,7 +6,9 @@
  * (replicated), or a linear set (the operands in it are partial, and so is the result).
  * An attention (graph/attention.h) is a group of more than these; its first node is its
  * first contraction. What is partial inside may not be read there, so factors that would
- * make it so are whole: keys and the width of heads, not batch, heads and queries.
+ * make it so are whole: keys and the width of heads, not batch, heads and queries. Beside
+ * its factors it has a ring: queries are split, and so are keys and values, whose blocks
+ * go from device to device until each has seen all (Liu et al., "Ring Attention").
  * Which layouts operands and results have, what is partial, local shapes and FLOPs per
  * device all follow from the nest and the choice.
  */
@@ -55,6 +57,15 @@ struct ap_linear_set {
     uint64_t ins;
 };
 
+/*
+ * The ring of an attention, choice n_factors: queries are split as by factor rows, keys
+ * and values, and the gradients of both, as by factor keys.
+ */
+struct ap_ring {
+    int rows, keys;
+    uint64_t ins; /* slots that go round: those of keys that contractions alone read */
+};
+
 #define AP_MAX_FACTORS 62
 struct ap_nest {
     int group;
@@ -70,8 +81,9 @@ struct ap_nest {
     int n_outs;
     const int *outs; /* node ids of members whose value is used outside or is a result */
     const struct ap_access
-        *values; /* access of each member's own value (tuples: of a part) */
-    int n_linear;
+        *values;  /* access of each member's own value (tuples: of a part) */
+    int n_linear; /* of an attention with a ring: 1, the ring, in which nothing is partial
+                   */
     struct ap_linear_set *linear;
     const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
     uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
@@ -82,9 +94,12 @@ struct ap_nest {
        none */
     const bool *in_kernel;
     bool launched;                           /* another group of the kernel is launched */
+    const struct ap_ring *ring;              /* NULL: none */
     const struct ap_nests *condition, *body; /* of a while's computations, else NULL */
 };
 
+/* Whether the tensor has a dimension that factor f is part of. */
+bool ap_access_has(const struct ap_access *access, int f);
 /* The shape that a node's nest talks about: the first part of a tuple. */
 const struct ap_shape *ap_value_shape(const struct ap_node *n);
 
@@ -107,7 +122,7 @@ int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g,
 
 /* ---- choices ---- */
 
-/* Per mesh axis: -1 none, f >= 0 factor f, n_factors + k linear set k. */
+/* Per mesh axis: -1 none, f >= 0 factor f, n_factors + k linear set k, or the ring. */
 struct ap_choice_vec {
     int16_t axis[AP_MAX_AXES];
 };
@@ -116,6 +131,14 @@ struct ap_choice_vec {
 #define AP_CHOICE_NONE ((struct ap_choice_vec){{-1, -1, -1, -1, -1, -1}})
 _Static_assert(AP_MAX_AXES == 6, "a -1 for each axis");
 
+/* Whether c is the ring of an attention. */
+static inline bool ap_choice_is_ring(const struct ap_nest *nest, int c)
+{
+    return nest->ring && c == nest->n_factors;
+}
+/* The axis that is a ring, -1: none. */
+int ap_choice_ring_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                        const struct ap_choice_vec *choice);
 /* Devices that share c, a factor or a linear set, under a choice: of all axes on it. */
 int64_t ap_choice_devices(const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                           int c);
@@ -172,5 +195,25 @@ void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
 void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                    double *moved);
+
+/*
+ * What each device sends to the next one in a round of a ring: blocks of operands, and of
+ * results that are summed up on their way. 0 without a ring.
+ */
+void ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
+                        const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                        double *in, double *out);
+
+/* What a contraction does with the blocks of a ring. */
+enum ap_ring_part {
+    AP_RING_NONE,   /* nothing: its operands are there */
+    AP_RING_SCORES, /* makes the scores of a block of keys */
+    AP_RING_VALUES, /* sums over blocks of keys */
+    AP_RING_SUMS    /* makes what is summed over rows, of a block that goes round */
+};
+enum ap_ring_part ap_ring_part_of(const struct ap_nest *nest, const struct ap_graph *g,
+                                  int m);
+/* The dimension of an operand or value that the ring's keys are in, -1. */
+int ap_ring_key_dim(const struct ap_nest *nest, const struct ap_access *access);
 
 #endif

@@ -9,12 +9,19 @@
 
 /* ---- extents ---- */
 
+/* Whether an axis with choice c splits factor f of what a device computes: in a ring it
+ * computes with all keys, one block after the other. */
+static bool splits(const struct ap_nest *nest, int c, int f)
+{
+    return c == f || (ap_choice_is_ring(nest, c) && f == nest->ring->rows);
+}
+
 int64_t ap_nest_extent(const struct ap_nest *nest, const struct ap_mesh *mesh,
                        const struct ap_choice_vec *choice, int f)
 {
     int64_t extent = nest->factors[f].size;
     for (int a = 0; a < mesh->n_axes; a++) {
-        if (choice->axis[a] == f)
+        if (splits(nest, choice->axis[a], f))
             extent = ap_ceil_div(extent, mesh->size[a]);
     }
     return extent;
@@ -40,8 +47,11 @@ bool ap_choice_reaches(const struct ap_nest *nest, const struct ap_mesh *mesh,
 bool ap_nest_is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
                        const struct ap_choice_vec *choice, int f)
 {
-    return ap_mul64(ap_nest_extent(nest, mesh, choice, f),
-                    ap_choice_devices(mesh, choice, f)) > nest->factors[f].size;
+    int64_t n = 1;
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (splits(nest, choice->axis[a], f))
+            n = ap_mul64(n, mesh->size[a]);
+    return ap_mul64(ap_nest_extent(nest, mesh, choice, f), n) > nest->factors[f].size;
 }
 
 /* ---- legality ---- */
@@ -92,10 +102,38 @@ static bool all_have_layouts(const struct ap_nest *nest, const struct ap_mesh *m
     return ok;
 }
 
+int ap_choice_ring_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                        const struct ap_choice_vec *choice)
+{
+    for (int a = 0; a < mesh->n_axes; a++)
+        if (ap_choice_is_ring(nest, choice->axis[a]))
+            return a;
+    return -1;
+}
+
+/* One ring, of devices, with blocks of one size. */
+static bool ring_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
+                    const struct ap_choice_vec *choice)
+{
+    const int ring = ap_choice_ring_axis(nest, mesh, choice);
+
+    if (ring < 0)
+        return true;
+    for (int a = ring + 1; a < mesh->n_axes; a++)
+        if (ap_choice_is_ring(nest, choice->axis[a]))
+            return false;
+    return !(mesh->microbatch >> ring & 1) &&
+           nest->factors[nest->ring->keys].size % mesh->size[ring] == 0 &&
+           !ap_nest_is_padded(nest, mesh, choice, nest->ring->rows);
+}
+
 bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
                   const struct ap_choice_vec *choice)
 {
     bool linear = false, other_than_sum = false;
+
+    if (!ring_ok(nest, mesh, choice))
+        return false;
 
     for (int a = 0; a < mesh->n_axes; a++) {
         int c = choice->axis[a];
@@ -104,7 +142,7 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
         if (c < -1 || c >= nest->n_factors + nest->n_linear || mesh->size[a] == 1)
             return false;
         if (c >= nest->n_factors) {
-            linear = true;
+            linear |= !ap_choice_is_ring(nest, c);
             continue;
         }
         const struct ap_factor *f = &nest->factors[c];
@@ -123,14 +161,9 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
 /* ---- layouts ---- */
 
 /* Splits the dimension that holds factor f; a stride is what lies minor to the factor. */
-static void place_factor(const struct ap_nest *nest, const struct ap_access *access,
+static void split_factor(const struct ap_nest *nest, const struct ap_access *access,
                          int f, struct ap_placement *p)
 {
-    if (access->partial >> f & 1) {
-        p->kind = AP_PARTIAL;
-        p->red = (uint8_t)nest->factors[f].red;
-        return;
-    }
     for (int d = 0; d < access->rank; d++) {
         int64_t stride = 1;
         for (int j = access->dims[d].n - 1; j >= 0; j--) {
@@ -145,24 +178,58 @@ static void place_factor(const struct ap_nest *nest, const struct ap_access *acc
     }
 }
 
-/* linear: bit k = partial under linear set k. */
+static void place_factor(const struct ap_nest *nest, const struct ap_access *access,
+                         int f, struct ap_placement *p)
+{
+    if (access->partial >> f & 1) {
+        p->kind = AP_PARTIAL;
+        p->red = (uint8_t)nest->factors[f].red;
+        return;
+    }
+    split_factor(nest, access, f, p);
+}
+
+/* The factor of a tensor that a ring splits: rows, or keys where they go round, -1. */
+static int ring_factor(const struct ap_nest *nest, const struct ap_access *access,
+                       bool goes_round)
+{
+    if (!nest->ring)
+        return -1;
+    if (ap_access_has(access, nest->ring->rows))
+        return nest->ring->rows;
+    return goes_round && ap_access_has(access, nest->ring->keys) ? nest->ring->keys : -1;
+}
+
+/* How a tensor is indexed, and what it is beside that. */
+struct tensor {
+    const struct ap_access *access;
+    const struct ap_shape *shape;
+    uint64_t linear; /* bit k = partial under linear set k */
+    bool goes_round; /* in a ring */
+};
+
 static struct ap_layout layout_of(const struct ap_nest *nest, const struct ap_mesh *mesh,
                                   const struct ap_choice_vec *choice,
-                                  const struct ap_access *access,
-                                  const struct ap_shape *shape, uint64_t linear)
+                                  const struct tensor *t)
 {
+    const int ring = ring_factor(nest, t->access, t->goes_round);
     struct ap_layout l = ap_layout_replicated();
 
     for (int a = 0; a < mesh->n_axes; a++) {
         int c = choice->axis[a];
-        if (c >= 0 && c < nest->n_factors) {
-            place_factor(nest, access, c, &l.axis[a]);
-        } else if (c >= 0 && (linear >> (c - nest->n_factors) & 1)) {
+        if (ap_choice_is_ring(nest, c)) {
+            if (!t->goes_round && (t->access->partial >> nest->ring->rows & 1))
+                place_factor(nest, t->access, nest->ring->rows, &l.axis[a]);
+            else if (ring >= 0)
+                split_factor(nest, t->access, ring, &l.axis[a]);
+        } else if (c >= 0 && c < nest->n_factors) {
+            place_factor(nest, t->access, c, &l.axis[a]);
+        } else if (c >= 0 && (t->linear >> (c - nest->n_factors) & 1)) {
             l.axis[a].kind = AP_PARTIAL;
             l.axis[a].red = AP_RED_SUM;
         }
     }
-    int status = ap_layout_canon(mesh, shape, &l);
+    int status = ap_layout_canon(mesh, t->shape, &l);
     assert(status == 0);
     (void)status;
     return l;
@@ -180,8 +247,9 @@ struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_g
         bool held = in < 64 && (nest->linear[k].ins >> in & 1);
         linear |= (uint64_t)held << k;
     }
-    return layout_of(nest, mesh, choice, &slot->access,
-                     ap_value_shape(&g->nodes[slot->node]), linear);
+    const struct tensor t = {&slot->access, ap_value_shape(&g->nodes[slot->node]), linear,
+                             nest->ring && in < 64 && (nest->ring->ins >> in & 1)};
+    return layout_of(nest, mesh, choice, &t);
 }
 
 struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
@@ -191,8 +259,9 @@ struct ap_layout ap_nest_value_layout(const struct ap_nest *nest,
 {
     assert(m >= 0 && m < nest->n_members);
     const struct ap_node *node = &g->nodes[nest->members[m]];
-    struct ap_layout l = layout_of(nest, mesh, choice, &nest->values[m],
-                                   ap_value_shape(node), nest->linear_values[m]);
+    const struct tensor t = {&nest->values[m], ap_value_shape(node),
+                             nest->linear_values[m], ap_ring_splits_keys(nest, g, m)};
+    struct ap_layout l = layout_of(nest, mesh, choice, &t);
     /* parameters are there for all microbatches, in the rows that each will read, unless
        they come with each */
     if (mesh->microbatch && node->op == AP_OP_PARAMETER && l.axis[0].kind == AP_SPLIT &&
@@ -296,6 +365,18 @@ static const struct ap_access *operand_access(const struct work *w, int m, int k
     return &w->nest->values[i];
 }
 
+/* Of an attention's scores, those that its mask does not hide. */
+static double seen_share(const struct work *w, int m)
+{
+    const struct ap_ints *s = &w->g->nodes[w->nest->members[m]].attrs->scores;
+
+    if (s->n < 5 || !w->nest->attention)
+        return 1;
+    return ap_nest_seen(
+        w->nest, s->v[0] ? operand_access(w, m, (int)s->v[0] - 1) : &w->nest->values[m],
+        s, w->extent);
+}
+
 static double dot_flops(const struct work *w, int m)
 {
     const struct ap_ints *over =
@@ -305,7 +386,7 @@ static double dot_flops(const struct work *w, int m)
 
     for (int i = 0; i < over->n; i++)
         flops *= local_dim(w, lhs, (int)over->v[i]);
-    return flops;
+    return flops * seen_share(w, m);
 }
 
 /* Two for every result element, kernel position and input channel of its group. */

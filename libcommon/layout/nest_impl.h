@@ -90,6 +90,24 @@ const struct ap_bounds *ap_refine_bounds(const struct ap_refine *refine, int nod
 /* The rule of reshape: the common refinement of both shapes. */
 void ap_rule_reshape(struct ap_rule *rule);
 
+/* ---- masks of attentions (nest_scores.c) ---- */
+
+/*
+ * Of the pairs of its queries and all keys, the share that a mask leaves to the device
+ * with the last queries. scores: access of the contraction's scores; attr: its attribute,
+ * of five numbers; extent: of each factor, on a device.
+ */
+double ap_nest_seen(const struct ap_nest *nest, const struct ap_access *scores,
+                    const struct ap_ints *attr, const int64_t *extent);
+
+/* ---- rings of attentions (nest_ring.c) ---- */
+
+/* Gives an attention its ring, if it can have one; behind all else. */
+void ap_nest_find_ring(struct ap_arena *arena, const struct ap_graph *g,
+                       struct ap_nest *nest);
+/* Whether a value of members[m] is split as keys are. */
+bool ap_ring_splits_keys(const struct ap_nest *nest, const struct ap_graph *g, int m);
+
 /* ---- linear sets (nest_linear.c) ---- */
 
 #define AP_MAX_LINEAR 8

@@ -5,9 +5,11 @@
  * gets a copy in the backward phase, under the same choice. The copy stands right in
  * front of the first group that reads it: another copy, or a backward group. It reads
  * kept values, and copies of the others, so that one pass back over the groups finds all
- * copies and their places. Operands of copies are converted anew. After Chen et al.,
- * "Training Deep Nets with Sublinear Memory Cost", 2016, section 4. Cost: linear in the
- * operands.
+ * copies and their places. Operands of copies are converted anew. A chain that makes a
+ * value that is kept, at the end of a block, and values of the next block from it, is
+ * copied from the kept value on: else the copies of a block would wait for those of the
+ * block before. After Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016,
+ * section 4. Cost: linear in the operands.
  */
 #include "pipeline/recompute.h"
 
@@ -26,6 +28,7 @@ struct recomputer {
     int *place;     /* [group]: its copy stands before this group, INT_MAX: it has none */
     int *id, *copy; /* [node]: new number; of its copy, -1 */
     int *group;     /* [new group]: old one */
+    int *first;     /* [new group]: its first new node; their number at the end */
     bool *is_copy;  /* [new group] */
     int n_groups;
     int *source; /* [new node]: old one */
@@ -45,6 +48,34 @@ static bool is_recomputed(const struct recomputer *r, int node)
            with_each(r, group) && r->plan->nests->nest[group].n_ins > 0;
 }
 
+/* Whether a member is made once more with its group's copy, not read where it is kept. */
+static bool has_copy(const struct recomputer *r, const struct ap_nest *nest, int m)
+{
+    return r->gone[nest->members[m]] || nest->attention || nest->n_members == 1;
+}
+
+/* Whether a member's operand k comes from outside its group's copy: its node. */
+static bool comes_in(const struct recomputer *r, const struct ap_nest *nest, int m, int k)
+{
+    const int in = r->g->nodes[nest->members[m]].in[k];
+    return nest->in_slot[m][k] >= 0 || !has_copy(r, nest, ap_nest_member(nest, in));
+}
+
+/* Notes that what makes the operands of a group, or of its copy, stands before `at`. */
+static void place_makers(struct recomputer *r, const struct ap_nest *nest, bool is_copy,
+                         int at)
+{
+    for (int m = 0; m < nest->n_members; m++)
+        for (int k = 0; k < r->g->nodes[nest->members[m]].n_in; k++) {
+            const int in = r->g->nodes[nest->members[m]].in[k];
+            const int maker = r->g->nodes[in].group;
+            if (is_copy && !has_copy(r, nest, m))
+                break;
+            if (maker != nest->group && is_recomputed(r, in) && at < r->place[maker])
+                r->place[maker] = at;
+        }
+}
+
 /* Backward groups come behind forward ones, copies are read by groups behind theirs. */
 static int find_places(struct recomputer *r)
 {
@@ -59,11 +90,8 @@ static int find_places(struct recomputer *r)
                  : r->plan->turn[i] == 1 && with_each(r, i) ? i
                                                             : INT_MAX;
         n += r->place[i] < INT_MAX;
-        for (int k = 0; k < nest->n_ins && at < INT_MAX; k++) {
-            int maker = r->g->nodes[nest->ins[k].node].group;
-            if (is_recomputed(r, nest->ins[k].node) && at < r->place[maker])
-                r->place[maker] = at;
-        }
+        if (at < INT_MAX)
+            place_makers(r, nest, r->place[i] < INT_MAX, at);
     }
     return n;
 }
@@ -73,11 +101,14 @@ static void add_group(struct recomputer *r, int group, bool is_copy)
     const struct ap_nest *nest = &r->plan->nests->nest[group];
 
     for (int m = 0; m < nest->n_members; m++) {
+        if (is_copy && !has_copy(r, nest, m))
+            continue;
         (is_copy ? r->copy : r->id)[nest->members[m]] = r->n_nodes;
         r->source[r->n_nodes++] = nest->members[m];
     }
     r->is_copy[r->n_groups] = is_copy;
     r->group[r->n_groups++] = group;
+    r->first[r->n_groups] = r->n_nodes;
 }
 
 /* The new order: nodes by group. */
@@ -110,8 +141,10 @@ static int read_as(const struct recomputer *r, int group, int in)
     bool is_copy = r->is_copy[group];
     bool backward = is_copy || (r->plan->turn[old] == 1 && with_each(r, old));
 
-    if (is_copy && r->g->nodes[in].group == old)
-        return r->copy[in];
+    if (is_copy && r->g->nodes[in].group == old) {
+        const struct ap_nest *nest = &r->plan->nests->nest[old];
+        return has_copy(r, nest, ap_nest_member(nest, in)) ? r->copy[in] : r->id[in];
+    }
     return backward && is_recomputed(r, in) ? r->copy[in] : r->id[in];
 }
 
@@ -135,7 +168,7 @@ static struct ap_graph write_graph(const struct recomputer *r)
     g.n_groups = r->n_groups;
     g.nodes = AP_NEW_N(r->arena, r->n_nodes, struct ap_node);
     for (int i = 0; i < r->n_groups; i++)
-        for (int m = 0; m < r->plan->nests->nest[r->group[i]].n_members; m++, at++) {
+        for (; at < r->n_nodes && at < r->first[i + 1]; at++) {
             const struct ap_node *old = &r->g->nodes[r->source[at]];
             struct ap_node *n = &g.nodes[at];
             int *in = AP_NEW_N(r->arena, old->n_in + 1, int);
@@ -172,7 +205,110 @@ static void map_ids(const struct recomputer *r, int n, const int **ids)
     *ids = out;
 }
 
-/* The nests are the old ones under new numbers, so that choices mean the same. */
+/* A nest under new numbers, of group i, so that choices mean the same. */
+static void renumber(const struct recomputer *r, int i, struct ap_nest *nest)
+{
+    const struct ap_nest *old = &r->plan->nests->nest[r->group[i]];
+    const int *id = r->is_copy[i] ? r->copy : r->id;
+    int *members = AP_NEW_N(r->arena, old->n_members + 1, int);
+    int *outs = AP_NEW_N(r->arena, old->n_outs + 1, int);
+
+    *nest = *old;
+    nest->group = i;
+    for (int m = 0; m < old->n_members; m++)
+        members[m] = id[old->members[m]];
+    for (int o = 0; o < old->n_outs; o++)
+        outs[o] = id[old->outs[o]];
+    nest->members = members;
+    nest->outs = outs;
+    nest->ins = ap_arena_dup(r->arena, old->ins, (size_t)old->n_ins * sizeof *old->ins);
+    for (int k = 0; k < old->n_ins; k++)
+        nest->ins[k].node = read_as(r, i, old->ins[k].node);
+}
+
+/* Of a nest that reads kept members: the slot of such a one, or of an old slot. */
+struct slots {
+    struct ap_nest *nest;
+    int *of_slot, *of_member; /* new slots, -1: none yet */
+};
+
+/* A slot that is partial where `linear` says so. */
+static int new_slot(struct slots *s, int node, const struct ap_access *access,
+                    unsigned linear, struct ap_linear_set *sets)
+{
+    const int slot = s->nest->n_ins++;
+    s->nest->ins[slot] = (struct ap_nest_in){node, *access};
+    for (int k = 0; k < s->nest->n_linear && slot < 64; k++)
+        sets[k].ins |= (uint64_t)(linear >> k & 1) << slot;
+    return slot;
+}
+
+/* The slot of operand k of old member m. */
+static int slot_of(const struct recomputer *r, struct slots *s, const struct ap_nest *old,
+                   int m, int k, struct ap_linear_set *sets)
+{
+    const int in = r->g->nodes[old->members[m]].in[k], was = old->in_slot[m][k];
+    const int i = s->nest->group;
+    unsigned linear = 0;
+
+    if (was < 0) {
+        const int from = ap_nest_member(old, in);
+        if (s->of_member[from] < 0)
+            s->of_member[from] = new_slot(s, r->id[in], &old->values[from],
+                                          old->linear_values[from], sets);
+        return s->of_member[from];
+    }
+    for (int l = 0; l < old->n_linear && was < 64; l++)
+        linear |= (unsigned)(old->linear[l].ins >> was & 1) << l;
+    if (s->of_slot[was] < 0)
+        s->of_slot[was] =
+            new_slot(s, read_as(r, i, in), &old->ins[was].access, linear, sets);
+    return s->of_slot[was];
+}
+
+/* The same without the members that are kept, of a copy. */
+static void shorten(const struct recomputer *r, int i, struct ap_nest *nest)
+{
+    const struct ap_nest *old = &r->plan->nests->nest[r->group[i]];
+    const int n = old->n_members, n_slots = old->n_ins + n;
+    struct ap_access *values = AP_NEW_N(r->arena, n, struct ap_access);
+    uint8_t *linear = AP_NEW_N(r->arena, n, uint8_t);
+    const int **in_slot = AP_NEW_N(r->arena, n, const int *);
+    int *members = AP_NEW_N(r->arena, n, int), *outs = AP_NEW_N(r->arena, n, int);
+    struct ap_linear_set *sets =
+        AP_NEW_N(r->arena, old->n_linear + 1, struct ap_linear_set);
+    struct slots s = {nest, AP_NEW_N(r->arena, n_slots, int),
+                      AP_NEW_N(r->arena, n_slots, int)};
+
+    memset(s.of_slot, -1, (size_t)n_slots * sizeof *s.of_slot);
+    memset(s.of_member, -1, (size_t)n_slots * sizeof *s.of_member);
+    *nest = *old;
+    nest->group = i;
+    nest->n_members = nest->n_outs = nest->n_ins = 0;
+    nest->ins = AP_NEW_N(r->arena, n_slots, struct ap_nest_in);
+    for (int m = 0; m < n; m++) {
+        const int v = old->members[m], n_in = r->g->nodes[v].n_in;
+        if (!has_copy(r, old, m))
+            continue;
+        int *slot = AP_NEW_N(r->arena, n_in + 1, int);
+        for (int k = 0; k < n_in; k++)
+            slot[k] = comes_in(r, old, m, k) ? slot_of(r, &s, old, m, k, sets) : -1;
+        values[nest->n_members] = old->values[m];
+        linear[nest->n_members] = old->linear_values[m];
+        in_slot[nest->n_members] = slot;
+        members[nest->n_members++] = r->copy[v];
+        for (int o = 0; o < old->n_outs; o++)
+            if (old->outs[o] == v)
+                outs[nest->n_outs++] = r->copy[v];
+    }
+    nest->values = values;
+    nest->linear_values = linear;
+    nest->linear = sets;
+    nest->in_slot = in_slot;
+    nest->members = members;
+    nest->outs = outs;
+}
+
 static struct ap_nests *write_nests(const struct recomputer *r, const struct ap_graph *g)
 {
     struct ap_nests *nests = AP_NEW(r->arena, struct ap_nests);
@@ -180,25 +316,11 @@ static struct ap_nests *write_nests(const struct recomputer *r, const struct ap_
     *nests = (struct ap_nests){.graph = g,
                                .n = r->n_groups,
                                .nest = AP_NEW_N(r->arena, r->n_groups, struct ap_nest)};
-    for (int i = 0; i < r->n_groups; i++) {
-        const struct ap_nest *old = &r->plan->nests->nest[r->group[i]];
-        struct ap_nest *nest = &nests->nest[i];
-        const int *id = r->is_copy[i] ? r->copy : r->id;
-        int *members = AP_NEW_N(r->arena, old->n_members + 1, int);
-        int *outs = AP_NEW_N(r->arena, old->n_outs + 1, int);
-        *nest = *old;
-        nest->group = i;
-        for (int m = 0; m < old->n_members; m++)
-            members[m] = id[old->members[m]];
-        for (int o = 0; o < old->n_outs; o++)
-            outs[o] = id[old->outs[o]];
-        nest->members = members;
-        nest->outs = outs;
-        nest->ins =
-            ap_arena_dup(r->arena, old->ins, (size_t)old->n_ins * sizeof *old->ins);
-        for (int k = 0; k < old->n_ins; k++)
-            nest->ins[k].node = read_as(r, i, old->ins[k].node);
-    }
+    for (int i = 0; i < r->n_groups; i++)
+        if (r->first[i + 1] - r->first[i] < r->plan->nests->nest[r->group[i]].n_members)
+            shorten(r, i, &nests->nest[i]);
+        else
+            renumber(r, i, &nests->nest[i]);
     return nests;
 }
 
@@ -271,6 +393,7 @@ void ap_recompute(struct ap_arena *arena, const bool *again, const bool *gone,
                            .copy = AP_NEW_N(arena, n_nodes + 1, int),
                            .source = AP_NEW_N(arena, 2 * n_nodes + 1, int),
                            .group = AP_NEW_N(arena, 2 * n + 1, int),
+                           .first = AP_NEW_N(arena, 2 * n + 2, int),
                            .is_copy = AP_NEW_N(arena, 2 * n + 1, bool)};
 
     *before = sub->graph;

@@ -184,7 +184,10 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
     if (p->micro->each && is_work_whole(p, nest))
         return sec;
     ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
-    return ap_plan_kernel_sec(nest, p->cost, flops / (double)p->micro->n, dtype,
+    struct ap_rounds r = ap_plan_rounds(nest, g, p->cost, choice);
+    r.in_bytes /= (double)p->micro->n;
+    r.out_bytes /= (double)p->micro->n;
+    return ap_plan_rounds_sec(nest, p->cost, &r, flops / (double)p->micro->n, dtype,
                               moved_bytes(p, nest)) +
            masks_sec(p, nest);
 }

@@ -77,6 +77,7 @@ struct ap_stage_group {
     struct ap_choice_vec choice;
     double sec, flops;
     enum ap_dtype dtype;
+    struct ap_rounds rounds;
     uint64_t masked; /* of ap_nest_masked */
     /* of operands, then of results */
     const struct ap_layout **layout;

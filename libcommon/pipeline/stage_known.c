@@ -56,6 +56,7 @@ static struct ap_stage_group *look(struct ap_arena *arena, struct ap_stage_known
     s->choice = *choice;
     s->sec = ap_plan_group_sec(nest, g, cost, choice);
     ap_nest_work(nest, g, &plan->mesh, choice, &s->flops, &ignored, &s->dtype);
+    s->rounds = ap_plan_rounds(nest, g, cost, choice);
     s->masked = ap_nest_masked(nest, &plan->mesh, choice);
     s->moved = AP_NEW_N(arena, n + 1, double);
     ap_nest_moved(nest, g, &plan->mesh, choice, s->moved);

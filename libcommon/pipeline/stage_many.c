@@ -95,6 +95,16 @@ static double masks_sec(const struct batch *b, const struct ap_nest *nest,
     return sec;
 }
 
+static double rounds_sec(const struct batch *b, const struct ap_nest *nest,
+                         const struct ap_stage_group *group, int k)
+{
+    struct ap_rounds r = group->rounds;
+    r.in_bytes /= b->count[k];
+    r.out_bytes /= b->count[k];
+    return ap_plan_rounds_sec(nest, b->cost, &r, group->flops / b->count[k], group->dtype,
+                              b->moved[k]);
+}
+
 /* Seconds; of one microbatch's share if it runs once for each. */
 static void find_sec(const struct batch *b, const struct ap_nest *nest,
                      const struct ap_stage_group *group)
@@ -110,9 +120,8 @@ static void find_sec(const struct batch *b, const struct ap_nest *nest,
         add_bytes(b, b->moved, group->moved[nest->n_ins + o],
                   b->fact->split[nest->outs[o]]);
     for (int k = 0; k < b->n; k++)
-        b->sec[k] = ap_plan_kernel_sec(nest, b->cost, group->flops / b->count[k],
-                                       group->dtype, b->moved[k]) +
-                    masks_sec(b, nest, group, b->count[k]);
+        b->sec[k] =
+            rounds_sec(b, nest, group, k) + masks_sec(b, nest, group, b->count[k]);
 }
 
 static void add_sec(const struct batch *b, int group)

@@ -174,6 +174,8 @@ static enum ap_axis_split use_of_axis(const struct finder *f, const struct ap_ne
     int x = f->plan->choice[nest->group].axis[axis];
     bool in_weight, in_other;
 
+    if (ap_choice_is_ring(nest, x))
+        return AP_USE_CONTEXT;
     if (x < 0 || x >= nest->n_factors || f->mesh->size[axis] == 1)
         return AP_USE_NONE;
     if (x == f->labels.batch[nest->group])

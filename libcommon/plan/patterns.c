@@ -56,15 +56,6 @@ int ap_place_factor(const struct ap_nest *nest, const struct ap_access *access,
     return -1;
 }
 
-bool ap_access_has(const struct ap_access *access, int f)
-{
-    for (int d = 0; d < access->rank; d++)
-        for (int j = 0; j < access->dims[d].n; j++)
-            if (access->dims[d].factor[j] == f)
-                return true;
-    return false;
-}
-
 bool ap_nest_only_adds(const struct ap_graph *g, const struct ap_nest *nest)
 {
     for (int m = 0; m < nest->n_members; m++) {

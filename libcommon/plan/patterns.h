@@ -66,8 +66,6 @@ struct ap_place ap_place_of(const struct ap_nest *nest, const struct ap_access *
 /* Factor at a place of an access, -1 when its boundaries do not fit. */
 int ap_place_factor(const struct ap_nest *nest, const struct ap_access *access,
                     struct ap_place place);
-/* Whether the tensor has a dimension that factor f is part of. */
-bool ap_access_has(const struct ap_access *access, int f);
 /* Sums of operands and moves only: partial operands may stay so as far as the next
  * collective. */
 bool ap_nest_only_adds(const struct ap_graph *g, const struct ap_nest *nest);

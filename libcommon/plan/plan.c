@@ -12,6 +12,7 @@
 #include "plan/microbatch.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -426,7 +427,41 @@ double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost
     const bool hidden = nest->in_kernel && !nest->heavy;
     double sec = ap_cost_compute(cost, hidden ? 0 : flops, dtype, bytes);
 
-    return nest->launched ? sec - cost->cluster.launch_sec : sec;
+    return nest->launched ? fmax(0, sec - cost->cluster.launch_sec) : sec;
+}
+
+struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_graph *g,
+                                const struct ap_cost *cost,
+                                const struct ap_choice_vec *choice)
+{
+    const int a = ap_choice_ring_axis(nest, &cost->mesh, choice);
+    struct ap_rounds r = {.n = 1};
+
+    if (a < 0)
+        return r;
+    r.n = cost->mesh.size[a];
+    r.axes = 1u << a;
+    ap_nest_ring_bytes(nest, g, &cost->mesh, choice, &r.in_bytes, &r.out_bytes);
+    return r;
+}
+
+double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost,
+                          const struct ap_rounds *r, double flops, enum ap_dtype dtype,
+                          double bytes)
+{
+    const double n = (double)r->n;
+    const double compute = ap_plan_kernel_sec(nest, cost, flops / n, dtype, bytes / n);
+
+    if (r->n == 1)
+        return compute;
+    const double sums = ap_cost_collective(cost, AP_OP_COLLECTIVE_PERMUTE, r->axes,
+                                           (int64_t)r->out_bytes);
+    const double pass = ap_cost_collective(cost, AP_OP_COLLECTIVE_PERMUTE, r->axes,
+                                           (int64_t)(r->in_bytes + r->out_bytes));
+    if (cost->variant != AP_COST_DEFAULT)
+        return compute + (n - 1) * pass;
+    return n * compute + (n - 1) * fmax(0, pass - compute) +
+           (r->out_bytes > 0 ? sums : 0);
 }
 
 static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
@@ -434,7 +469,11 @@ static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
 {
     if (cost->variant == AP_COST_ALPA)
         return ap_alpa_penalty(nest, g, &cost->mesh, choice);
-    if (cost->variant != AP_COST_DEFAULT || ap_plan_group_is_free(g, nest))
+    if (cost->variant != AP_COST_DEFAULT) {
+        const struct ap_rounds r = ap_plan_rounds(nest, g, cost, choice);
+        return ap_plan_rounds_sec(nest, cost, &r, 0, AP_F32, 0);
+    }
+    if (ap_plan_group_is_free(g, nest))
         return 0;
     if (nest->body) {
         double trips = ap_nest_trips(nest, g);
@@ -444,7 +483,9 @@ static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
     double flops, bytes;
     enum ap_dtype dtype;
     ap_nest_work(nest, g, &cost->mesh, choice, &flops, &bytes, &dtype);
-    double sec = ap_plan_kernel_sec(nest, cost, flops, dtype, bytes);
+    struct ap_rounds r = ap_plan_rounds(nest, g, cost, choice);
+    double sec = ap_plan_rounds_sec(nest, cost, &r, flops, dtype, bytes);
+
     uint64_t masked = ap_nest_masked(nest, &cost->mesh, choice);
     for (int i = 0; i < nest->n_ins && i < 64; i++) {
         if (!(masked >> i & 1))

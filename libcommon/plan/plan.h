@@ -98,6 +98,23 @@ int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
 
 /* True for what runs no kernel: values that are there already, views of others. */
 bool ap_plan_group_is_free(const struct ap_graph *g, const struct ap_nest *nest);
+/* The rounds of a group: of an attention in a ring one for each of its devices, else 1.
+ */
+struct ap_rounds {
+    int64_t n;
+    unsigned axes;              /* of the ring */
+    double in_bytes, out_bytes; /* that a device sends on in a round: operands, sums */
+};
+struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_graph *g,
+                                const struct ap_cost *cost,
+                                const struct ap_choice_vec *choice);
+/*
+ * Seconds of a group's FLOPs and bytes in rounds: blocks of operands travel while the one
+ * before is computed with; the sums of the last round travel alone.
+ */
+double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost,
+                          const struct ap_rounds *r, double flops, enum ap_dtype dtype,
+                          double bytes);
 /*
  * ap_cost_compute of a group: where it is a part of a kernel (graph/kernels.h) its
  * operators are behind the kernel's memory traffic, and the kernel is launched once.

@@ -483,6 +483,11 @@ static int add_member(struct partition *p, const struct ap_nest *nest, int m,
     node.shape = ap_local_shape(p->arena, &plan->mesh, &src->shape, &layout);
     node.group = p->n_groups;
     node.pin = NULL;
+    const int rounds = ap_part_ring_member(p, nest, m, in, &node.shape);
+    if (rounds >= 0) {
+        p->node_of[id] = rounds;
+        return 0;
+    }
 
     const struct ap_node *nodes = p->prog->local.nodes;
     struct ap_layout in_layout = {.axis = {{0}}};
@@ -525,6 +530,7 @@ static int count_nodes(const struct ap_plan *plan, const struct ap_conversions *
         uint64_t masked = ap_nest_masked(nest, &plan->mesh, &plan->choice[i]);
         for (; masked; masked &= masked - 1)
             n++;
+        n += ap_part_ring_nodes(plan, nest);
         if (nest->n_ins > *max_ins)
             *max_ins = nest->n_ins;
     }
@@ -612,6 +618,7 @@ static int add_groups(struct partition *p, struct ap_err *err)
             p->now = plan->turn[p->order[o]];
         const struct ap_nest *nest = &plan->nests->nest[p->order[o]];
         add_operands(p, nest);
+        ap_part_ring_start(p, nest);
         for (int m = 0; m < nest->n_members; m++)
             if (add_member(p, nest, m, err))
                 return -1;

@@ -9,20 +9,21 @@ struct partition {
     const struct ap_plan *plan;
     const struct ap_conversions *conv;
     struct ap_program *prog;
-    int *source;    /* per local node */
-    int cap;        /* of nodes and source */
-    int *node_of;   /* per source node: local node of its own value */
-    int *conv_node; /* per conversion: local node of its result, or as far as it came */
-    int *n_made;    /* per conversion: steps made; one more when it is done */
-    bool *leaves;   /* per conversion: made for a value that a part passes on */
-    bool *at_once;  /* per conversion: for each microbatch's estimate of it */
-    int *slot_node; /* per operand slot of the group at hand */
-    int next_conv;  /* first one not made yet */
-    int n_groups;   /* of the local graph, so far */
-    int now, *turn; /* at hand; per local group */
-    bool behind;    /* the last microbatch */
-    uint8_t *when;  /* per group, NULL without microbatches */
-    int *order;     /* groups in the order in which they run */
+    int *source;     /* per local node */
+    int cap;         /* of nodes and source */
+    int *node_of;    /* per source node: local node of its own value */
+    int *conv_node;  /* per conversion: local node of its result, or as far as it came */
+    int *n_made;     /* per conversion: steps made; one more when it is done */
+    bool *leaves;    /* per conversion: made for a value that a part passes on */
+    bool *at_once;   /* per conversion: for each microbatch's estimate of it */
+    int *slot_node;  /* per operand slot of the group at hand */
+    int *ring_block; /* per slot and round of the attention at hand in a ring, -1 */
+    int next_conv;   /* first one not made yet */
+    int n_groups;    /* of the local graph, so far */
+    int now, *turn;  /* at hand; per local group */
+    bool behind;     /* the last microbatch */
+    uint8_t *when;   /* per group, NULL without microbatches */
+    int *order;      /* groups in the order in which they run */
     /* per node: first conversion that its own group starts, -1; next of the same */
     int *first_started, *next_started;
     /* per group: first conversion made right behind it, -1; next of the same */
@@ -36,6 +37,17 @@ struct partition {
 int ap_part_add(struct partition *p, enum ap_op op, int in, int source,
                 const struct ap_shape *shape, const struct ap_attrs *attrs,
                 enum ap_phase phase);
+
+/* ---- rings of attentions (partition_ring.c) ---- */
+
+/* Behind a group's operands: blocks of keys that come before it. */
+void ap_part_ring_start(struct partition *p, const struct ap_nest *nest);
+/* Member m in rounds, in: its local operands; local: the shape of its value. The node of
+ * its value, -1: it is what it is without a ring. */
+int ap_part_ring_member(struct partition *p, const struct ap_nest *nest, int m,
+                        const int *in, const struct ap_shape *local);
+/* Most nodes that a group has in addition. */
+int ap_part_ring_nodes(const struct ap_plan *plan, const struct ap_nest *nest);
 
 /* ---- statistics of each microbatch (partition_each.c) ---- */
 

@@ -169,8 +169,12 @@ static const char *check_coll(const struct ap_mesh *mesh, const struct ap_node *
     if (reduces && !combines(c->red))
         return "needs a reduction such as sum";
     if (node->op == AP_OP_COLLECTIVE_PERMUTE) {
-        if (__builtin_popcount(c->axes) != 2)
-            return "swaps two axes";
+        if (__builtin_popcount(c->axes) > 2)
+            return "goes along one axis, or swaps two";
+        if (__builtin_popcount(c->axes) == 1)
+            return ap_shape_same_dims(operand, &node->shape)
+                       ? NULL
+                       : "changes its operand's shape";
         if (mesh->size[__builtin_ctz(c->axes)] !=
             mesh->size[__builtin_ctz(c->axes & (c->axes - 1))])
             return "swaps two axes of one size";

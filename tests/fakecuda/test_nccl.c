@@ -67,8 +67,9 @@ static const char *on_device(struct comm *c, int g, int peer, enum ap_dtype t,
     c->all_to_all(c, g, a, b, bytes / size);
     cuda_read(got, b, bytes);
     bad = memcmp(got, want, (size_t)bytes) ? "all-to-all" : bad;
-    h.exchange(&h, peer, mine, want, bytes);
-    c->exchange(c, peer, a, b, bytes);
+    const struct comm_peers peers = {peer, peer};
+    h.exchange(&h, &peers, mine, want, bytes);
+    c->exchange(c, &peers, a, b, bytes);
     cuda_read(got, b, bytes);
     bad = memcmp(got, want, (size_t)bytes) ? "exchange" : bad;
     memcpy(want, mine, (size_t)bytes);

@@ -17,6 +17,11 @@
 
 #include "layout/layout.h"
 
+/* Ranks of the job that one sends to and receives from. */
+struct comm_peers {
+    int to, from;
+};
+
 struct comm {
     const char *name;
     int rank, size;
@@ -46,9 +51,10 @@ struct comm {
     /* send and recv: a block of `bytes` per member, in order. */
     void (*all_to_all)(struct comm *c, int group, const void *send, void *recv,
                        int64_t bytes);
-    /* Swaps `bytes` with another rank of the job (or copies, if it is this one). */
-    void (*exchange)(struct comm *c, int peer, const void *send, void *recv,
-                     int64_t bytes);
+    /* Sends `bytes` to a rank of the job, and receives as many from one: the same,
+       another one, or (then both) this one, which copies. */
+    void (*exchange)(struct comm *c, const struct comm_peers *peers, const void *send,
+                     void *recv, int64_t bytes);
 
     /*
      * Overlap. After start, the next collective (or exchange) may return before it has

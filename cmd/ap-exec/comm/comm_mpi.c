@@ -221,10 +221,10 @@ static void reduce_scatter(struct comm *c, int g, const void *send, void *recv, 
     }
 }
 
-static void exchange(struct comm *c, int peer, const void *send, void *recv,
-                     int64_t bytes)
+static void exchange(struct comm *c, const struct comm_peers *peers, const void *send,
+                     void *recv, int64_t bytes)
 {
-    if (peer == c->rank) {
+    if (peers->to == c->rank) {
         if (send != recv)
             memcpy(recv, send, (size_t)bytes);
         return;
@@ -232,8 +232,8 @@ static void exchange(struct comm *c, int peer, const void *send, void *recv,
     for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const int n = chunk(bytes - at);
         CALL(c,
-             MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, peer, 1,
-                          (char *)recv + at, n, MPI_BYTE, peer, 1, job_of(c),
+             MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, peers->to, 1,
+                          (char *)recv + at, n, MPI_BYTE, peers->from, 1, job_of(c),
                           MPI_STATUS_IGNORE),
              "MPI_Sendrecv");
     }

@@ -125,7 +125,7 @@ static void permute_run(struct exec *x, void *state)
 {
     struct coll *c = state;
     x->comm->start(x->comm);
-    x->comm->exchange(x->comm, c->peer, c->src, c->dst, c->in_elems * c->size);
+    x->comm->exchange(x->comm, &c->peers, c->src, c->dst, c->in_elems * c->size);
     c->ticket = x->comm->event(x->comm);
 }
 
@@ -208,20 +208,35 @@ static int64_t place_on(const struct exec *x, unsigned axes, int *n)
     return place;
 }
 
-static int swapped_peer(const struct exec *x, unsigned axes)
+static int rank_at(const struct exec *x, const int64_t *coords)
 {
+    int rank = 0;
+    for (int a = x->prog->mesh.microbatch ? 1 : 0; a < x->prog->mesh.n_axes; a++)
+        rank = rank * (int)x->prog->mesh.size[a] + (int)coords[a];
+    return rank;
+}
+
+/* Of a swap of two axes, or of a step along one. */
+static struct comm_peers peers_of(const struct exec *x, unsigned axes)
+{
+    const int a = __builtin_ctz(axes);
+    const int64_t mine = x->coords[a], size = x->prog->mesh.size[a];
     int64_t coords[AP_MAX_AXES];
-    int pair[2] = {0, 0}, k = 0, peer = 0;
+    struct comm_peers peers;
+
     memcpy(coords, x->coords, sizeof coords);
-    for (int a = 0; a < x->prog->mesh.n_axes; a++)
-        if (axes >> a & 1 && k < 2)
-            pair[k++] = a;
-    const int64_t t = coords[pair[0]];
-    coords[pair[0]] = coords[pair[1]];
-    coords[pair[1]] = t;
-    for (int a = 0; a < x->prog->mesh.n_axes; a++)
-        peer = peer * (int)x->prog->mesh.size[a] + (int)coords[a];
-    return peer;
+    if (axes == 1u << a) {
+        coords[a] = (mine + 1) % size;
+        peers.to = rank_at(x, coords);
+        coords[a] = (mine + size - 1) % size;
+        peers.from = rank_at(x, coords);
+        return peers;
+    }
+    const int b = __builtin_ctz(axes & (axes - 1));
+    coords[a] = x->coords[b];
+    coords[b] = mine;
+    peers.to = peers.from = rank_at(x, coords);
+    return peers;
 }
 
 /* The blocks of an operand that is cut (pack), or of a result that is gathered; s: its
@@ -306,7 +321,7 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
         exec_need_scratch(x, 2 * c->recv_at);
         break;
     case AP_OP_COLLECTIVE_PERMUTE:
-        c->peer = swapped_peer(x, t->axes);
+        c->peers = peers_of(x, t->axes);
         call->run = permute_run;
         call->finish = finish;
         return 0;

@@ -210,7 +210,8 @@ struct dynamic {
 struct coll {
     const struct ap_node *node;
     enum ap_dtype dtype;
-    int size, group, n_ranks, peer;
+    int size, group, n_ranks;
+    struct comm_peers peers; /* of a permute */
     const char *src;
     char *dst;
     int64_t in_elems, out_elems, block_elems;

@@ -51,7 +51,7 @@ static void all_to_all_run(struct exec *x, void *state)
 static void permute_run(struct exec *x, void *state)
 {
     const struct exchange *e = state;
-    x->comm->exchange(x->comm, e->coll->peer, cuda_place(x, e->send),
+    x->comm->exchange(x->comm, &e->coll->peers, cuda_place(x, e->send),
                       cuda_place(x, e->recv), e->coll->in_elems * e->coll->size);
 }
 

@@ -423,25 +423,26 @@ static void all_to_all(struct comm *c, int group, const void *send, void *recv,
     cuda_write(recv, n->host[1], bytes * g->size);
 }
 
-static void exchange(struct comm *c, int peer, const void *send, void *recv,
-                     int64_t bytes)
+static void exchange(struct comm *c, const struct comm_peers *peers, const void *send,
+                     void *recv, int64_t bytes)
 {
     struct nccl *n = of(c);
-    if (peer == c->rank || bytes == 0) {
+    if (peers->to == c->rank || bytes == 0) {
         copy(send, recv, bytes);
         return;
     }
     if (n->all) {
         begin(n, "exchange", bytes, 2);
         ncclResult_t rc =
-            ncclSend(send, (size_t)bytes, ncclUint8, peer, n->all, cuda_dev.comm);
+            ncclSend(send, (size_t)bytes, ncclUint8, peers->to, n->all, cuda_dev.comm);
         if (rc == ncclSuccess)
-            rc = ncclRecv(recv, (size_t)bytes, ncclUint8, peer, n->all, cuda_dev.comm);
+            rc = ncclRecv(recv, (size_t)bytes, ncclUint8, peers->from, n->all,
+                          cuda_dev.comm);
         end(c, n->all, rc);
         return;
     }
     const char *host = to_host(n, send, bytes);
-    n->beneath.exchange(&n->beneath, peer, host, room(n, 1, bytes), bytes);
+    n->beneath.exchange(&n->beneath, peers, host, room(n, 1, bytes), bytes);
     cuda_write(recv, n->host[1], bytes);
 }
 

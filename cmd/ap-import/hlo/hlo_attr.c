@@ -372,10 +372,10 @@ static void warn_unknown(struct hlo_src *src, struct hlo_attr_cache *cache,
 static int check_required(struct hlo_src *src, const struct given *given, int n,
                           const struct hlo_instr *instr)
 {
-    uint64_t set = ap_attrs_needed(instr->op, AP_ATTR_IN_HLO);
+    ap_attr_set set = ap_attrs_needed(instr->op, AP_ATTR_IN_HLO);
 
     for (; set; set &= set - 1) {
-        const struct ap_attr_info *a = &ap_attr_table[__builtin_ctzll(set)];
+        const struct ap_attr_info *a = &ap_attr_table[ap_attr_first(set)];
         const char *name = a->hlo ? a->hlo : a->name;
         int j = 0;
         while (j < n && strcmp(given[j].name, name) != 0)

@@ -236,6 +236,10 @@ static bool same_factors(const struct ap_nest *a, const struct ap_nest *b)
             a->factors[i].kind != b->factors[i].kind ||
             a->factors[i].red != b->factors[i].red)
             return false;
+    if (!a->ring != !b->ring ||
+        (a->ring && (a->ring->rows != b->ring->rows || a->ring->keys != b->ring->keys ||
+                     a->ring->ins != b->ring->ins)))
+        return false;
     for (int i = 0; i < a->n_linear; i++)
         if (a->linear[i].ins != b->linear[i].ins)
             return false;

@@ -208,7 +208,7 @@ static void list_axis(struct lister *l, int axis, struct ap_choice_vec *c)
         list_axis(l, axis + 1, c);
         return;
     }
-    int n_linear = l->linear ? nest->n_linear : 0;
+    int n_linear = l->linear || nest->ring ? nest->n_linear : 0;
     for (int k = -1; k < nest->n_factors + n_linear; k++) {
         if (k >= 0 && l->mesh->size[axis] == 1)
             break;

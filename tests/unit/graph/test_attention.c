@@ -175,8 +175,139 @@ static void long_chain(void)
     ap_buf_free(&nodes);
 }
 
+/* ---- masks ---- */
+
+/* Queries along dimension 1, keys along 2, of scores [2, 6, 6]. */
+#define SQUARE                                                                     \
+    "{'op':'parameter','shape':'f32[2,6,8]','in':[]},"                             \
+    "{'op':'parameter','shape':'f32[2,6,8]','in':[]},"                             \
+    "{'op':'parameter','shape':'f32[2,6,3]','in':[]},"                             \
+    "{'op':'dot','shape':'f32[2,6,6]','in':[0,1],'lhs_batch_dims':[0],"            \
+    "'rhs_batch_dims':[0],'lhs_contracting_dims':[2],'rhs_contracting_dims':[2]}," \
+    "{'op':'constant','shape':'f32[]','in':[],'value':0},"                         \
+    "{'op':'iota','shape':'s32[6,6]','in':[],'iota_dimension':0},"                 \
+    "{'op':'iota','shape':'s32[6,6]','in':[],'iota_dimension':1},"
+#define PUT(fill)                                                                   \
+    "{'op':'broadcast','shape':'pred[2,6,6]','in':[9],'dimensions':[1,2]},"         \
+    "{'op':'constant','shape':'f32[2,6,6]','in':[],'value':" fill "},"              \
+    "{'op':'select','shape':'f32[2,6,6]','in':[10,3,11]},"                          \
+    "{'op':'exponential','shape':'f32[2,6,6]','in':[12]},"                          \
+    "{'op':'reduce','shape':'f32[2,6]','in':[13,4],'dimensions':[2],'to_apply':0}," \
+    "{'op':'broadcast','shape':'f32[2,6,6]','in':[14],'dimensions':[0,1]},"         \
+    "{'op':'divide','shape':'f32[2,6,6]','in':[13,15]},"                            \
+    "{'op':'dot','shape':'f32[2,6,3]','in':[16,2],'lhs_batch_dims':[0],"            \
+    "'rhs_batch_dims':[0],'lhs_contracting_dims':[2],'rhs_contracting_dims':[1]}"
+#define COMPARE(a, b, direction)                                                         \
+    "{'op':'compare','shape':'pred[6,6]','in':[" a "," b "],'direction':'" direction "'" \
+    "}"                                                                                  \
+    ","
+#define NUMBER(x) "{'op':'constant','shape':'s32[6,6]','in':[],'value':" x "},"
+
+struct mask_case {
+    const char *what, *nodes, *scores; /* the mask is node 9; of the first contraction */
+};
+
+static const struct mask_case masks[] = {
+    {"q >= k", SQUARE NUMBER("0") NUMBER("0") COMPARE("5", "6", "GE") PUT("-1e9"),
+     "0 1 2 5 0"},
+    {"k < q + 3",
+     SQUARE NUMBER("3") "{'op':'add','shape':'s32[6,6]','in':[5,7]}," COMPARE(
+         "6", "8", "LT") PUT("-1e9"),
+     "0 1 2 5 2"},
+    {"k > q - 2: no causal mask, a window",
+     SQUARE NUMBER("2") "{'op':'subtract','shape':'s32[6,6]','in':[5,7]}," COMPARE(
+         "6", "8", "GT") PUT("-1e9"),
+     "0 1 2 1 5"},
+    {"q > k: the first query would see none",
+     SQUARE NUMBER("0") NUMBER("0") COMPARE("5", "6", "GT") PUT("-1e9"), "0 1 2"},
+    {"a fill that weighs",
+     SQUARE NUMBER("0") NUMBER("0") COMPARE("5", "6", "GE") PUT("-5"), "0 1 2"},
+    {"equality says nothing",
+     SQUARE NUMBER("0") NUMBER("0") COMPARE("5", "6", "EQ") PUT("-1e9"), "0 1 2"},
+    {"a constant",
+     SQUARE NUMBER("0") NUMBER(
+         "0") "{'op':'constant','shape':'pred[6,6]','in':[],'value':["
+              "true,false,false,false,false,false,true,true,false,false,false,false,"
+              "false,true,true,false,false,false,false,true,true,true,false,false,"
+              "false,false,true,true,true,false,false,false,false,true,true,true]}," PUT(
+                  "-1e9"),
+     "0 1 2 2 0"},
+};
+
+/* What a mask leaves, and of the FLOPs of the contractions. */
+static void find_masks(void)
+{
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        struct ap_graph g;
+        struct ap_attention_count count;
+        struct ap_buf text = {0};
+
+        if (!marked(masks[i].nodes, "{'node':17}", &g, &count))
+            continue;
+        for (int v = 0; v < g.n_nodes && !text.len; v++)
+            for (int k = 0; k < g.nodes[v].attrs->scores.n; k++)
+                ap_buf_printf(&text, "%s%d", k ? " " : "",
+                              (int)g.nodes[v].attrs->scores.v[k]);
+        ap_buf_puts(&text, "");
+        CHECK(text.data && strcmp(text.data, masks[i].scores) == 0, "mask %s: %s, not %s",
+              masks[i].what, text.data ? text.data : "", masks[i].scores);
+        ap_buf_free(&text);
+    }
+}
+
+/* FLOPs of the group of mask i with rows in n blocks; seen: as if it hid nothing. */
+static double masked_flops(int i, int64_t n, bool seen)
+{
+    struct ap_graph g;
+    struct ap_attention_count count;
+    struct ap_nests nests;
+    struct ap_err err = {""};
+    struct ap_mesh mesh = {.n_axes = 1, .size = {n}};
+    struct ap_choice_vec choice = AP_CHOICE_NONE;
+    double flops, bytes;
+    enum ap_dtype dtype;
+
+    if (!marked(masks[i].nodes, "{'node':17}", &g, &count) ||
+        ap_nests_build(&arena, &g, &nests, &err))
+        return NAN;
+    for (int v = 0; v < g.n_nodes && seen; v++) {
+        struct ap_attrs *attrs =
+            ap_arena_dup(&arena, g.nodes[v].attrs, sizeof *g.nodes[v].attrs);
+        attrs->scores.n = attrs->scores.n ? 3 : 0;
+        g.nodes[v].attrs = attrs;
+    }
+    const struct ap_nest *nest = nests.nest;
+    while (!nest->attention)
+        nest++;
+    for (int f = 0; f < nest->n_factors && n > 1; f++)
+        if (nest->values[0].dims[1].factor[0] == f)
+            choice.axis[0] = (int16_t)f;
+    ap_nest_work(nest, &g, &mesh, &choice, &flops, &bytes, &dtype);
+    return flops;
+}
+
+/* The device with the last rows sees as many pairs as any. */
+static void count_seen(void)
+{
+    for (int i = 0; i < 3; i++)
+        for (int64_t n = 1; n <= 6; n++) {
+            const int64_t rows = (6 + n - 1) / n;
+            int back = 5, ahead = 5, seen = 0;
+            sscanf(masks[i].scores, "0 1 2 %d %d", &back, &ahead);
+            for (int64_t q = 6 - rows; q < 6; q++)
+                for (int64_t k = 0; k < 6; k++)
+                    seen += k - q <= ahead && q - k <= back;
+            const double less = 2.0 * 2 * (8 + 3) * (6 * (double)rows - seen);
+            const double got = masked_flops(i, n, true) - masked_flops(i, n, false);
+            CHECK(fabs(got - less) < 1e-6, "%s, %d blocks: %g FLOPs are hidden, not %g",
+                  masks[i].what, (int)n, less, got);
+        }
+}
+
 int main(void)
 {
+    find_masks();
+    count_seen();
     forward();
     refused();
     cycle();
