@@ -160,6 +160,26 @@ END
     ap-import -o "$BATS_TEST_TMPDIR/add.json" "$BATS_TEST_TMPDIR/add.hlo"
     f=$(alpa "$BATS_TEST_TMPDIR/add.json" 16) # 16 devices: only the contraction divides
     closed "$f" 'ar(4 * 8 * 7; 0)'
+    # the gradient of a tied embedding: one of the products is transposed
+    sed 's/yb = f32\[8,7\] dot(y, b), .*/by = f32[7,8] dot(b, y), lhs_contracting_dims={0}, rhs_contracting_dims={1}\n  yb = f32[8,7] transpose(by), dimensions={1,0}/' \
+        "$BATS_TEST_TMPDIR/add.hlo" | ap-import -o "$BATS_TEST_TMPDIR/tied.json" -
+    jq -e '[.graph.nodes[].op] | index("transpose")' "$BATS_TEST_TMPDIR/tied.json" >/dev/null
+    closed "$(alpa "$BATS_TEST_TMPDIR/tied.json" 16)" 'ar(4 * 8 * 7; 0)'
+    closed "$(alpa "$BATS_TEST_TMPDIR/tied.json" 4x4 --batch-axis free)" 'ar(4 * 8 * 7 / 4; 1)'
+}
+
+@test "Alpa's space: results that are no states lie as they fall" {
+    printf '%s\n' 'HloModule m' 'ENTRY main {' '  x = f32[64,8] parameter(0)' \
+        '  w = f32[8,8] parameter(1)' \
+        '  ROOT y = f32[64,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}' '}' |
+        ap-import -o "$BATS_TEST_TMPDIR/y.json" -
+    f=$(alpa "$BATS_TEST_TMPDIR/y.json" 4)
+    closed "$f" 'pen(1)' # the weight
+    [ "$(dots "$f" forward)" = 'f32[64,8]S0' ]
+    ap-cost "$f" | jq -e '.sharding.objective_sec == .cost.serial_sec' >/dev/null
+    needs_exec # which hands whole results out
+    ap-rewrite -o "$BATS_TEST_TMPDIR/program.json" "$f"
+    timeout 60 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
 }
 
 @test "Alpa's space: the plan is what runs" {
@@ -169,15 +189,22 @@ END
     timeout 60 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
 }
 
-@test "--batch-axis: the first of two axes, another, or none" {
+@test "--batch-axis: the first of two axes, another, free, or none" {
     for axis in x y; do
         f=$(alpa "$(mlp 2 64 128)" 2x2 --batch-axis $axis)
         [ "$(layouts "$f" input .)" = "$([ $axis = x ] && echo 'S0,R S0,R' || echo 'R,S0 R,S0')" ]
     done
-    free=$(jq .sharding.objective_sec "$(alpa "$(mlp 2 64 128)" 2x2 --batch-axis none)")
+    free=$(jq .sharding.objective_sec "$(alpa "$(mlp 2 64 128)" 2x2 --batch-axis free)")
     bound=$(jq .sharding.objective_sec "$(alpa "$(mlp 2 64 128)" 2x2)")
     jq -en "$free < $bound" >/dev/null
-    refuses 2 "y has one device" ap-shard --space alpa --mesh 4x1 --batch-axis y "$(mlp 2 64 128)"
+    # none, and an axis of one device: no axis may split the batch
+    for axis in none y; do
+        f=$(alpa "$(mlp 2 256 32)" 4x1 --batch-axis $axis)
+        [ "$(dots "$f" forward | sed 's/.*]//' | grep -c S0)" = 0 ]
+        [ "$(layouts "$f" input . | tr ' ' '\n' | grep -c S0)" = 0 ]
+    done
+    jq -en --slurpfile none "$f" --slurpfile free "$(alpa "$(mlp 2 256 32)" 4x1)" \
+        '$none[0].sharding.objective_sec > $free[0].sharding.objective_sec' >/dev/null
     refuses 2 "no axis z" ap-shard --space alpa --mesh 2x2 --batch-axis z "$(mlp 2 64 128)"
 }
 

@@ -9,13 +9,24 @@
 
 /* ---- space_alpa.c: what Alpa lists ---- */
 
+enum { SHARD_BATCH_FREE = -1, SHARD_BATCH_WHOLE = -2 };
+
 struct shard_alpa {
-    int axis;         /* of the batch */
-    const int *batch; /* per group its factor of the batch, -1 for none; NULL: free */
+    int axis;         /* of the mesh, that the batch is bound to, or SHARD_BATCH_... */
+    const int *batch; /* per group its factor of the batch, -1 for none; NULL: unknown */
+    bool gathers;     /* some group has the batch and cannot split it */
 };
+struct shard_request;
 
 /* An operator that Alpa has no strategy for, by name, or 0. */
 int shard_alpa_check(const struct ap_graph *g, struct ap_err *err);
+/*
+ * The space that is asked for, on the cost's mesh, and what it means for the cost. -1: the
+ * mesh has too many axes, or not those that the options name (bad usage).
+ */
+int shard_alpa_init(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests, const struct shard_request *req,
+                    struct shard_alpa *alpa, struct ap_cost *cost, struct ap_err *err);
 /*
  * Which factor of each group is the batch: the first dimension of the first dot or
  * convolution and all that is indexed by it. NULL where there is none or it is 1.

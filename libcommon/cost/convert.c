@@ -366,7 +366,7 @@ static void from_split(struct search *s, int from, int a)
     relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
     if (is_microbatch_axis(s, a))
         return;
-    if (s->cost->alpa_steps && s->mesh->size[a] != ap_mesh_devices(s->mesh))
+    if (s->cost->alpa.space && !ap_alpa_all_to_all(s->cost, a))
         return;
     for (int k = 0; k < s->n_places[a]; k++) {
         const struct ap_placement *p = &s->place[a][k];
@@ -441,6 +441,8 @@ static void expand_alpa(struct search *s, int from)
         struct ap_placement p = finest(s, a);
         if (same_place(&p, &s->goal[a]))
             continue;
+        if (sums && s->at.axis[0].kind == AP_PARTIAL && is_microbatch_axis(s, 0))
+            break; /* accumulated first */
         if (p.kind == AP_PARTIAL) {
             struct ap_coll coll = {.axes = 1u << a, .red = p.red};
             struct ap_layout to = s->at;
@@ -464,7 +466,7 @@ static void expand(struct search *s, int i)
 {
     bool partial = false;
 
-    if (s->cost->alpa_steps) {
+    if (s->cost->alpa.space) {
         expand_alpa(s, i);
         return;
     }
@@ -555,7 +557,7 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
                        .shape = shape,
                        .target = *to,
                        .queue = {.size = sizeof(struct candidate), .before = before}};
-    if (cost->alpa_steps && !ap_alpa_converts(s.mesh, from, to))
+    if (cost->alpa.space && !ap_alpa_converts(cost, from, to))
         return -1;
     look_at(&s, to);
     for (int a = 0; a < s.mesh->n_axes; a++) {

@@ -6,7 +6,8 @@
  * replicated. On a mesh
  * of two axes the batch can be bound to one: which factor of a group is the batch follows
  * from the first dimension of the first contraction, through everything that indexes a
- * tensor with it. Cost: O(operands) per choice, O(edges * factors) for the batch. After
+ * tensor with it. Nothing is gathered over that axis, unless an operator has the batch and
+ * cannot split it: then nothing else is split on it. Cost: O(operands) per choice, O(edges * factors) for the batch. After
  * Zheng et al., "Alpa", OSDI 2022, tables 1 to 3, and the public code of its pass.
  *
  * Where it differs: groups of elementwise operators choose freely where Alpa lets them
@@ -17,7 +18,7 @@
  */
 #include "shard.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 enum rule {
     RULE_NONE,    /* not in the table: Alpa stops at it */
@@ -177,12 +178,13 @@ static bool convolution_ok(const struct ap_nest *nest, const struct ap_graph *g,
 
 /*
  * Member m may be split along factor f. Partial operands are for additions of them alone,
- * which Alpa charges as one sum.
+ * which Alpa charges as one sum, and for transposes, which it folds into contractions
+ * before it looks.
  */
 static bool factor_ok(const struct ap_nest *nest, const struct ap_node *n, int m, int f)
 {
     if (f >= nest->n_factors) /* a linear set */
-        return n->op == AP_OP_ADD;
+        return n->op == AP_OP_ADD || n->op == AP_OP_TRANSPOSE;
     if (rule_of(n) == RULE_WHOLE)
         return n->shape.rank == 0;
     if (rule_of(n) != RULE_OFFSETS)
@@ -233,20 +235,34 @@ static bool layouts_ok(const struct ap_nest *nest, const struct ap_graph *g,
     return true;
 }
 
-/* The batch is on its axis, if this group may split it, and nothing else is. */
+/* Whether the group, which has the batch as factor f, may split it. */
+static bool may_split(const struct ap_nest *nest, const struct ap_graph *g, int f)
+{
+    return nest->factors[f].kind != AP_FACTOR_WHOLE &&
+           nest->factors[f].kind != AP_FACTOR_INDEXED &&
+           factor_ok(nest, &g->nodes[nest->members[0]], 0, f);
+}
+
+/* The batch is on its axis, or on none, if the group has it and may split it. */
 static bool batch_ok(const struct shard_alpa *alpa, const struct ap_nest *nest,
-                     const struct ap_graph *g, const struct ap_choice_vec *choice)
+                     const struct ap_graph *g, const struct ap_mesh *mesh,
+                     const struct ap_choice_vec *choice)
 {
     int f = alpa->batch ? alpa->batch[nest->group] : -1;
-    const struct ap_node *first = &g->nodes[nest->members[0]];
 
-    if (!alpa->batch || (f < 0 && nest->heavy))
+    if (alpa->axis == SHARD_BATCH_FREE || !alpa->batch)
         return true;
-    if (f >= 0 &&
-        (nest->factors[f].kind == AP_FACTOR_WHOLE ||
-         nest->factors[f].kind == AP_FACTOR_INDEXED || !factor_ok(nest, first, 0, f)))
+    if (f >= 0 && !may_split(nest, g, f))
         f = -1;
-    return choice->axis[alpa->axis] == f;
+    if (f < 0)
+        return alpa->axis < 0 || !alpa->gathers || nest->heavy ||
+               choice->axis[alpa->axis] < 0;
+    if (alpa->axis >= 0)
+        return choice->axis[alpa->axis] == f;
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
+        if (choice->axis[a] == f)
+            return false;
+    return true;
 }
 
 bool shard_alpa_admits(const struct shard_alpa *alpa, const struct ap_nest *nest,
@@ -265,7 +281,7 @@ bool shard_alpa_admits(const struct shard_alpa *alpa, const struct ap_nest *nest
                 return false;
         n_split++;
     }
-    if ((rule == RULE_ONE && n_split > 1) || !batch_ok(alpa, nest, g, choice))
+    if ((rule == RULE_ONE && n_split > 1) || !batch_ok(alpa, nest, g, mesh, choice))
         return false;
     if (rule == RULE_DOT && !dot_ok(nest, g, mesh, choice))
         return false;
@@ -367,4 +383,64 @@ int *shard_alpa_batch(struct ap_arena *arena, const struct ap_graph *g,
     for (int i = 0; i < s.n; i++)
         visit_groups(&s, s.queue[i]);
     return s.batch;
+}
+
+/* ---- the space that is asked for ---- */
+
+/* Axis of the mesh with this name, -1 with err. */
+static int axis_named(const struct ap_mesh *mesh, const char *option, const char *name,
+                      size_t len, struct ap_err *err)
+{
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
+        if (strlen(mesh->name[a]) == len && !memcmp(mesh->name[a], name, len))
+            return a;
+    return ap_err_set(err, "--%s: the mesh has no axis %.*s", option, (int)len, name);
+}
+
+/* The axis of --batch-axis, by default the first of two long ones. */
+static int set_batch(struct shard_alpa *alpa, const struct ap_mesh *mesh,
+                     const char *text, struct ap_err *err)
+{
+    int first = mesh->microbatch ? 1 : 0, long_axes = 0;
+
+    for (int a = first; a < mesh->n_axes; a++)
+        long_axes += mesh->size[a] > 1;
+    if (!text)
+        alpa->axis = long_axes == 2 ? first : SHARD_BATCH_FREE;
+    else if (!strcmp(text, "free"))
+        alpa->axis = SHARD_BATCH_FREE;
+    else if (!strcmp(text, "none"))
+        alpa->axis = SHARD_BATCH_WHOLE;
+    else if ((alpa->axis = axis_named(mesh, "batch-axis", text, strlen(text), err)) < 0)
+        return -1;
+    if (alpa->axis >= 0 && mesh->size[alpa->axis] == 1)
+        alpa->axis = SHARD_BATCH_WHOLE;
+    return 0;
+}
+
+int shard_alpa_init(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests, const struct shard_request *req,
+                    struct shard_alpa *alpa, struct ap_cost *cost, struct ap_err *err)
+{
+    const struct ap_mesh *mesh = &cost->mesh;
+    int n_axes = mesh->n_axes - (mesh->microbatch ? 1 : 0);
+
+    *alpa = (struct shard_alpa){.axis = SHARD_BATCH_FREE};
+    if (n_axes > 2)
+        return ap_err_set(err, "--space alpa: a mesh of %d axes, Alpa's have two at most",
+                          n_axes);
+    if (set_batch(alpa, mesh, req->batch_axis, err))
+        return -1;
+    if (alpa->axis != SHARD_BATCH_FREE)
+        alpa->batch = shard_alpa_batch(arena, g, nests);
+    cost->alpa.space = true;
+    for (int i = 0; i < nests->n && alpa->batch; i++)
+        alpa->gathers |=
+            alpa->batch[i] >= 0 && !may_split(&nests->nest[i], g, alpa->batch[i]);
+    if (alpa->axis >= 0 && alpa->batch && !alpa->gathers) {
+        unsigned bit = 1u << ap_mesh_device_axis(mesh, alpa->axis);
+        cost->alpa.no_all_gather |= bit;
+        cost->alpa.no_all_to_all |= bit;
+    }
+    return 0;
 }

@@ -23,7 +23,7 @@ static void set_up(struct ap_cost *cost, const char *mesh_text)
         ap_cluster_get(&arena, &doc, NULL, ap_mesh_devices(&mesh), &cluster, &err) ||
         ap_cost_init(&arena, cost, AP_COST_ALPA, &cluster, &mesh, &err))
         CHECK(false, "%s", err.msg);
-    cost->alpa_steps = true;
+    cost->alpa.space = true;
 }
 
 /* The graph of what was built, with one nest per group. */
@@ -189,7 +189,7 @@ static void test_al6(void)
     struct ap_cost cost;
 
     set_up(&cost, "2x4");
-    cost.alpa_steps = false; /* row 7 sums over both axes at once */
+    cost.alpa.space = false; /* row 7 sums over both axes at once */
     ap_build_init(&b, &arena);
     int x = ap_build_param(&b, "a", ap_build_shape(&b, AP_F32, 3, da), AP_ROLE_INPUT);
     int y = ap_build_param(&b, "b", ap_build_shape(&b, AP_F32, 3, db), AP_ROLE_INPUT);
@@ -246,8 +246,8 @@ static void test_penalty(void)
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct ap_cost cost;
         set_up(&cost, cases[i].mesh);
-        CHECK(ap_alpa_unit_penalty(&cost.mesh) == cases[i].unit, "%s: %g", cases[i].mesh,
-              ap_alpa_unit_penalty(&cost.mesh));
+        CHECK(ap_alpa_unit_penalty(&cost) == cases[i].unit, "%s: %g", cases[i].mesh,
+              ap_alpa_unit_penalty(&cost));
         ap_cost_free(&cost);
     }
     struct ap_build b;
