@@ -163,9 +163,6 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     if (ap_mesh_add_microbatches(&timed, n, &err))
         ap_die_usage("--microbatches: %s", err.msg);
     mesh = &timed;
-    if (mesh->microbatch &&
-        (req->space != SHARD_SPACE_DEFAULT || req->cost_model == AP_COST_ALPA))
-        ap_die_usage("--microbatches: Alpa's space and units know no microbatch axis");
     if (mesh->microbatch && ap_microbatch_choices(arena, &job->graph, &job->nests, n,
                                                   &job->microbatch_choice, &err))
         ap_die(AP_NO_SOLUTION, "--microbatches: %s", err.msg);
@@ -176,6 +173,7 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
                      &job->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    job->cost.alpa = req->alpa;
     if (req->space == SHARD_SPACE_ALPA)
         set_alpa(job, req);
     if (req->memory_text)

@@ -269,7 +269,14 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
                             ap_layout_per_microbatch(s->mesh, to)
                         ? ap_mesh_microbatches(s->mesh)
                         : 1;
-    double step_sec = (double)times * ap_cost_collective(s->cost, op, coll->axes, bytes);
+    /* on two axes Alpa counts what a device holds of the tensor that is moved */
+    int64_t counted =
+        s->cost->alpa.mixed && op == AP_OP_ALL_TO_ALL &&
+                ap_mesh_group(s->mesh, coll->axes) != ap_mesh_devices(s->mesh)
+            ? v->local_bytes
+            : bytes;
+    double step_sec =
+        (double)times * ap_cost_collective(s->cost, op, coll->axes, counted);
     double sec = up->sec + (s->fewest ? 1 : step_sec);
     /* sums of the same terms in another order are ties: of these the fewest steps, and of
        these the fewest whose blocks a library would have to copy together */
@@ -448,8 +455,12 @@ static void expand_alpa(struct search *s, int from)
             struct ap_layout to = s->at;
             to.axis[a] = (struct ap_placement){0};
             relax(s, from, AP_OP_ALL_REDUCE, &coll, &to);
+            if (s->cost->alpa.scatter && s->goal[a].kind == AP_SPLIT &&
+                !is_microbatch_axis(s, a))
+                scatter_to(s, from, &to, a, p.red, &s->goal[a]);
             sums = true;
-        } else if (p.kind == AP_SPLIT && (gather < 0 || p.dim < s->at.axis[gather].dim)) {
+        } else if (p.kind == AP_SPLIT &&
+                   (gather < 0 || p.dim <= s->at.axis[gather].dim)) {
             gather = a;
         }
     }

@@ -115,8 +115,10 @@ extern const char *const ap_cost_variant_names[]; /* "default", "alpa", "bytes" 
  * the microbatch axis.
  */
 struct ap_alpa_rules {
-    bool space; /* conversions as Alpa makes them: sums at once, alpa.h says which */
-    unsigned no_all_gather, no_all_to_all;         /* axes on which these are forbidden */
+    bool space;   /* conversions as Alpa makes them: sums at once, alpa.h says which */
+    bool scatter; /* partial sums may be reduce-scattered */
+    bool mixed;   /* one dimension may be split over both axes: mixed mesh shape */
+    unsigned no_all_gather, no_all_to_all;        /* axes on which these are forbidden */
     double alpha[AP_MAX_AXES], beta[AP_MAX_AXES]; /* units, of the cost model alpa */
 };
 
@@ -133,8 +135,8 @@ struct ap_cost {
     struct ap_conversion_cache *cache;
 };
 
-/* Alpa's own: the default space, alpha 1 on every axis, beta 1 on the first and 0.1 on the
- * others, as for a mesh taken from a physical one. */
+/* Alpa's own: the default space, alpha 1 on every axis, beta 1 on the first and 0.1 on
+ * the others, as for a mesh taken from a physical one. */
 struct ap_alpa_rules ap_alpa_defaults(void);
 /* -1: the mesh does not fit the cluster (exit 3), message names both sizes. */
 int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,

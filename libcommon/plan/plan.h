@@ -156,7 +156,7 @@ int ap_mesh_from_json(struct ap_arena *arena, const json_t *o, const struct ap_a
 struct ap_sharding {
     struct ap_plan plan;
     const char *algorithm, *solver, *cost_model, *stopped; /* solver may be NULL */
-    struct ap_alpa_rules alpa; /* as of the cost */
+    struct ap_alpa_rules alpa;                             /* as of the cost */
     double objective_sec, lower_bound_sec;
     int64_t peak_bytes;   /* per device, of the program's buffer plan */
     int64_t limit_bytes;  /* what the plan was to fit; 0: no limit */

@@ -216,7 +216,8 @@ static void put_alpa(const struct ap_mesh *mesh, const struct ap_alpa_rules *rul
     n = n < 2 ? 2 : n;
     if (!memcmp(rules->alpha, usual.alpha, (size_t)n * sizeof *usual.alpha) &&
         !memcmp(rules->beta, usual.beta, (size_t)n * sizeof *usual.beta) &&
-        !rules->no_all_gather && !rules->no_all_to_all)
+        !rules->no_all_gather && !rules->no_all_to_all && !rules->scatter &&
+        !rules->mixed)
         return;
     ap_buf_puts(out, ",\"alpa\":{");
     put_nums("alpha", rules->alpha, n, out);
@@ -224,6 +225,10 @@ static void put_alpa(const struct ap_mesh *mesh, const struct ap_alpa_rules *rul
     put_nums("beta", rules->beta, n, out);
     put_axes("no_all_gather", mesh, rules->no_all_gather, out);
     put_axes("no_all_to_all", mesh, rules->no_all_to_all, out);
+    if (rules->scatter)
+        ap_buf_puts(out, ",\"reduce_scatter\":true");
+    if (rules->mixed)
+        ap_buf_puts(out, ",\"mixed_mesh\":true");
     ap_buf_putc(out, '}');
 }
 
@@ -601,6 +606,8 @@ static int read_alpa(const json_t *o, const struct ap_at *at, struct ap_sharding
         return 0;
     if (!json_is_object(rules))
         return ap_at_err(&here, err, "expected an object");
+    s->alpa.scatter = json_is_true(json_object_get(rules, "reduce_scatter"));
+    s->alpa.mixed = json_is_true(json_object_get(rules, "mixed_mesh"));
     return read_units(rules, &here, "alpha", s->alpa.alpha, err) ||
                    read_units(rules, &here, "beta", s->alpa.beta, err) ||
                    read_axes(rules, &here, "no_all_gather", &s->plan.mesh,
