@@ -3,15 +3,7 @@
 # sizes, and what its paper reports of the plans.
 
 load helpers
-
-# alpa FILE MESH [OPTION...]: the document planned in Alpa's space, made once
-alpa() {
-    local f
-    f=$BATS_FILE_TMPDIR/$(basename "$1" .json)-$2${4:-}.alpa.json
-    [ -s "$f" ] || ap-shard --no-history --space alpa --cost-model alpa --mesh "$2" "${@:3}" \
-        -o "$f" "$1" || return
-    echo "$f"
-}
+load alpa_helpers
 
 # mlp LAYERS BATCH HIDDEN: a train step with Adam, all layers of one width
 mlp() {
@@ -19,44 +11,6 @@ mlp() {
     [ -s "$f" ] || ap-model mlp --no-history --layers "$1" --batch "$2" --features "$3" \
         --hidden "$3" --classes "$3" --optimizer adam -o "$f" || return
     echo "$f"
-}
-
-# bert LAYERS BATCH SEQ HIDDEN HEADS: encoder layers alone, with Adam
-bert() {
-    local f=$BATS_FILE_TMPDIR/bert-$1-$2-$3-$4.json
-    echo '{"l*": "weight"}' >"$BATS_FILE_TMPDIR/roles.json"
-    [ -s "$f" ] || tests/bert_layers.bash "$@" |
-        ap-import --no-history --roles "$BATS_FILE_TMPDIR/roles.json" - |
-        ap-grad --no-history --optimizer adam -o "$f" || return
-    echo "$f"
-}
-
-# closed FILE FORMULA: the objective is proven and within 0.1 % of the formula (Alpa's tests
-# allow 1 %, which may hide a collective of the second axis). ar(x; a)
-# is Alpa's all-reduce of x bytes on axis a of $n devices; pen(leaves) the penalty of that
-# many replicated leaves.
-closed() {
-    jq -e '.sharding | .mesh.shape as $n | .objective_sec as $got |
-        def beta($a): if $a == 0 then 1 else 0.1 end;
-        def size($a): $n[$a] // 1;
-        def ar($x; $a): 1 + beta($a) * 2 * (size($a) - 1) / size($a) * $x + 0.01;
-        def pen($leaves): $leaves *
-            ([0, 1 | (1 + beta(.) * 2 * (size(.) - 1) / size(.) | round) + 0.01] | add | round);
-        ('"$2"') as $want |
-        if .stopped == "optimal" and ($got - $want | fabs) <= 0.001 * $want then true
-        else "objective \($got), closed form \($want), \(.stopped)" | halt_error end' "$1"
-}
-
-# layouts FILE ROLE PATTERN: layouts of the parameters of a role, in order
-layouts() {
-    jq -r --arg role "$2" --arg name "$3" '[.graph.nodes, .sharding.layouts] | transpose[] |
-        select(.[0].role == $role and (.[0].name | test($name))) | .[1]' "$1" | paste -sd ' '
-}
-
-# dots FILE PHASE: result dimensions and layouts of the dots of a phase
-dots() {
-    jq -r --arg phase "$2" '[.graph.nodes, .sharding.layouts] | transpose[] |
-        select(.[0].op == "dot" and .[0].phase == $phase) | .[0].shape + .[1]' "$1"
 }
 
 # ---- closed forms ----
@@ -85,7 +39,8 @@ dots() {
 
 @test "closed form: MLP, data and model parallel on two axes" {
     f=$(alpa "$(mlp 6 64 128)" 2x2)
-    closed "$f" "6 * (ar(4 * 128 * 128 / 2; 0) + ar(4 * 128 / 2; 0)) +
+    # biases of columns are split with them
+    closed "$f" "6 * ar(4 * 128 * 128 / 2; 0) + 3 * (ar(4 * 128 / 2; 0) + ar(4 * 128; 0)) + pen(3 * 3) +
         (6 - 1) * ar(4 * 64 / 2 * 128; 1)"
     [ "$(layouts "$f" weight '/w$')" = "R,S1 R,S0 R,S1 R,S0 R,S1 R,S0" ]
     [ "$(layouts "$f" input .)" = "S0,R S0,R" ]
@@ -120,7 +75,8 @@ dots() {
     f=$(alpa "$(bert 2 8 8 128 8)" 2x2)
     closed "$f" "128 as \$h |
         def layer: ([3, 1, 4, 4 | ar(4 * . * \$h * \$h / 2; 0)] | add) +
-            ([3, 1, 4, 1, 1, 1, 1, 1 | ar(4 * . * \$h / 2; 0)] | add);
+            ([3, 4 | ar(4 * . * \$h / 2; 0)] | add) +
+            ([1, 1, 1, 1, 1, 1 | ar(4 * . * \$h; 0)] | add) + pen(6 * 3);
         2 * layer + (4 * 2 - 1) * ar(4 * 8 / 2 * 8 * \$h; 1)"
     [ "$(layouts "$f" weight '_w$')" = "R,S1 R,S0 R,S1 R,S0 R,S1 R,S0 R,S1 R,S0" ]
     [ "$(layouts "$f" input .)" = "S0,R S0,R" ]
@@ -160,6 +116,26 @@ END
     ap-import -o "$BATS_TEST_TMPDIR/add.json" "$BATS_TEST_TMPDIR/add.hlo"
     f=$(alpa "$BATS_TEST_TMPDIR/add.json" 16) # 16 devices: only the contraction divides
     closed "$f" 'ar(4 * 8 * 7; 0)'
+    # the gradient of a tied embedding: one of the products is transposed
+    sed 's/yb = f32\[8,7\] dot(y, b), .*/by = f32[7,8] dot(b, y), lhs_contracting_dims={0}, rhs_contracting_dims={1}\n  yb = f32[8,7] transpose(by), dimensions={1,0}/' \
+        "$BATS_TEST_TMPDIR/add.hlo" | ap-import -o "$BATS_TEST_TMPDIR/tied.json" -
+    jq -e '[.graph.nodes[].op] | index("transpose")' "$BATS_TEST_TMPDIR/tied.json" >/dev/null
+    closed "$(alpa "$BATS_TEST_TMPDIR/tied.json" 16)" 'ar(4 * 8 * 7; 0)'
+    closed "$(alpa "$BATS_TEST_TMPDIR/tied.json" 4x4 --batch-axis free)" 'ar(4 * 8 * 7 / 4; 1)'
+}
+
+@test "Alpa's space: results that are no states lie as they fall" {
+    printf '%s\n' 'HloModule m' 'ENTRY main {' '  x = f32[64,8] parameter(0)' \
+        '  w = f32[8,8] parameter(1)' \
+        '  ROOT y = f32[64,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}' '}' |
+        ap-import -o "$BATS_TEST_TMPDIR/y.json" -
+    f=$(alpa "$BATS_TEST_TMPDIR/y.json" 4)
+    closed "$f" 'pen(1)' # the weight
+    [ "$(dots "$f" forward)" = 'f32[64,8]S0' ]
+    ap-cost "$f" | jq -e '.sharding.objective_sec == .cost.serial_sec' >/dev/null
+    needs_exec # which hands whole results out
+    ap-rewrite -o "$BATS_TEST_TMPDIR/program.json" "$f"
+    timeout 60 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
 }
 
 @test "Alpa's space: the plan is what runs" {
@@ -169,23 +145,36 @@ END
     timeout 60 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
 }
 
-@test "--batch-axis: the first of two axes, another, or none" {
+@test "--batch-axis: the first of two axes, another, free, or none" {
     for axis in x y; do
         f=$(alpa "$(mlp 2 64 128)" 2x2 --batch-axis $axis)
         [ "$(layouts "$f" input .)" = "$([ $axis = x ] && echo 'S0,R S0,R' || echo 'R,S0 R,S0')" ]
     done
-    free=$(jq .sharding.objective_sec "$(alpa "$(mlp 2 64 128)" 2x2 --batch-axis none)")
+    free=$(jq .sharding.objective_sec "$(alpa "$(mlp 2 64 128)" 2x2 --batch-axis free)")
     bound=$(jq .sharding.objective_sec "$(alpa "$(mlp 2 64 128)" 2x2)")
     jq -en "$free < $bound" >/dev/null
-    refuses 2 "y has one device" ap-shard --space alpa --mesh 4x1 --batch-axis y "$(mlp 2 64 128)"
+    # none, and an axis of one device: no axis may split the batch
+    for axis in none y; do
+        f=$(alpa "$(mlp 2 256 32)" 4x1 --batch-axis $axis)
+        [ "$(dots "$f" forward | sed 's/.*]//' | grep -c S0)" = 0 ]
+        [ "$(layouts "$f" input . | tr ' ' '\n' | grep -c S0)" = 0 ]
+    done
+    jq -en --slurpfile none "$f" --slurpfile free "$(alpa "$(mlp 2 256 32)" 4x1)" \
+        '$none[0].sharding.objective_sec > $free[0].sharding.objective_sec' >/dev/null
     refuses 2 "no axis z" ap-shard --space alpa --mesh 2x2 --batch-axis z "$(mlp 2 64 128)"
 }
 
 @test "Alpa's space: what it has not is named" {
     refuses 2 "Alpa's have two at most" ap-shard --space alpa --mesh 2x2x2 "$(mlp 2 64 128)"
     refuses 2 "--space alpa is for ilp, not for data" ap-shard --space alpa --mesh 4 --algorithm data "$(mlp 2 64 128)"
-    refuses 2 "no replicated contraction" ap-shard --space alpa --recompute-heavy --mesh 4 "$(mlp 2 64 128)"
-    refuses 2 "is for --space alpa" ap-shard --batch-axis x --mesh 4 "$(mlp 2 64 128)"
+    for option in '--batch-axis x' '--forbid all-gather' --mixed-mesh --reduce-scatter; do
+        # shellcheck disable=SC2086 # an option and its argument
+        refuses 2 "is for --space alpa" ap-shard $option --mesh 4 "$(mlp 2 64 128)"
+    done
+    refuses 2 "--beta is for --cost-model alpa" ap-shard --beta 1,1 --mesh 4 "$(mlp 2 64 128)"
+    refuses 2 "--alpha: expected numbers" ap-shard --cost-model alpa --alpha 1,-1 --mesh 4 "$(mlp 2 64 128)"
+    refuses 2 "--forbid: expected all-gather or all-to-all, got p2p" ap-shard --space alpa --forbid p2p \
+        --mesh 4 "$(mlp 2 64 128)"
     refuses 3 "splits it on every axis" ap-shard --space alpa --mesh 5 "$(mlp 2 64 128)"
     printf '%s\n' 'HloModule m' 'ENTRY main {' '  x = f32[4,4] parameter(0)' \
         '  ROOT c = f32[4,4] cholesky(x), lower=true' '}' |
@@ -193,6 +182,81 @@ END
     refuses 3 "no strategy for cholesky" ap-shard --space alpa --mesh 4 "$BATS_TEST_TMPDIR/cholesky.json"
     jq '.sharding.space = "tofu"' "$(alpa "$(mlp 2 64 128)" 4)" >"$BATS_TEST_TMPDIR/bad.json"
     refuses 1 '/sharding/space: there is no space "tofu"' ap-cost "$BATS_TEST_TMPDIR/bad.json"
+    jq '.sharding.alpa = {alpha: [1, 1], beta: [1, 1], no_all_gather: ["v"]}' "$(alpa "$(mlp 2 64 128)" 4)" \
+        >"$BATS_TEST_TMPDIR/bad.json"
+    refuses 1 '/sharding/alpa/no_all_gather/0: expected the name of an axis' ap-cost "$BATS_TEST_TMPDIR/bad.json"
+}
+
+# ---- options of Alpa's solver ----
+
+# collectives FILE: how many of each kind
+collectives() {
+    jq -c '[.sharding.conversions[].steps[].op] | group_by(.) | map({(.[0]): length}) | add' "$1"
+}
+
+# priced FILE: ap-cost finds the objective again
+priced() {
+    ap-cost "$1" | jq -e '.sharding.objective_sec == .cost.serial_sec' >/dev/null
+}
+
+@test "--alpha, --beta: the units of collectives, in the document too" {
+    f=$(alpa "$(mlp 2 256 32)" 4x1 --alpha 2,2 --beta 0.5,0.5)
+    jq -e '.sharding.alpa == {alpha: [2, 2], beta: [0.5, 0.5]}' "$f" >/dev/null
+    closed "$f" "def twice(\$x): 2 + 0.5 * 2 * 3 / 4 * \$x + 0.01;
+        2 * (twice(4 * 32 * 32) + twice(4 * 32)) + (4 + 9) * ((3.01 + 2.01) | round)"
+    priced "$f"
+}
+
+@test "--forbid: no all-gather, no all-to-all" {
+    moe=$(alpa_model sgd moe 1 8 64 8 8 64)
+    f=$(alpa "$moe" 4)
+    jq -e '."all-to-all" == 2' <<<"$(collectives "$f")" >/dev/null
+    f=$(alpa "$moe" 4 --forbid all-to-all)
+    jq -e '."all-to-all" == null' <<<"$(collectives "$f")" >/dev/null
+    jq -e '.sharding.alpa.no_all_to_all == .sharding.mesh.axes' "$f" >/dev/null
+    priced "$f"
+}
+
+@test "--reduce-scatter: states are split, sums scattered, the objective the same within 1 %" {
+    one=$(alpa "$(mlp 6 256 32)" 4x1) two=$(alpa "$(mlp 6 256 32)" 4x1 --reduce-scatter)
+    jq -e '."reduce-scatter" == 12 and ."all-gather" == 12' <<<"$(collectives "$two")" >/dev/null
+    jq -e --slurpfile one "$one" '(.sharding.objective_sec / $one[0].sharding.objective_sec - 1 |
+        fabs < 0.01) and .sharding.peak_bytes < $one[0].sharding.peak_bytes' "$two" >/dev/null
+    [ "$(layouts "$two" state '/w$' | tr ' ' '\n' | sort -u | grep -c S)" -ge 1 ]
+    priced "$two"
+}
+
+@test "--mixed-mesh: the batch over both axes; --recompute-heavy: an axis may be idle where the other sums" {
+    one=$(alpa "$(mlp 6 256 32)" 2x2) two=$(alpa "$(mlp 6 256 32)" 2x2 --mixed-mesh)
+    jq -e --slurpfile one "$one" '.sharding.objective_sec <= $one[0].sharding.objective_sec' "$two" >/dev/null
+    priced "$two"
+    printf '%s\n' 'HloModule m' 'ENTRY main {' '  x = f32[7,64] parameter(0)' \
+        '  w = f32[64,7] parameter(1)' \
+        '  ROOT y = f32[7,7] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}' '}' |
+        ap-import -o "$BATS_TEST_TMPDIR/y.json" -
+    refuses 3 "splits it on every axis" ap-shard --space alpa --cost-model alpa --mesh 2x2 --batch-axis free "$BATS_TEST_TMPDIR/y.json"
+    f=$(alpa "$BATS_TEST_TMPDIR/y.json" 2x2 --batch-axis free --recompute-heavy)
+    closed "$f" 'ar(4 * 7 * 7; 1) + ar(4 * 7 * 64 * 2; 0) + ar(4 * 7 * 64 * 2; 1)'
+    priced "$f"
+    closed "$(alpa "$BATS_TEST_TMPDIR/y.json" 2x2 --batch-axis free --mixed-mesh)" 'ar(4 * 7 * 7; 0) + ar(4 * 7 * 7; 1)'
+}
+
+@test "--microbatches: gradients are reduced once, activations with each microbatch" {
+    for n in 1 4; do
+        f=$(alpa "$(mlp 6 64 128)" 1x4 --microbatches $n)
+        closed "$f" "(6 - 1) * $n * ar(4 * 64 / $n * 128; 1) + pen(2 + 1 + 3 * 3)"
+        priced "$f"
+    done
+}
+
+@test "--serve: stages in Alpa's space, with the same price in ap-stage and ap-cost" {
+    ap-model gpt --layers 2 --hidden 64 --heads 4 --seq 16 --batch 16 --vocab 64 | ap-prune |
+        ap-coarsen --algorithm alpa --blocks 2 --eps 1 |
+        ap-stage --cluster cpu-4 --jobs 1 --microbatches 4 --algorithm alpa --stages 2 \
+            --shard-command 'ap-shard --serve --space alpa' -o "$BATS_TEST_TMPDIR/plan.json"
+    jq -e '[.stages.stages[].sharding.space] == ["alpa", "alpa"]' "$BATS_TEST_TMPDIR/plan.json" >/dev/null
+    ap-cost "$BATS_TEST_TMPDIR/plan.json" |
+        jq -e '.stages.objective_sec / .cost.step_sec | . > 1 - 1e-9 and . < 1 + 1e-9' >/dev/null
 }
 
 # ---- what the paper reports ----

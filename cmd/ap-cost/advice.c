@@ -109,7 +109,7 @@ static double price_on(const struct cost_input *in, const struct priced *p,
 
     plan.mesh = *mesh;
     if (ap_cost_init(&scratch, &cost, in->cost.variant, cluster, mesh, &err) == 0) {
-        cost.alpa_steps = in->cost.alpa_steps;
+        cost.alpa = in->cost.alpa;
         if (ap_plan_sec(&plan, &cost, &sec, &err))
             sec = INFINITY;
     }

@@ -77,7 +77,9 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
                      &err) ||
         ap_cost_init(arena, &in->byte_count, AP_COST_BYTES, &in->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
-    in->cost.alpa_steps = in->sharding.alpa_space;
+    in->cost.alpa = in->sharding.alpa;
+    if (in->cost.alpa.space)
+        ap_plan_results_lie(arena, &in->graph);
 }
 
 /*

@@ -66,7 +66,8 @@ void rewrite_set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)variant, &job->cluster,
                      mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
-    job->cost.alpa_steps = job->sharding.alpa_space;
+    job->cost.alpa = job->sharding.alpa;
+    job->cost.alpa.no_all_gather = 0; /* a program's results are gathered */
 }
 
 static void rewrite(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)

@@ -64,37 +64,16 @@ const struct shard_algorithm *shard_algorithms(void)
     return table;
 }
 
-/* The axis that --batch-axis names; by default the first of two long ones. */
-static int batch_axis(const struct ap_mesh *mesh, const char *text)
-{
-    int long_axes = 0;
-    for (int a = 0; a < mesh->n_axes; a++) {
-        long_axes += mesh->size[a] > 1;
-        if (!text || strcmp(text, mesh->name[a]) != 0)
-            continue;
-        if (mesh->size[a] == 1)
-            ap_die_usage("--batch-axis: axis %s has one device", text);
-        return a;
-    }
-    if (text && strcmp(text, "none") != 0)
-        ap_die_usage("--batch-axis: the mesh has no axis %s", text);
-    return !text && long_axes == 2 ? 0 : -1;
-}
-
 static void set_alpa(struct shard_job *job, const struct shard_request *req)
 {
-    const struct ap_mesh *mesh = &job->cost.mesh;
     struct ap_err err = {0};
 
-    if (mesh->n_axes > 2)
-        ap_die_usage("--space alpa: a mesh of %d axes, Alpa's have two at most",
-                     mesh->n_axes);
     if (shard_alpa_check(&job->graph, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
-    job->alpa.axis = batch_axis(mesh, req->batch_axis);
-    if (job->alpa.axis >= 0)
-        job->alpa.batch = shard_alpa_batch(job->arena, &job->graph, &job->nests);
-    job->cost.alpa_steps = true;
+    if (shard_alpa_init(job->arena, &job->graph, &job->nests, req, &job->alpa, &job->cost,
+                        &err))
+        ap_die_usage("%s", err.msg);
+    ap_plan_results_lie(job->arena, &job->graph);
 }
 
 void shard_job_read(void *ctx, const struct ap_doc *doc, bool more)
@@ -184,9 +163,6 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     if (ap_mesh_add_microbatches(&timed, n, &err))
         ap_die_usage("--microbatches: %s", err.msg);
     mesh = &timed;
-    if (mesh->microbatch &&
-        (req->space != SHARD_SPACE_DEFAULT || req->cost_model == AP_COST_ALPA))
-        ap_die_usage("--microbatches: Alpa's space and units know no microbatch axis");
     if (mesh->microbatch && ap_microbatch_choices(arena, &job->graph, &job->nests, n,
                                                   &job->microbatch_choice, &err))
         ap_die(AP_NO_SOLUTION, "--microbatches: %s", err.msg);
@@ -197,6 +173,7 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
                      &job->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
+    job->cost.alpa = req->alpa;
     if (req->space == SHARD_SPACE_ALPA)
         set_alpa(job, req);
     if (req->memory_text)
@@ -451,7 +428,7 @@ struct shard_result shard_job_result(struct shard_job *job,
         .solver = a->solver,
         .cost_model = ap_cost_variant_names[req->cost_model],
         .stopped = a->stopped,
-        .alpa_space = req->space == SHARD_SPACE_ALPA,
+        .alpa = job->cost.alpa,
         .objective_sec = sec,
         .lower_bound_sec = fmin(a->bound, sec),
         .peak_bytes = prog.peak_bytes,

@@ -3,6 +3,7 @@
 #include "shard.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tofu/tofu.h"
@@ -111,16 +112,53 @@ static void check_algorithm(struct ap_arena *arena, const struct ap_tool *tool,
                      takers(arena, SHARD_TAKES_SPACE), row->name);
 }
 
+/* Numbers of --alpha or --beta, one per axis of devices, separated by commas. */
+static void read_units(const char *option, const char *text, double *units)
+{
+    const char *p = text;
+
+    for (int a = 0; p; a++) {
+        char *end;
+        double v = strtod(p, &end);
+        if (a == AP_MAX_AXES || end == p || !(v >= 0 && v <= 1e9) ||
+            (*end && *end != ','))
+            ap_die_usage("--%s: expected numbers >= 0, one per axis and separated by "
+                         "commas, got %s",
+                         option, text);
+        units[a] = v;
+        p = *end ? end + 1 : NULL;
+    }
+}
+
+static void read_alpa(const struct ap_tool *tool, struct shard_request *req)
+{
+    static const char *const of_space[] = {"batch-axis", "forbid", "mixed-mesh",
+                                           "reduce-scatter"};
+
+    for (size_t i = 0; i < sizeof of_space / sizeof *of_space; i++)
+        if (req->space == SHARD_SPACE_DEFAULT && ap_tool_given(tool, of_space[i]))
+            ap_die_usage("--%s is for --space alpa", of_space[i]);
+    if ((req->alpha_text || req->beta_text) && req->cost_model != AP_COST_ALPA)
+        ap_die_usage("--%s is for --cost-model alpa", req->alpha_text ? "alpha" : "beta");
+    if (req->alpha_text)
+        read_units("alpha", req->alpha_text, req->alpa.alpha);
+    if (req->beta_text)
+        read_units("beta", req->beta_text, req->alpa.beta);
+    for (int i = 0; i < req->forbid.n; i++) {
+        if (!strcmp(req->forbid.v[i], "all-gather"))
+            req->alpa.no_all_gather = ~0u;
+        else if (!strcmp(req->forbid.v[i], "all-to-all"))
+            req->alpa.no_all_to_all = ~0u;
+        else
+            ap_die_usage("--forbid: expected all-gather or all-to-all, got %s",
+                         req->forbid.v[i]);
+    }
+}
+
 static void check_space(const struct shard_request *req)
 {
-    if (req->space == SHARD_SPACE_DEFAULT && req->batch_axis)
-        ap_die_usage("--batch-axis is for --space alpa");
     if (req->space == SHARD_SPACE_DEFAULT)
         return;
-    if (req->serve)
-        ap_die_usage("--serve has no --space alpa");
-    if (req->params.recompute_heavy)
-        ap_die_usage("--recompute-heavy: Alpa's space has no replicated contraction");
     if (req->plan_path || req->start_path)
         ap_die_usage("--space alpa does not go with --plan or --start");
 }
@@ -156,6 +194,7 @@ static void check_request(struct ap_arena *arena, const struct ap_tool *tool,
     ap_tool_check_file(tool, "explain", req->explain_path);
     check_mesh(req);
     check_algorithm(arena, tool, req);
+    read_alpa(tool, req);
     check_space(req);
     check_memory(req);
     check_microbatches(req);
@@ -176,6 +215,7 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
                              .operand = "[FILE]"};
     *req = (struct shard_request){
         .max_axes = 2,
+        .alpa = ap_alpa_defaults(),
         .params = {.rounds = 12, .unfold = 120000, .period = 1, .tofu_ties = 1}};
     const struct ap_opt opts[] = {
         {"mesh", AP_OPT_STR, &req->mesh_text, "MESH",
@@ -194,7 +234,17 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
         {"space", AP_OPT_CHOICE, &req->space, "NAME", "strategies that ilp may choose",
          spaces, sizeof *spaces, 0, 0},
         {"batch-axis", AP_OPT_STR, &req->batch_axis, "AXIS",
-         "mesh axis of the batch in Alpa's space, or none (first of two)", NULL, 0, 0, 0},
+         "axis of the batch in Alpa's space, none or free (first of two)", NULL, 0, 0, 0},
+        {"forbid", AP_OPT_LIST, &req->forbid, "COLLECTIVE",
+         "all-gather or all-to-all: not in Alpa's space", NULL, 0, 0, 0},
+        {"reduce-scatter", AP_OPT_FLAG, &req->alpa.scatter, NULL,
+         "let partial sums be reduce-scattered in Alpa's space", NULL, 0, 0, 0},
+        {"mixed-mesh", AP_OPT_FLAG, &req->alpa.mixed, NULL,
+         "let both axes split one dimension in Alpa's space", NULL, 0, 0, 0},
+        {"alpha", AP_OPT_STR, &req->alpha_text, "A,B",
+         "latency units of cost model alpa, per axis (1,1)", NULL, 0, 0, 0},
+        {"beta", AP_OPT_STR, &req->beta_text, "A,B",
+         "units per byte of cost model alpa, per axis (1,0.1)", NULL, 0, 0, 0},
         {"pins", AP_OPT_CHOICE, &req->pin_mode, "MODE", "imported shardings", pin_modes,
          sizeof *pin_modes, 0, 0},
         {"pin", AP_OPT_LIST, &req->pins, "GLOB=LAYOUT",
@@ -220,7 +270,7 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
         {"no-padding", AP_OPT_FLAG, &req->params.no_padding, NULL,
          "only split sizes that divide evenly, as the papers do", NULL, 0, 0, 0},
         {"recompute-heavy", AP_OPT_FLAG, &req->params.recompute_heavy, NULL,
-         "let cost models alpa and bytes replicate dot and convolution", NULL, 0, 0, 0},
+         "let dot and convolution be replicated where compute is free", NULL, 0, 0, 0},
         {"no-families", AP_OPT_FLAG, &req->params.no_families, NULL,
          "do not fold repeated layers", NULL, 0, 0, 0},
         {"period", AP_OPT_INT, &req->params.period, "N",

@@ -9,13 +9,28 @@
 
 /* ---- space_alpa.c: what Alpa lists ---- */
 
+enum { SHARD_BATCH_FREE = -1, SHARD_BATCH_WHOLE = -2 };
+
 struct shard_alpa {
-    int axis;         /* of the batch */
-    const int *batch; /* per group its factor of the batch, -1 for none; NULL: free */
+    int axis;         /* of the mesh, that the batch is bound to, or SHARD_BATCH_... */
+    const int *batch; /* per group its factor of the batch, -1 for none; NULL: unknown */
+    bool mixed;       /* both axes may split one dimension */
+    bool gathers;     /* some group has the batch and cannot split it */
+    /* per group the slot of the operand that it follows, -1: it chooses */
+    const int *follows;
+    bool ties; /* a new value lies as the parameter that it becomes */
 };
+struct shard_request;
 
 /* An operator that Alpa has no strategy for, by name, or 0. */
 int shard_alpa_check(const struct ap_graph *g, struct ap_err *err);
+/*
+ * The space that is asked for, on the cost's mesh, and what it means for the cost. -1:
+ * the mesh has too many axes, or not those that the options name (bad usage).
+ */
+int shard_alpa_init(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests, const struct shard_request *req,
+                    struct shard_alpa *alpa, struct ap_cost *cost, struct ap_err *err);
 /*
  * Which factor of each group is the batch: the first dimension of the first dot or
  * convolution and all that is indexed by it. NULL where there is none or it is 1.
@@ -57,6 +72,7 @@ struct shard_space {
     const struct ap_graph *graph;
     const struct ap_nests *nests;
     const struct ap_cost *cost;
+    const struct shard_alpa *alpa;    /* NULL: groups choose freely */
     const int16_t *microbatch_choice; /* as of shard_task */
     int *n;                           /* per group */
     struct ap_choice_vec **choice;    /* [group][strategy] */
@@ -247,9 +263,12 @@ struct shard_request {
     int64_t top, jobs, max_axes, microbatches; /* 0: 1, or those of the plan file */
     int microbatch;                            /* 0: exact */
     bool serve;
-    int space;              /* SHARD_SPACE_... */
-    const char *batch_axis; /* NULL: Alpa's default */
-    int level_row;          /* of shard_levels */
+    int space;                          /* SHARD_SPACE_... */
+    const char *batch_axis;             /* NULL: Alpa's default */
+    const char *alpha_text, *beta_text; /* NULL: Alpa's default */
+    struct ap_list forbid;
+    struct ap_alpa_rules alpa; /* what these, and --mixed-mesh, mean */
+    int level_row;             /* of shard_levels */
     const char *explain_path, *emit_path;
     struct shard_params params;
 };

@@ -269,7 +269,14 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
                             ap_layout_per_microbatch(s->mesh, to)
                         ? ap_mesh_microbatches(s->mesh)
                         : 1;
-    double step_sec = (double)times * ap_cost_collective(s->cost, op, coll->axes, bytes);
+    /* on two axes Alpa counts what a device holds of the tensor that is moved */
+    int64_t counted =
+        s->cost->alpa.mixed && op == AP_OP_ALL_TO_ALL &&
+                ap_mesh_group(s->mesh, coll->axes) != ap_mesh_devices(s->mesh)
+            ? v->local_bytes
+            : bytes;
+    double step_sec =
+        (double)times * ap_cost_collective(s->cost, op, coll->axes, counted);
     double sec = up->sec + (s->fewest ? 1 : step_sec);
     /* sums of the same terms in another order are ties: of these the fewest steps, and of
        these the fewest whose blocks a library would have to copy together */
@@ -366,7 +373,7 @@ static void from_split(struct search *s, int from, int a)
     relax(s, from, AP_OP_ALL_GATHER, &coll, &gathered);
     if (is_microbatch_axis(s, a))
         return;
-    if (s->cost->alpa_steps && s->mesh->size[a] != ap_mesh_devices(s->mesh))
+    if (s->cost->alpa.space && !ap_alpa_all_to_all(s->cost, a))
         return;
     for (int k = 0; k < s->n_places[a]; k++) {
         const struct ap_placement *p = &s->place[a][k];
@@ -441,13 +448,19 @@ static void expand_alpa(struct search *s, int from)
         struct ap_placement p = finest(s, a);
         if (same_place(&p, &s->goal[a]))
             continue;
+        if (sums && s->at.axis[0].kind == AP_PARTIAL && is_microbatch_axis(s, 0))
+            break; /* accumulated first */
         if (p.kind == AP_PARTIAL) {
             struct ap_coll coll = {.axes = 1u << a, .red = p.red};
             struct ap_layout to = s->at;
             to.axis[a] = (struct ap_placement){0};
             relax(s, from, AP_OP_ALL_REDUCE, &coll, &to);
+            if (s->cost->alpa.scatter && s->goal[a].kind == AP_SPLIT &&
+                !is_microbatch_axis(s, a))
+                scatter_to(s, from, &to, a, p.red, &s->goal[a]);
             sums = true;
-        } else if (p.kind == AP_SPLIT && (gather < 0 || p.dim < s->at.axis[gather].dim)) {
+        } else if (p.kind == AP_SPLIT &&
+                   (gather < 0 || p.dim <= s->at.axis[gather].dim)) {
             gather = a;
         }
     }
@@ -464,7 +477,7 @@ static void expand(struct search *s, int i)
 {
     bool partial = false;
 
-    if (s->cost->alpa_steps) {
+    if (s->cost->alpa.space) {
         expand_alpa(s, i);
         return;
     }
@@ -555,7 +568,7 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
                        .shape = shape,
                        .target = *to,
                        .queue = {.size = sizeof(struct candidate), .before = before}};
-    if (cost->alpa_steps && !ap_alpa_converts(s.mesh, from, to))
+    if (cost->alpa.space && !ap_alpa_converts(cost, from, to))
         return -1;
     look_at(&s, to);
     for (int a = 0; a < s.mesh->n_axes; a++) {

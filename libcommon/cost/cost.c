@@ -105,7 +105,10 @@ int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
 {
     int64_t have = ap_cluster_devices(cluster), need = ap_mesh_devices(mesh);
 
-    *cost = (struct ap_cost){.variant = variant, .cluster = *cluster, .mesh = *mesh};
+    *cost = (struct ap_cost){.variant = variant,
+                             .alpa = ap_alpa_defaults(),
+                             .cluster = *cluster,
+                             .mesh = *mesh};
     if (cluster->n_kinds)
         return ap_err_set(err, "cluster %s has several kinds of devices: a mesh has one",
                           cluster->name);
@@ -202,16 +205,37 @@ static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, 
     return fmin(ring, tree);
 }
 
+struct ap_alpa_rules ap_alpa_defaults(void)
+{
+    struct ap_alpa_rules rules = {0};
+
+    for (int a = 0; a < AP_MAX_AXES; a++) {
+        rules.alpha[a] = 1;
+        rules.beta[a] = a == 0 ? 1 : 0.1;
+    }
+    return rules;
+}
+
 /*
- * Alpa's alpha is 1 on every axis and its beta 1 on the first and 0.1 on the second, as
- * for a mesh taken from a physical one; here 0.1 on all but the first. The constants
- * order choices of equal cost. Over several axes at once, as in XLA: the largest beta.
- * Not rounded, as in Alpa's Python; its C++ rounds all but the constant to whole units.
+ * Alpa's units. The constants order choices of equal cost. Over several axes at once, as
+ * in XLA: the largest alpha and beta. Not rounded, as in Alpa's Python; its C++ rounds
+ * all but the constant to whole units.
  */
-static double alpa_units(const struct ap_mesh *mesh, enum ap_op op, unsigned axes,
+static double alpa_units(const struct ap_cost *cost, enum ap_op op, unsigned axes,
                          double b)
 {
-    double n = devices_on(mesh, axes), alpha = 1, beta = axes & 1 ? 1 : 0.1, sum = 0;
+    const struct ap_mesh *mesh = &cost->mesh;
+    double n = devices_on(mesh, axes), alpha = 0, beta = 0, sum = 0;
+
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++) {
+        int k = ap_mesh_device_axis(mesh, a);
+        if (!(axes >> a & 1))
+            continue;
+        alpha = fmax(alpha, cost->alpa.alpha[k]);
+        beta = fmax(beta, cost->alpa.beta[k]);
+        /* a permute goes along each of its axes */
+        sum += cost->alpa.alpha[k] + cost->alpa.beta[k] * b;
+    }
 
     if (op == AP_OP_ALL_GATHER)
         return alpha + beta * (n - 1) / n * b + 0.1;
@@ -221,9 +245,6 @@ static double alpa_units(const struct ap_mesh *mesh, enum ap_op op, unsigned axe
         return alpha + beta * (n - 1) / n * b + 0.001;
     if (op == AP_OP_ALL_TO_ALL)
         return alpha + beta * (n - 1) / n / n * b * (n / 2) + 0.001;
-    for (int a = 0; a < mesh->n_axes; a++) /* a permute goes along each of its axes */
-        if (axes >> a & 1)
-            sum += alpha + (a == 0 ? 1 : 0.1) * b;
     return sum;
 }
 
@@ -238,7 +259,7 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
     case AP_COST_DEFAULT:
         return seconds(cost, op, axes, (double)bytes);
     case AP_COST_ALPA:
-        return alpa_units(&cost->mesh, op, axes, (double)bytes);
+        return alpa_units(cost, op, axes, (double)bytes);
     case AP_COST_BYTES:
         return bytes_moved(op, n, (double)bytes);
     }

@@ -110,10 +110,22 @@ int ap_cluster_get(struct ap_arena *arena, const struct ap_doc *doc, const char 
 enum ap_cost_variant { AP_COST_DEFAULT, AP_COST_ALPA, AP_COST_BYTES };
 extern const char *const ap_cost_variant_names[]; /* "default", "alpa", "bytes" */
 
+/*
+ * What can be set of Alpa's solver. Axes are numbered among those of the devices, without
+ * the microbatch axis.
+ */
+struct ap_alpa_rules {
+    bool space;   /* conversions as Alpa makes them: sums at once, alpa.h says which */
+    bool scatter; /* partial sums may be reduce-scattered */
+    bool mixed;   /* one dimension may be split over both axes: mixed mesh shape */
+    unsigned no_all_gather, no_all_to_all;        /* axes on which these are forbidden */
+    double alpha[AP_MAX_AXES], beta[AP_MAX_AXES]; /* units, of the cost model alpa */
+};
+
 /* A mesh laid over a cluster under one cost model. Plain data; ap_cost_init fills it. */
 struct ap_cost {
     enum ap_cost_variant variant;
-    bool alpa_steps; /* conversions as Alpa makes them: sums at once, alpa.h says which */
+    struct ap_alpa_rules alpa; /* defaults: the default space, Alpa's alpha and beta */
     struct ap_cluster cluster;
     struct ap_mesh mesh;
     double bandwidth[AP_MAX_AXES], latency[AP_MAX_AXES]; /* of each axis */
@@ -123,6 +135,9 @@ struct ap_cost {
     struct ap_conversion_cache *cache;
 };
 
+/* Alpa's own: the default space, alpha 1 on every axis, beta 1 on the first and 0.1 on
+ * the others, as for a mesh taken from a physical one. */
+struct ap_alpa_rules ap_alpa_defaults(void);
 /* -1: the mesh does not fit the cluster (exit 3), message names both sizes. */
 int ap_cost_init(struct ap_arena *arena, struct ap_cost *cost,
                  enum ap_cost_variant variant, const struct ap_cluster *cluster,

@@ -125,6 +125,7 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
             (c->constant[node] && !inside[node]))
             continue;
         is_result[node] = true;
+        taken[n] = g->taken && g->taken[r];
         results[n] = g->results[r];
         results[n].node = c->id[node];
         results[n++].alias = alias >= 0 ? c->id[alias] : -1;

@@ -39,6 +39,11 @@ static inline int64_t ap_mesh_microbatches(const struct ap_mesh *mesh)
 {
     return mesh->microbatch ? mesh->size[0] : 1;
 }
+/* Number of axis a among the axes of devices, -1 for the microbatch axis. */
+static inline int ap_mesh_device_axis(const struct ap_mesh *mesh, int a)
+{
+    return mesh->microbatch ? a - 1 : a;
+}
 /* Puts an axis of n microbatches in front, none for one. -1: too many axes, or its name
  * is taken. */
 int ap_mesh_add_microbatches(struct ap_mesh *mesh, int64_t n, struct ap_err *err);

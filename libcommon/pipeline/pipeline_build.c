@@ -179,7 +179,7 @@ static int partition(struct builder *b, int stage, const struct ap_plan *plan,
         ap_cost_init(b->arena, &cost, (enum ap_cost_variant)variant, &own, &plan->mesh,
                      err))
         return -1;
-    cost.alpa_steps = st->sharding.alpa_space;
+    cost.alpa = st->sharding.alpa;
     int rc = ap_plan_check(plan, &cost, err);
     if (!rc)
         rc = ap_plan_conversions(b->arena, plan, &cost, &conv, err);

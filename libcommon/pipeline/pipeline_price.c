@@ -38,7 +38,7 @@ static int lay_stage(struct ap_pricing *p, int i, struct ap_err *err)
         ap_cost_init(p->arena, &part->cost, AP_COST_DEFAULT, &own,
                      &st->sharding.plan.mesh, &why))
         return ap_err_set(err, "/stages/stages/%d: %s", i, why.msg);
-    part->cost.alpa_steps = st->sharding.alpa_space;
+    part->cost.alpa = st->sharding.alpa;
     if (ap_plan_check_choices(&st->sharding.plan, &part->cost, &why) ||
         ap_plan_conversions(p->arena, &st->sharding.plan, &part->cost, &part->conv, &why))
         return ap_err_set(err, "/stages/stages/%d: %s", i, why.msg);

@@ -100,7 +100,7 @@ int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *clust
         ap_cost_init(arena, &cost, (enum ap_cost_variant)variant, &own, &s->plan.mesh,
                      err))
         return -1;
-    cost.alpa_steps = s->alpa_space;
+    cost.alpa = s->alpa;
     int rc = ap_plan_conversions(arena, &s->plan, &cost, &conv, err);
     if (!rc && s->objective_sec <= 0)
         s->objective_sec = ap_plan_price(&s->plan, &cost, &conv).serial_sec;

@@ -87,6 +87,15 @@ struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r)
     return alias < 0 ? ap_layout_replicated() : ap_plan_node_layout(plan, alias);
 }
 
+void ap_plan_results_lie(struct ap_arena *arena, struct ap_graph *g)
+{
+    bool *taken = AP_NEW_N(arena, g->n_results + 1, bool);
+
+    for (int r = 0; r < g->n_results; r++)
+        taken[r] = lies_like(g, r) < 0;
+    g->taken = taken;
+}
+
 /* ---- conversions ---- */
 
 /* A conversion before its path is known. */
@@ -468,7 +477,7 @@ static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
                       const struct ap_cost *cost, const struct ap_choice_vec *choice)
 {
     if (cost->variant == AP_COST_ALPA)
-        return ap_alpa_penalty(nest, g, &cost->mesh, choice);
+        return ap_alpa_penalty(nest, g, cost, choice);
     if (cost->variant != AP_COST_DEFAULT) {
         const struct ap_rounds r = ap_plan_rounds(nest, g, cost, choice);
         return ap_plan_rounds_sec(nest, cost, &r, 0, AP_F32, 0);

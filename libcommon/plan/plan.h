@@ -65,6 +65,9 @@ struct ap_conversions {
 /* Target layout of result r under the plan; of what a part passes on, its own with sums
  * made whole. */
 struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r);
+/* From now on results that become no parameter lie as they are made, their sums whole, as
+ * in Alpa's space: sets g->taken. */
+void ap_plan_results_lie(struct ap_arena *arena, struct ap_graph *g);
 /* Layout of node's own value (by its group's choice). */
 struct ap_layout ap_plan_node_layout(const struct ap_plan *plan, int node);
 
@@ -176,7 +179,7 @@ int ap_mesh_from_json(struct ap_arena *arena, const json_t *o, const struct ap_a
 struct ap_sharding {
     struct ap_plan plan;
     const char *algorithm, *solver, *cost_model, *stopped; /* solver may be NULL */
-    bool alpa_space; /* conversions as Alpa makes them, ap_cost.alpa_steps */
+    struct ap_alpa_rules alpa;                             /* as of the cost */
     double objective_sec, lower_bound_sec;
     int64_t peak_bytes;   /* per device, of the program's buffer plan */
     int64_t limit_bytes;  /* what the plan was to fit; 0: no limit */

@@ -176,6 +176,62 @@ static void put_conversion(const struct ap_plan *plan, const struct ap_conversio
     ap_buf_putc(out, '}');
 }
 
+static void put_axes(const char *key, const struct ap_mesh *mesh, unsigned axes,
+                     struct ap_buf *out)
+{
+    const char *comma = "";
+
+    if (axes == 0)
+        return;
+    ap_buf_printf(out, ",\"%s\":[", key);
+    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++) {
+        if (!(axes >> ap_mesh_device_axis(mesh, a) & 1))
+            continue;
+        ap_buf_puts(out, comma);
+        ap_json_str(out, mesh->name[a]);
+        comma = ",";
+    }
+    ap_buf_putc(out, ']');
+}
+
+static void put_nums(const char *key, const double *v, int n, struct ap_buf *out)
+{
+    ap_buf_printf(out, "\"%s\":[", key);
+    for (int i = 0; i < n; i++) {
+        if (i)
+            ap_buf_putc(out, ',');
+        ap_json_num(out, v[i]);
+    }
+    ap_buf_putc(out, ']');
+}
+
+/* The member "alpa", where something is not Alpa's default. */
+static void put_alpa(const struct ap_mesh *mesh, const struct ap_alpa_rules *rules,
+                     struct ap_buf *out)
+{
+    const struct ap_alpa_rules usual = ap_alpa_defaults();
+    /* Alpa's meshes have two axes: one that is not there has a latency, too */
+    int n = mesh->n_axes - (mesh->microbatch ? 1 : 0);
+
+    n = n < 2 ? 2 : n;
+    if (!memcmp(rules->alpha, usual.alpha, (size_t)n * sizeof *usual.alpha) &&
+        !memcmp(rules->beta, usual.beta, (size_t)n * sizeof *usual.beta) &&
+        !rules->no_all_gather && !rules->no_all_to_all && !rules->scatter &&
+        !rules->mixed)
+        return;
+    ap_buf_puts(out, ",\"alpa\":{");
+    put_nums("alpha", rules->alpha, n, out);
+    ap_buf_putc(out, ',');
+    put_nums("beta", rules->beta, n, out);
+    put_axes("no_all_gather", mesh, rules->no_all_gather, out);
+    put_axes("no_all_to_all", mesh, rules->no_all_to_all, out);
+    if (rules->scatter)
+        ap_buf_puts(out, ",\"reduce_scatter\":true");
+    if (rules->mixed)
+        ap_buf_puts(out, ",\"mixed_mesh\":true");
+    ap_buf_putc(out, '}');
+}
+
 static void put_summary(const struct ap_sharding *s, struct ap_buf *out)
 {
     double gap = s->objective_sec - s->lower_bound_sec;
@@ -187,8 +243,9 @@ static void put_summary(const struct ap_sharding *s, struct ap_buf *out)
     }
     ap_buf_puts(out, ",\"cost_model\":");
     ap_json_str(out, s->cost_model);
-    if (s->alpa_space)
+    if (s->alpa.space)
         ap_buf_puts(out, ",\"space\":\"alpa\"");
+    put_alpa(&s->plan.mesh, &s->alpa, out);
     ap_buf_puts(out, ",\"objective_sec\":");
     ap_json_num(out, s->objective_sec);
     ap_buf_puts(out, ",\"lower_bound_sec\":");
@@ -492,12 +549,81 @@ static int read_space(const json_t *o, const struct ap_at *at, bool *alpa,
                : 0;
 }
 
+/* The axes of devices that a list names; none where it is absent. */
+static int read_axes(const json_t *o, const struct ap_at *at, const char *key,
+                     const struct ap_mesh *mesh, unsigned *axes, struct ap_err *err)
+{
+    const json_t *list = json_object_get(o, key), *v;
+    struct ap_at names = {at, key, 0};
+    size_t i;
+
+    if (list && !json_is_array(list))
+        return ap_at_err(&names, err, "expected an array");
+    json_array_foreach(list, i, v)
+    {
+        struct ap_at here = {&names, NULL, (int)i};
+        int a = mesh->microbatch ? 1 : 0;
+        while (a < mesh->n_axes &&
+               (!json_is_string(v) || strcmp(json_string_value(v), mesh->name[a]) != 0))
+            a++;
+        if (a == mesh->n_axes)
+            return ap_at_err(&here, err, "expected the name of an axis of the mesh");
+        *axes |= 1u << ap_mesh_device_axis(mesh, a);
+    }
+    return 0;
+}
+
+/* Units per axis, at least 0. */
+static int read_units(const json_t *o, const struct ap_at *at, const char *key, double *v,
+                      struct ap_err *err)
+{
+    json_t *list, *item;
+    size_t i;
+
+    if (ap_get_arr(o, at, key, &list, err))
+        return -1;
+    json_array_foreach(list, i, item)
+    {
+        struct ap_at items = {at, key, 0}, here = {&items, NULL, (int)i};
+        if (i >= AP_MAX_AXES || !json_is_number(item) || json_number_value(item) < 0)
+            return ap_at_err(&here, err, "expected a number >= 0 for each axis");
+        v[i] = json_number_value(item);
+    }
+    return 0;
+}
+
+/* The member "alpa", and "space". */
+static int read_alpa(const json_t *o, const struct ap_at *at, struct ap_sharding *s,
+                     struct ap_err *err)
+{
+    const json_t *rules = json_object_get(o, "alpa");
+    struct ap_at here = {at, "alpa", 0};
+
+    s->alpa = ap_alpa_defaults();
+    if (read_space(o, at, &s->alpa.space, err))
+        return -1;
+    if (!rules)
+        return 0;
+    if (!json_is_object(rules))
+        return ap_at_err(&here, err, "expected an object");
+    s->alpa.scatter = json_is_true(json_object_get(rules, "reduce_scatter"));
+    s->alpa.mixed = json_is_true(json_object_get(rules, "mixed_mesh"));
+    return read_units(rules, &here, "alpha", s->alpa.alpha, err) ||
+                   read_units(rules, &here, "beta", s->alpa.beta, err) ||
+                   read_axes(rules, &here, "no_all_gather", &s->plan.mesh,
+                             &s->alpa.no_all_gather, err) ||
+                   read_axes(rules, &here, "no_all_to_all", &s->plan.mesh,
+                             &s->alpa.no_all_to_all, err)
+               ? -1
+               : 0;
+}
+
 static int read_summary(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                         struct ap_sharding *s, struct ap_err *err)
 {
     if (read_text(arena, o, at, "algorithm", &s->algorithm, err) ||
         read_text(arena, o, at, "cost_model", &s->cost_model, err) ||
-        check_model(s->cost_model, at, err) || read_space(o, at, &s->alpa_space, err) ||
+        check_model(s->cost_model, at, err) || read_alpa(o, at, s, err) ||
         read_text(arena, o, at, "stopped", &s->stopped, err) ||
         ap_get_num(o, at, "objective_sec", &s->objective_sec, err) ||
         ap_get_num(o, at, "lower_bound_sec", &s->lower_bound_sec, err) ||

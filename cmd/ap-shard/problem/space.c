@@ -302,6 +302,7 @@ int shard_space_build(struct ap_arena *arena, const struct shard_task *task,
     *space = (struct shard_space){
         .arena = arena, .graph = task->graph, .nests = task->nests, .cost = task->cost};
     space->microbatch_choice = task->microbatch_choice;
+    space->alpa = task->params->alpa;
     space->n = AP_NEW_N(arena, n, int);
     space->choice = AP_NEW_N(arena, n, struct ap_choice_vec *);
     space->sec = AP_NEW_N(arena, n, double *);

@@ -186,6 +186,50 @@ static void price_conversions(struct select_builder *b, struct tensor *t)
         }
 }
 
+/* Whether the use lies as the tensor does, where it can: Alpa follows here. */
+static bool is_following(const struct select_builder *b, const struct select_use *use)
+{
+    const struct shard_alpa *alpa = b->space->alpa;
+    if (!alpa || use->group < 0)
+        return false;
+    return use->slot >= 0 ? alpa->follows[use->group] == use->slot : alpa->ties;
+}
+
+/*
+ * Forbids that a use that follows asks for another layout than the tensor has once its
+ * sums are made, where one of its strategies has that layout.
+ */
+static void forbid_leaving(struct select_builder *b, const struct tensor *t, int u)
+{
+    const struct select_use *use = &t->set->uses[u];
+    int home = t->set->home_var, n_home = b->n_strategies[home];
+    int n = b->n_strategies[use->var];
+    double *table = NULL;
+
+    if (home != use->var) {
+        table = AP_NEW_N(b->arena, (int64_t)n_home * n, double);
+        add_edge(b, home, use->var, table);
+    }
+    for (int h = 0; h < n_home; h++) {
+        const struct ap_layout *from = &t->homes[t->home_of[h]];
+        const struct ap_layout whole = ap_layout_whole(from);
+        bool any = false;
+        for (int s = 0; s < n; s++) {
+            const struct ap_layout *to = &t->layouts[t->target[u][s]];
+            any |= ap_layout_equal(to, &whole) || ap_layout_equal(to, from);
+        }
+        for (int s = 0; s < n && any; s++) {
+            const struct ap_layout *to = &t->layouts[t->target[u][s]];
+            if (ap_layout_equal(to, &whole) || ap_layout_equal(to, from))
+                continue;
+            if (table)
+                table[h * n + s] = AP_FORBIDDEN;
+            else if (s == h) /* tied groups, one after the other */
+                b->cost[home][s] = AP_FORBIDDEN;
+        }
+    }
+}
+
 static bool costs_nothing(const struct tensor *t, int r)
 {
     for (int h = 0; h < t->n_homes; h++)
@@ -320,6 +364,9 @@ void statement_add_copy_set(struct select_builder *b, const struct copy_set *set
     if (ends_whole)
         intern(&t.layouts, &t.n_layouts, &t.cap_layouts, &whole);
     price_conversions(b, &t);
+    for (int u = 0; u < set->n_uses; u++)
+        if (is_following(b, &set->uses[u]))
+            forbid_leaving(b, &t, u);
     for (int r = 0; r < t.n_layouts; r++) {
         int first = 0;
         if (costs_nothing(&t, r))

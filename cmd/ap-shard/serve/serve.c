@@ -306,6 +306,7 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
         .plan = plan,
         .algorithm = p->algorithm,
         .cost_model = ap_cost_variant_names[s->req->cost_model],
+        .alpa = found->cost->alpa,
         .stopped = "rule",
         .objective_sec = sec,
         .lower_bound_sec = fmin(found->prices.bound, sec),
@@ -506,6 +507,11 @@ const char *shard_serve(struct shard_job *job, const struct shard_request *req,
             ap_die_usage(
                 "--serve keeps no imported shardings (%s has one): --pins ignore",
                 job->graph.nodes[i].name);
+    if (req->space == SHARD_SPACE_ALPA) {
+        if (shard_alpa_check(&job->graph, &err))
+            ap_die(AP_NO_SOLUTION, "%s", err.msg);
+        ap_plan_results_lie(job->arena, &job->graph);
+    }
     read_blocks(&s, doc);
     serve_blocks_init(job->arena, &job->graph, &s.blocks, &s.parts);
     s.memo = serve_memo_new(job, req, &s.parts);

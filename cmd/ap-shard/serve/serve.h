@@ -62,6 +62,8 @@ bool serve_content_equal(const struct serve_content *a, const struct serve_conte
 struct serve_start {
     struct ap_arena arena;
     struct shard_task task;
+    struct shard_params params; /* the request's, with Alpa's space on this mesh */
+    struct shard_alpa alpa;
 };
 /* families may be NULL. */
 struct serve_start *serve_start_new(const struct ap_graph *g,

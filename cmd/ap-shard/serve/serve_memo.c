@@ -164,6 +164,16 @@ static int place_of(struct serve_memo *m, const struct serve_place *place,
         p->place.mesh.name[a] = "x\0y\0z\0w\0v\0u" + 2 * a;
     int rc = ap_cost_init(&scratch, &p->cost, (enum ap_cost_variant)m->req->cost_model,
                           &place->cluster, &p->place.mesh, err);
+    if (rc == 0) {
+        struct shard_alpa alpa;
+        p->cost.alpa = m->req->alpa;
+        if (m->req->space == SHARD_SPACE_ALPA &&
+            shard_alpa_init(&scratch, &m->job->graph, &m->job->nests, m->req, &alpa,
+                            &p->cost, err)) {
+            ap_cost_free(&p->cost);
+            rc = -1;
+        }
+    }
     ap_arena_free(&scratch);
     if (rc) {
         free(p);

@@ -71,9 +71,16 @@ struct serve_start *serve_start_new(const struct ap_graph *g,
                                        .nests = nests,
                                        .cost = cost,
                                        .families = families,
-                                       .params = &req->params,
-                                       .named_plan = row->named_plan}};
-    if (row->run == shard_ilp)
+                                       .params = &r->params,
+                                       .named_plan = row->named_plan},
+                              .params = req->params};
+    if (req->space == SHARD_SPACE_ALPA) {
+        struct ap_cost set = *cost; /* as the place has it already */
+        struct ap_err none;         /* nor was it refused there */
+        shard_alpa_init(&r->arena, g, nests, req, &r->alpa, &set, &none);
+        r->params.alpa = &r->alpa;
+    }
+    if (row->run == shard_ilp && !r->params.alpa) /* whose conversions are others */
         list_named_plans(&r->arena, &r->task);
     return r;
 }
