@@ -9,7 +9,7 @@ setup() { needs_exec; }
 
 # The plan of case SEED in $dir/plan.json, its program in $dir/run.json: 1 where there is none.
 rewritten() {
-    local why rules=() pack=(--pack-bytes "$((16 << ($1 / 3 % 5)))")
+    local why rules=() pack=(--pack-bytes "$((100 << ($1 / 3 % 4)))")
     [ $(($1 / 2 % 2)) -eq 0 ] || pack+=(--overlap)
     [ $(($1 % 3)) -gt 0 ] || pack=()
     until /usr/bin/python3 tests/staged.py "$1" "$mode" "${rules[@]}" <"$dir/blocks.json" >"$dir/plan.json" &&
@@ -27,7 +27,7 @@ document() {
     local grad=(ap-grad --quiet --no-history --optimizer sgd --lr 1)
     [ $((seed % 4)) -ne 0 ] || grad=(cat)
     # shellcheck disable=SC2086 # no rows are no argument
-    /usr/bin/python3 tests/chain.py "$seed" $((n + 2)) $1 | ap-import --quiet --no-history | "${grad[@]}"
+    /usr/bin/python3 tests/chain.py "$seed" "$layers" $1 | ap-import --quiet --no-history | "${grad[@]}"
 }
 
 # Passes of microbatches in the lists of a program, and in the timeline of its plan; a stage without
@@ -47,7 +47,8 @@ passes='
 
 # one SEED: what case SEED is, its number of ranks, and whether its bits are right.
 one() {
-    local seed=$1 n=$(($1 % 5 % 4 + 1)) mode=exact rows="" m i
+    local seed=$1 n=$(($1 % 5 % 4 + 1)) mode=exact rows="" m i layers
+    layers=$((n + 2 + (seed % 3 > 0) * 2 * n)) # several gradients in a stage, to pack
     [ $((seed % 2)) -eq 0 ] || { mode=each; rows=8; }
     rm -rf "$dir"
     mkdir "$dir"
