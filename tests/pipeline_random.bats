@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # Random pipelined plans of random graphs on 1 to 8 ranks give the bits of one device: schedules,
 # microbatches, statistics of the batch or of each microbatch, recomputation, layouts on both sides
-# of every transfer. AP_PIPELINES=300 runs so many of them.
+# of every transfer, buckets of gradients. AP_PIPELINES=300 runs so many of them.
 
 load helpers
 
@@ -9,9 +9,11 @@ setup() { needs_exec; }
 
 # The plan of case SEED in $dir/plan.json, its program in $dir/run.json: 1 where there is none.
 rewritten() {
-    local why rules=()
+    local why rules=() pack=(--pack-bytes "$((100 << ($1 / 3 % 4)))")
+    [ $(($1 / 2 % 2)) -eq 0 ] || pack+=(--overlap)
+    [ $(($1 % 3)) -gt 0 ] || pack=()
     until /usr/bin/python3 tests/staged.py "$1" "$mode" "${rules[@]}" <"$dir/blocks.json" >"$dir/plan.json" &&
-        why=$(ap-rewrite --no-history "$dir/plan.json" 2>&1 >"$dir/run.json"); do
+        why=$(ap-rewrite --no-history "${pack[@]}" "$dir/plan.json" 2>&1 >"$dir/run.json"); do
         # a stage without rows of the batch cannot split them
         [[ $why =~ /stages/stages/([0-9]+)/sharding:\ [a-z0-9-]+:\ no\ input\ has\ a\ batch ]] || break
         rules+=("${BASH_REMATCH[1]}")
@@ -25,7 +27,7 @@ document() {
     local grad=(ap-grad --quiet --no-history --optimizer sgd --lr 1)
     [ $((seed % 4)) -ne 0 ] || grad=(cat)
     # shellcheck disable=SC2086 # no rows are no argument
-    /usr/bin/python3 tests/chain.py "$seed" $((n + 2)) $1 | ap-import --quiet --no-history | "${grad[@]}"
+    /usr/bin/python3 tests/chain.py "$seed" "$layers" $1 | ap-import --quiet --no-history | "${grad[@]}"
 }
 
 # Passes of microbatches in the lists of a program, and in the timeline of its plan; a stage without
@@ -45,7 +47,8 @@ passes='
 
 # one SEED: what case SEED is, its number of ranks, and whether its bits are right.
 one() {
-    local seed=$1 n=$(($1 % 5 % 4 + 1)) mode=exact rows="" m i
+    local seed=$1 n=$(($1 % 5 % 4 + 1)) mode=exact rows="" m i layers
+    layers=$((n + 2 + (seed % 3 > 0) * 2 * n)) # several gradients in a stage, to pack
     [ $((seed % 2)) -eq 0 ] || { mode=each; rows=8; }
     rm -rf "$dir"
     mkdir "$dir"
@@ -96,7 +99,9 @@ one() {
             n=$((n + 1))
             jq -c '[.pipeline.schedule, .pipeline.microbatch, .pipeline.n_ranks, .pipeline.microbatches,
                 any(.pipeline.stages[].program.modules[].graph.nodes[]; .each),
-                any(.pipeline.stages[].program.modules[].graph.nodes[]; .recomputed)]' "$dir/run.json" >>"$BATS_TEST_TMPDIR/all"
+                any(.pipeline.stages[].program.modules[].graph.nodes[]; .recomputed),
+                any(.pipeline.stages[].program.modules[].graph.nodes[]; .name | test("concatenate.pack")),
+                any(.pipeline.stages[].program.modules[].async // [] | .[]; true)]' "$dir/run.json" >>"$BATS_TEST_TMPDIR/all"
         fi
     done
     echo "# $n cases, $priced of them priced; $refused without an order" >&3
@@ -105,7 +110,7 @@ one() {
     # what they are to cover
     jq -se 'any(.[0] == "gpipe") and any(.[0] == "1f1b") and any(.[1] == "each") and any(.[1] == "exact") and
         (length < 100 or any(.[0] == "interleaved-1f1b") and any(.[0] == "inference") and any(.[2] == 1) and
-            any(.[2] == 8) and any(.[3] == 8) and any(.[4]) and any(.[5]))' "$BATS_TEST_TMPDIR/all"
+            any(.[2] == 8) and any(.[3] == 8) and any(.[4]) and any(.[5]) and any(.[6]) and any(.[7]))' "$BATS_TEST_TMPDIR/all"
 }
 
 # cut BLOCKS FILE: a graph in that many stages of one device and 2 microbatches with their own statistics.

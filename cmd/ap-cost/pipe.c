@@ -50,8 +50,9 @@ static const int64_t *plan_buffers(struct ap_arena *arena, const struct pipe_inp
     struct ap_arena scratch = {0};
     struct ap_err why = {0};
     bool unsupported;
-    const int rc = ap_pipeline_build(&scratch, &of, &in->stages, false, &program,
-                                     &unsupported, &why);
+    const int rc =
+        ap_pipeline_build(&scratch, &of, &in->stages, &(struct ap_program_form){0},
+                          &program, &unsupported, &why);
 
     for (int d = 0; !rc && d < program.n_lanes; d++)
         bytes[d] = program.lane[d].peak_bytes;

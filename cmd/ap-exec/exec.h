@@ -34,6 +34,7 @@ struct call {
      */
     void (*finish)(struct exec *x, void *state);
     int first_use, n_access;
+    bool starts; /* the program says that it is awaited later than at once */
     struct exec_access *access;
 };
 
@@ -104,6 +105,7 @@ struct exec {
     char *stage;
     int n_flight;
     struct exec_flight *flight;
+    bool starts;               /* the collective that runs next is awaited later */
     bool late;                 /* collectives run as late as they may; for tests */
     struct exec *inner, *next; /* the computations of loops, chained by next */
     void *recording;           /* the backend's, of a step; NULL: none */

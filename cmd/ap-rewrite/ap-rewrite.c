@@ -9,6 +9,9 @@
 #include "torch.h"
 #include "trainer.h"
 
+/* Bytes of a bucket of gradients: DistributedDataParallel's bucket_cap_mb of 25. */
+#define PACK_BYTES (25 << 20)
+
 enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TORCH, TO_TRAINER };
 static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
@@ -70,7 +73,8 @@ void rewrite_set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job
     job->cost.alpa.no_all_gather = 0; /* a program's results are gathered */
 }
 
-static void rewrite(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
+static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
+                    const struct ap_program_form *form, struct job *job)
 {
     struct ap_err err = {0};
     const struct ap_plan *plan = &job->sharding.plan;
@@ -78,6 +82,7 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc, struct job
         ap_partition(arena, plan, &job->conv, &job->prog, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     ap_program_split(arena, &job->prog);
+    ap_program_pack(arena, &job->prog, form);
     ap_plan_buffers(arena, &job->prog);
     ap_cost_free(&job->cost);
 }
@@ -145,6 +150,8 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
 int main(int argc, char **argv)
 {
     int form = TO_PROGRAM, dialect = -1;
+    int64_t pack_bytes = -1;
+    struct ap_program_form program = {.split = true};
     const struct ap_opt opts[] = {
         {.name = "to",
          .kind = AP_OPT_CHOICE,
@@ -158,6 +165,18 @@ int main(int argc, char **argv)
          .arg = "NAME",
          .help = "shardings of --to hlo (default: gspmd)",
          .choices = dialects},
+        {.name = "overlap",
+         .kind = AP_OPT_FLAG,
+         .out = &program.overlap,
+         .help = "start collectives early and await them late; packs gradients"},
+        {.name = "pack-bytes",
+         .kind = AP_OPT_INT,
+         .out = &pack_bytes,
+         .arg = "BYTES",
+         .hi = INT64_MAX,
+         .help = "reduce gradients in buckets of about so many; 0: one by one (default: "
+                 "26214400 "
+                 "with --overlap, else 0)"},
         {0},
     };
     struct ap_tool tool = {.name = "ap-rewrite",
@@ -172,6 +191,9 @@ int main(int argc, char **argv)
     if (dialect >= 0 && form != TO_HLO)
         ap_die_usage("--dialect is for --to hlo");
     dialect = dialect < 0 ? HLO_GSPMD : dialect;
+    if (form != TO_PROGRAM && (program.overlap || pack_bytes >= 0))
+        ap_die_usage("--overlap and --pack-bytes are for --to program");
+    program.pack_bytes = pack_bytes >= 0 ? pack_bytes : program.overlap ? PACK_BYTES : 0;
     ap_tool_read(&tool, &arena, &doc);
     if (form == TO_TORCH)
         return torch_rewrite(&tool, &arena, &doc);
@@ -179,7 +201,7 @@ int main(int argc, char **argv)
         return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);
     if (ap_doc_find(&doc, "stages")) {
         if (form == TO_PROGRAM)
-            return pipe_rewrite(&tool, &arena, &doc);
+            return pipe_rewrite(&tool, &arena, &doc, &program);
         return form == TO_JAX
                    ? stages_to_jax(&tool, &arena, &doc)
                    : stages_to_hlo(&tool, &arena, &doc, (enum hlo_dialect)dialect);
@@ -189,7 +211,7 @@ int main(int argc, char **argv)
         write_text(&tool, &arena, &doc, &job, form, dialect);
         return ap_tool_finish(&tool, "");
     }
-    rewrite(&arena, &doc, &job);
+    rewrite(&arena, &doc, &program, &job);
     /* a pipeline's programs were of an older plan */
     struct ap_new_section out[] = {{.name = "program"}, {.name = "pipeline"}};
     ap_program_to_json(&job.prog, &out[0].json);

@@ -42,7 +42,8 @@ static const char *stats(struct ap_arena *arena, const struct ap_pipeline_progra
                            (long long)peak);
 }
 
-int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
+int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
+                 const struct ap_program_form *form)
 {
     struct staged_input in = {0};
     struct ap_pipeline_program program;
@@ -55,7 +56,7 @@ int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_d
     if (ap_pipeline_build(
             arena,
             &(struct ap_staged_graph){&in.graph, &in.nests, &in.blocks, &in.cluster},
-            &in.stages, true, &program, &unsupported, &err))
+            &in.stages, form, &program, &unsupported, &err))
         pipe_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
     ap_pipeline_to_json(&program, &out[0].json);
     ap_tool_write(tool, doc, out, 2, "");

@@ -3,6 +3,7 @@
 #define REWRITE_PIPE_H
 
 #include "pipeline/stages.h"
+#include "program/program.h"
 #include "tool/tool.h"
 
 struct staged_input {
@@ -18,8 +19,9 @@ void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct staged_i
 _Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
                            const struct ap_err *err);
 
-/* Writes the document with the section "pipeline"; the tool's exit code. Ends the tool
- * when the plan is bad or cannot be run. */
-int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc);
+/* Writes the document with the section "pipeline", its programs in that form; the tool's
+ * exit code. Ends the tool when the plan is bad or cannot be run. */
+int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
+                 const struct ap_program_form *form);
 
 #endif

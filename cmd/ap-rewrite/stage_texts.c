@@ -28,8 +28,9 @@ static void set_up(struct ap_arena *arena, const struct ap_doc *doc, struct text
     pipe_read(arena, doc, &t->in);
     const struct ap_staged_graph of = {&t->in.graph, &t->in.nests, &t->in.blocks,
                                        &t->in.cluster};
-    if (ap_pipeline_build(arena, &of, &t->in.stages, true, &t->program, &unsupported,
-                          &err))
+    if (ap_pipeline_build(arena, &of, &t->in.stages,
+                          &(struct ap_program_form){.split = true}, &t->program,
+                          &unsupported, &err))
         pipe_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
 }
 

@@ -158,7 +158,7 @@ static int64_t peak_of(struct ap_arena *scratch, const struct pricing *x,
         ap_pipeline_build(
             scratch,
             &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
-            read, false, &program, &unsupported, &why))
+            read, &(struct ap_program_form){0}, &program, &unsupported, &why))
         return peak;
     return fullest(x, read, pipe, program.lane);
 }

@@ -27,7 +27,7 @@ struct builder {
     const int *block_of; /* [node of g] */
     const struct ap_cluster *cluster;
     const struct ap_stages *stages;
-    bool split; /* attentions as groups that can be run */
+    const struct ap_program_form *form;
     struct ap_pipeline_program *program;
     /* the whole graph on the microbatch axis; choice NULL without one */
     struct ap_microbatched whole;
@@ -186,8 +186,10 @@ static int partition(struct builder *b, int stage, const struct ap_plan *plan,
     if (!rc)
         rc = ap_partition(b->arena, plan, &conv, prog, err);
     ap_cost_free(&cost);
-    if (!rc && b->split)
+    if (!rc && b->form->split)
         ap_program_split(b->arena, prog);
+    if (!rc)
+        ap_program_pack(b->arena, prog, b->form);
     prog->part = true;
     return rc;
 }
@@ -603,7 +605,7 @@ static int lie_in_time(struct builder *b, bool *unsupported, struct ap_err *err)
 }
 
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
-                      const struct ap_stages *stages, bool split,
+                      const struct ap_stages *stages, const struct ap_program_form *form,
                       struct ap_pipeline_program *program, bool *unsupported,
                       struct ap_err *err)
 {
@@ -613,7 +615,7 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                         .block_of = of->blocks->block_of,
                         .cluster = of->cluster,
                         .stages = stages,
-                        .split = split,
+                        .form = form,
                         .program = program,
                         .plan = AP_NEW_N(arena, stages->n, struct ap_plan),
                         .owner = AP_NEW_N(arena, of->graph->n_nodes, int),

@@ -89,13 +89,13 @@ struct ap_pipeline_program {
 };
 
 /*
- * The programs of a plan. g is grouped, nests and blocks are its own. split: with
- * attentions as groups that can be run (ap_program_split), else as the plan is priced,
- * their scores in no memory. -1 where the
- * plan cannot be run, with *unsupported where programs for such plans do not exist yet.
+ * The programs of a plan. g is grouped, nests and blocks are its own. form: of each
+ * stage's program; without `split` attentions are as the plan is priced, their scores in
+ * no memory. -1 where the plan cannot be run, with *unsupported where programs for such
+ * plans do not exist yet.
  */
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
-                      const struct ap_stages *stages, bool split,
+                      const struct ap_stages *stages, const struct ap_program_form *form,
                       struct ap_pipeline_program *program, bool *unsupported,
                       struct ap_err *err);
 

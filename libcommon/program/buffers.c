@@ -19,13 +19,61 @@ static bool is_fusible(const struct ap_graph *g, int node)
 
 /* ---- lifetimes ---- */
 
-bool ap_program_is_view(const struct ap_graph *g, int node)
+/* Where a slice begins in its operand, in bytes; -1: its elements are not consecutive. */
+static int64_t slice_offset(const struct ap_shape *from, const struct ap_node *n)
+{
+    int64_t at = 0, inner = 1;
+    bool whole = true; /* the dimensions behind are */
+
+    for (int d = from->rank - 1; d >= 0; d--) {
+        const struct ap_slice_dim *s = &n->attrs->slice[d];
+        if (s->stride != 1 || (!whole && n->shape.dims[d] != 1))
+            return -1;
+        at = ap_add64(at, ap_mul64(s->start, inner));
+        whole &= n->shape.dims[d] == from->dims[d];
+        inner = ap_mul64(inner, from->dims[d]);
+    }
+    return ap_mul64(at, ap_dtype_size(from->dtype));
+}
+
+int64_t ap_program_view_offset(const struct ap_graph *g, int node)
 {
     const struct ap_node *n = &g->nodes[node];
-    if (n->op != AP_OP_RESHAPE && n->op != AP_OP_OPT_BARRIER)
-        return false;
+    int64_t at = 0;
+
+    if (n->op == AP_OP_SLICE &&
+        ap_ops[g->nodes[n->in[0]].op].class == AP_CLASS_COLLECTIVE)
+        at = slice_offset(&g->nodes[n->in[0]].shape, n);
+    else if (n->op != AP_OP_RESHAPE && n->op != AP_OP_OPT_BARRIER)
+        return -1;
+    if (at % AP_PACK_ALIGN != 0)
+        return -1;
     return (node == 0 || g->nodes[node - 1].group != n->group) &&
-           (node + 1 == g->n_nodes || g->nodes[node + 1].group != n->group);
+                   (node + 1 == g->n_nodes || g->nodes[node + 1].group != n->group)
+               ? at
+               : -1;
+}
+
+bool ap_program_is_view(const struct ap_graph *g, int node)
+{
+    return ap_program_view_offset(g, node) >= 0;
+}
+
+bool ap_program_reduces_in_place(const struct ap_program *prog, int node)
+{
+    const struct ap_graph *g = &prog->local;
+    const struct ap_node *n = &g->nodes[node];
+
+    if (n->op != AP_OP_ALL_REDUCE || (n->attrs->coll.axes & prog->mesh.microbatch))
+        return false;
+    const int in = n->in[0];
+    if (g->nodes[in].op != AP_OP_CONCATENATE ||
+        g->user_start[in + 1] - g->user_start[in] != 1 || g->nodes[in].group == n->group)
+        return false;
+    for (int r = 0; r < g->n_results; r++)
+        if (g->results[r].node == in)
+            return false;
+    return true;
 }
 
 bool ap_program_is_inner(const struct ap_graph *g, int node)
@@ -55,6 +103,16 @@ void ap_program_stretch(const struct ap_program *prog, int node, int *birth, int
         *death = hi - 1;
 }
 
+/* A collective in flight up to a group keeps its result and what it reads (NULL:
+ * nothing). */
+static void extend(int *result, int *operand, int until)
+{
+    if (*result < until)
+        *result = until;
+    if (operand && *operand < until)
+        *operand = until;
+}
+
 static void find_lives(struct ap_arena *arena, const struct ap_program *prog,
                        struct ap_lives *l)
 {
@@ -68,7 +126,9 @@ static void find_lives(struct ap_arena *arena, const struct ap_program *prog,
     l->has = AP_NEW_N(arena, g->n_nodes, bool);
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *n = &g->nodes[i];
-        l->root[i] = ap_program_is_view(g, i) ? l->root[n->in[0]] : i;
+        l->root[i] = ap_program_is_view(g, i) || ap_program_reduces_in_place(prog, i)
+                         ? l->root[n->in[0]]
+                         : i;
         l->birth[i] = l->death[i] = n->group;
         l->has[i] =
             l->root[i] == i && n->shape.dtype != AP_TUPLE && !ap_program_is_inner(g, i);
@@ -83,6 +143,10 @@ static void find_lives(struct ap_arena *arena, const struct ap_program *prog,
         l->has[from] = true;
         l->death[from] = g->n_groups;
     }
+    for (int i = 0; i < g->n_nodes && prog->wait; i++)
+        extend(&l->death[l->root[i]],
+               g->nodes[i].n_in ? &l->death[l->root[g->nodes[i].in[0]]] : NULL,
+               prog->wait[g->nodes[i].group] - 1);
     for (int i = 0; i < g->n_nodes; i++)
         ap_program_stretch(prog, i, &l->birth[i], &l->death[i]);
     for (int i = 0; i < g->n_params; i++) {
@@ -150,8 +214,9 @@ static void put_in_place(struct ap_arena *arena, const struct ap_lives *l)
     }
 }
 
-/* Last group that reads each value's memory. */
-static int *find_last_reads(struct ap_arena *arena, const struct ap_lives *l)
+/* Last group that reads each value's memory; wait: the program's. */
+static int *find_last_reads(struct ap_arena *arena, const struct ap_lives *l,
+                            const int *wait)
 {
     const struct ap_graph *g = l->g;
     int *last = AP_NEW_N(arena, g->n_nodes, int);
@@ -162,6 +227,8 @@ static int *find_last_reads(struct ap_arena *arena, const struct ap_lives *l)
             int from = l->root[g->nodes[i].in[k]];
             if (last[from] < g->nodes[i].group)
                 last[from] = g->nodes[i].group;
+            if (wait && last[from] < wait[g->nodes[i].group])
+                last[from] = wait[g->nodes[i].group]; /* still in flight just before */
         }
     return last;
 }
@@ -170,20 +237,22 @@ void ap_lives_find(struct ap_arena *arena, const struct ap_program *prog,
                    struct ap_lives *lives)
 {
     find_lives(arena, prog, lives);
-    lives->read = find_last_reads(arena, lives);
+    lives->read = find_last_reads(arena, lives, prog->wait);
     put_in_place(arena, lives);
 }
 
 void ap_lives_share(const struct ap_lives *l, struct ap_buffer *buffer)
 {
     for (int i = 0; i < l->g->n_nodes; i++) {
+        const int64_t at = ap_program_view_offset(l->g, i);
         int root = l->root[i];
         while (l->root[root] != root) /* a view of a result that was put in place */
             root = l->root[root];
         if (root == i)
             continue;
         buffer[i].alias = root;
-        buffer[i].offset = buffer[root].offset;
+        buffer[i].offset =
+            at < 0 ? buffer[root].offset : buffer[l->g->nodes[i].in[0]].offset + at;
     }
 }
 

@@ -131,6 +131,8 @@ static struct ap_fault find_values(const struct ap_program *prog, int *value)
         value[i] = i;
         if (alias < 0 || in_place)
             continue;
+        if (ap_program_reduces_in_place(prog, i) && alias == n->in[0])
+            continue; /* takes its operand's memory when it runs */
         if (!ap_program_is_view(g, i))
             return (struct ap_fault){
                 "shares the buffer of another node, but is neither a view "
@@ -150,14 +152,25 @@ struct ap_fault ap_play_open(struct ap_arena *arena, struct ap_play *p)
     const struct ap_graph *g = &p->prog->local;
     int *value = AP_NEW_N(arena, g->n_nodes + 1, int);
     int *start = AP_NEW_N(arena, g->n_groups + 2, int), group = 0;
+    int *first = AP_NEW_N(arena, g->n_groups + 2, int);
+    int *next = AP_NEW_N(arena, g->n_groups + 2, int);
 
     for (int i = 0; i < g->n_nodes; i++)
         while (group <= g->nodes[i].group)
             start[group++] = i;
     while (group <= g->n_groups)
         start[group++] = g->n_nodes;
+    for (int i = 0; i <= g->n_groups; i++)
+        first[i] = -1;
+    for (int i = 0; i < g->n_groups && p->prog->wait; i++)
+        if (p->prog->wait[i] >= 0) {
+            next[i] = first[p->prog->wait[i]];
+            first[p->prog->wait[i]] = i;
+        }
     p->value = value;
     p->start = start;
+    p->first_awaited = first;
+    p->next_awaited = next;
     return find_values(p->prog, value);
 }
 
@@ -233,6 +246,8 @@ static struct ap_fault check_operands(const struct ap_play *p, int node, bool wr
                                          : "reads a value whose memory is taken",
                                      node, other};
         const int writer = ap_play_node(p, other);
+        if (writer == node && ap_program_reduces_in_place(p->prog, node))
+            continue;
         if (writer < 0 || p->prog->buffer[writer].alias != in ||
             !reads_before(g, node, in, writer))
             return (struct ap_fault){"reads a value that its group overwrites", node,
@@ -268,12 +283,33 @@ static struct ap_fault play_group(struct ap_play *p, int first, int end, bool ag
     return f;
 }
 
+/* A collective is awaited: meanwhile nobody wrote what it reads and writes. */
+static struct ap_fault check_awaited(const struct ap_play *p, int node)
+{
+    const int in = p->prog->local.nodes[node].in[0];
+    int64_t other = ap_play_intruder(p, node);
+
+    if (other == AP_MIXED && !ap_program_reduces_in_place(p->prog, node))
+        other = ap_play_intruder(p, in);
+    if (other == AP_MIXED)
+        return no_fault;
+    return (struct ap_fault){"has its memory taken while it is in flight", node, other};
+}
+
 struct ap_fault ap_play_groups(struct ap_play *p, int lo, int hi, bool again)
 {
     struct ap_fault f = no_fault;
 
-    for (int group = lo; group < hi && !f.what; group++)
-        f = play_group(p, p->start[group], p->start[group + 1], again);
+    for (int group = lo; group < hi && !f.what; group++) {
+        for (int c = p->first_awaited[group]; c >= 0 && !f.what; c = p->next_awaited[c])
+            if (c >= lo) /* else it was awaited at the end of what ran before */
+                f = check_awaited(p, p->start[c]);
+        if (!f.what)
+            f = play_group(p, p->start[group], p->start[group + 1], again);
+    }
+    for (int group = lo; group < hi && p->prog->wait && !f.what; group++)
+        if (p->prog->wait[group] >= hi)
+            f = check_awaited(p, p->start[group]);
     return f;
 }
 

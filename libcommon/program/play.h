@@ -32,6 +32,9 @@ struct ap_play {
     const bool *each; /* NULL: no node */
     /* Buffers within slot_bytes from slot_at on lie `shift` further. */
     int64_t slot_at, slot_bytes, shift;
+    /* [group]: a collective that is awaited before it, -1; [group of a collective]: one
+       that is awaited at the same place */
+    const int *first_awaited, *next_awaited;
 };
 
 /* Why a node cannot run; other: the number of the value that is in the way, -1. */
@@ -41,7 +44,7 @@ struct ap_fault {
     int64_t other;
 };
 
-/* Fills value and start (arena). */
+/* Fills value, start, first_awaited and next_awaited (arena). */
 struct ap_fault ap_play_open(struct ap_arena *arena, struct ap_play *p);
 /* Runs groups lo .. hi - 1; again: sums over microbatches are under way. */
 struct ap_fault ap_play_groups(struct ap_play *p, int lo, int hi, bool again);

@@ -35,6 +35,18 @@ struct ap_program {
     /* a part of a larger program: parameters may be one microbatch's share */
     bool part;
     const int *turn; /* per group: struct ap_plan's; not written */
+    /* Per group: -1, or of a collective that only starts in its place the group
+       (n_groups: the end) before which it is awaited; nothing before that reads its
+       result or writes what it reads or writes. NULL: nothing is said. */
+    const int *wait;
+};
+
+/* What is made of a partitioned program before its buffers are planned. */
+struct ap_program_form {
+    bool split;         /* attentions as groups that can be run (ap_program_split) */
+    bool overlap;       /* collectives start early and are awaited late */
+    bool by_turn;       /* of a part of a pipeline: groups keep their turns */
+    int64_t pack_bytes; /* of a bucket of gradients; 0: none */
 };
 
 /*
@@ -54,6 +66,16 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog);
 
 /*
+ * Gradients in buckets, collectives where they may start, and where they are awaited, as
+ * the form says; before the buffers. (program_pack.c)
+ */
+void ap_program_pack(struct ap_arena *arena, struct ap_program *prog,
+                     const struct ap_program_form *form);
+/* Whether the blocks of a collective node lie in memory as it sends and receives them:
+ * only then it runs while others do. */
+bool ap_program_is_direct(const struct ap_program *prog, int node);
+
+/*
  * Liveness-based buffer plan of a program (fills buffer and peak_bytes). Parameters live
  * throughout; a value lives from its group to its last user's group; values that only
  * their own fused group reads get no buffer; a result that becomes a parameter is copied
@@ -71,8 +93,15 @@ void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
  * memory. */
 bool ap_program_is_inner(const struct ap_graph *g, int node);
 
-/* Whether a node is alone in its group and no more than another name for its operand. */
+/* Whether a node is alone in its group and no more than another name for its operand, or
+ * for consecutive elements of a collective's result that begin at a multiple of 64 bytes.
+ */
 bool ap_program_is_view(const struct ap_graph *g, int node);
+/* Where such a node's value begins in its operand's, in bytes; -1: it is none. */
+int64_t ap_program_view_offset(const struct ap_graph *g, int node);
+/* Whether a node is the all-reduce of a bucket that nobody else reads, which takes place
+ * in the bucket's memory. */
+bool ap_program_reduces_in_place(const struct ap_program *prog, int node);
 /* Whether a node, over microbatches, keeps what the iterations before put there: it is
  * complete with the last one only. */
 bool ap_program_is_carried(const struct ap_program *prog, int node);

@@ -243,6 +243,52 @@ static const char *check_microbatches(const struct ap_program *prog,
     return each ? NULL : "is a step over microbatches, but does not run with every one";
 }
 
+/* ---- collectives that are awaited later ---- */
+
+/* ready[node]: the group before which what makes it is awaited, 0: it is there at once.
+ */
+static const char *check_wait(const struct ap_program *prog, int node, int *ready)
+{
+    const struct ap_graph *g = &prog->local;
+    const struct ap_node *n = &g->nodes[node];
+    const int wait = prog->wait[n->group];
+
+    ready[node] = 0;
+    if (ap_program_is_view(g, node)) {
+        ready[node] = ready[n->in[0]];
+        return wait < 0 ? NULL : "is awaited, but is no collective between devices";
+    }
+    for (int k = 0; k < n->n_in; k++)
+        if (ready[n->in[k]] > n->group)
+            return "reads what a collective still makes: it is awaited later";
+    if (wait < 0)
+        return NULL;
+    if (ap_ops[n->op].class != AP_CLASS_COLLECTIVE ||
+        (n->attrs->coll.axes & prog->mesh.microbatch))
+        return "is awaited, but is no collective between devices";
+    if (n->group < prog->each_hi)
+        return "is awaited later, but runs before the last microbatch";
+    if (wait <= n->group || wait > g->n_groups)
+        return "is awaited before it starts, or behind the end";
+    ready[node] = wait;
+    return NULL;
+}
+
+static int check_waits(const struct ap_program *prog, const struct ap_at *at,
+                       struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    int *ready = AP_NEW_N(&scratch, prog->local.n_nodes + 1, int);
+    const char *what = NULL;
+    int node = 0;
+
+    for (; node < prog->local.n_nodes && prog->wait; node++)
+        if ((what = check_wait(prog, node, ready)))
+            break;
+    ap_arena_free(&scratch);
+    return what ? node_err(prog, at, node, err, what) : 0;
+}
+
 /* ---- memory ---- */
 
 static const char *check_buffer(const struct ap_program *prog, int node)
@@ -266,7 +312,10 @@ static const char *check_buffer(const struct ap_program *prog, int node)
         return "buffer reaches beyond peak_bytes";
     if (b->alias >= 0) {
         const struct ap_buffer *owner = &prog->buffer[b->alias];
-        if (owner->alias >= 0 || owner->offset != b->offset || owner->bytes < b->bytes)
+        const int64_t at = ap_program_view_offset(g, node);
+        const int64_t want = at < 0 ? owner->offset : prog->buffer[n->in[0]].offset + at;
+        if (owner->alias >= 0 || b->offset != want || b->offset < owner->offset ||
+            b->offset - owner->offset > owner->bytes - b->bytes)
             return "buffer is not that of the node in alias";
     }
     return NULL;
@@ -323,5 +372,8 @@ int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
         if (what)
             return node_err(prog, at, i, err, what);
     }
-    return check_results(prog, at, err) || check_peak(prog, at, err) ? -1 : 0;
+    return check_waits(prog, at, err) || check_results(prog, at, err) ||
+                   check_peak(prog, at, err)
+               ? -1
+               : 0;
 }

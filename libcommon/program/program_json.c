@@ -44,6 +44,21 @@ static void put_buffers(const struct ap_program *prog, struct ap_buf *out)
     ap_buf_puts(out, "]}");
 }
 
+static void put_waits(const struct ap_program *prog, struct ap_buf *out)
+{
+    const char *comma = "";
+    if (!prog->wait)
+        return;
+    ap_buf_puts(out, ",\"async\":[");
+    for (int i = 0; i < prog->local.n_groups; i++) {
+        if (prog->wait[i] < 0)
+            continue;
+        ap_buf_printf(out, "%s{\"start\":%d,\"wait\":%d}", comma, i, prog->wait[i]);
+        comma = ",";
+    }
+    ap_buf_putc(out, ']');
+}
+
 static void put_module(const struct ap_program *prog, struct ap_buf *out)
 {
     ap_buf_puts(out, "{\"name\":\"step\",\"graph\":");
@@ -56,7 +71,9 @@ static void put_module(const struct ap_program *prog, struct ap_buf *out)
             ap_buf_putc(out, ',');
         ap_buf_int(out, prog->source[i]);
     }
-    ap_buf_puts(out, "]}");
+    ap_buf_putc(out, ']');
+    put_waits(prog, out);
+    ap_buf_putc(out, '}');
 }
 
 /* Each set of axes once, in order of its bits. */
@@ -175,6 +192,37 @@ static int read_source(struct ap_arena *arena, const json_t *module,
     return 0;
 }
 
+/* Collectives that are awaited later than at once. */
+static int read_waits(struct ap_arena *arena, const json_t *module,
+                      const struct ap_at *at, struct ap_program *prog, struct ap_err *err)
+{
+    const int n = prog->local.n_groups;
+    json_t *list;
+    if (!json_object_get(module, "async"))
+        return 0;
+    if (ap_get_arr(module, at, "async", &list, err))
+        return -1;
+    struct ap_at async = {at, "async", 0};
+    int *wait = AP_NEW_N(arena, n + 1, int);
+    for (int i = 0; i < n; i++)
+        wait[i] = -1;
+    for (int i = 0; i < (int)json_array_size(list); i++) {
+        struct ap_at item = {&async, NULL, i};
+        const json_t *o = json_array_get(list, (size_t)i);
+        int64_t start, until;
+        if (!json_is_object(o))
+            return ap_at_err(&item, err, "expected an object");
+        if (ap_get_int(o, &item, "start", 0, n - 1, &start, err) ||
+            ap_get_int(o, &item, "wait", start + 1, n, &until, err))
+            return -1;
+        if (wait[start] >= 0)
+            return ap_at_err(&item, err, "group %lld is awaited twice", (long long)start);
+        wait[start] = (int)until;
+    }
+    prog->wait = wait;
+    return 0;
+}
+
 /* This version runs one module on every rank, once a step. */
 static int check_instructions(const json_t *o, const struct ap_at *at, struct ap_err *err)
 {
@@ -227,7 +275,8 @@ static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_
         return ap_at_err(&graph_at, err, "expected an object");
     if (ap_graph_from_json(arena, graph, &graph_at, &prog->local, err) ||
         read_buffers(arena, module, &here, prog, err) ||
-        read_source(arena, module, &here, prog, err))
+        read_source(arena, module, &here, prog, err) ||
+        read_waits(arena, module, &here, prog, err))
         return -1;
     if (ap_program_check(prog, &here, err))
         return -1;

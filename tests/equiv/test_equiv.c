@@ -127,6 +127,10 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
         ap_plan_conversions(arena, &s->plan, &s->cost, &s->conv, err) ||
         ap_partition(arena, &s->plan, &s->conv, &s->part, err))
         return -1;
+    if (seed % 4 < 3)
+        ap_program_pack(arena, &s->part,
+                        &(struct ap_program_form){.overlap = seed % 4 > 0,
+                                                  .pack_bytes = seed % 4 < 2 ? 200 : 0});
     ap_plan_buffers(arena, &s->part);
     ap_plan_single(arena, &s->graph, &s->nests, &single);
     struct ap_cost one;

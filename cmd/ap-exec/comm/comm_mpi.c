@@ -3,10 +3,16 @@
  * the same bits whatever algorithm MPI would choose: an all-reduce is an all-to-all of
  * blocks, a local sum and an all-gather (which is also as fast as MPI's own, and half the
  * bytes in bf16); small ones gather everything and add it up on every rank.
+ *
+ * Once one is started ahead of its wait, all run on a thread (progress.h), by MPI's
+ * nonblocking calls. The main thread calls MPI only while none is under way
+ * (MPI_THREAD_SERIALIZED): run/overlap.c finishes all of them before messages are sent.
  */
 #include "base/array.h"
 #include "comm/comm.h"
+#include "comm/progress.h"
 #include "run/watch.h"
+#include "tool/tool.h"
 
 #include <limits.h>
 #include <mpi.h>
@@ -43,13 +49,31 @@ struct mpi {
     struct message *sends;
     int n_groups;
     struct mpi_group groups[1 << AP_MAX_AXES];
+    struct progress *thread; /* runs all collectives; NULL: none was started */
+    bool warned;
+    bool serialized;    /* a thread may call MPI */
+    bool started;       /* the next collective may return before it has run */
+    int ticket;         /* of the last one that was */
     char *blocks, *sum; /* n blocks received; a padded copy to send */
     int64_t bytes;
 };
 
+static struct progress *thread_of(const struct comm *c)
+{
+    return ((const struct mpi *)c->impl)->thread;
+}
+
+/* The watchdog looks at the main thread, which waits for the collectives' one. */
+static void begin_wait(const struct comm *c, const char *what)
+{
+    if (!thread_of(c))
+        watch_wait(what);
+}
+
 static void check(struct comm *c, int rc, const char *what)
 {
-    watch_go();
+    if (!thread_of(c))
+        watch_go();
     if (rc == MPI_SUCCESS)
         return;
     char text[MPI_MAX_ERROR_STRING];
@@ -62,7 +86,7 @@ static void check(struct comm *c, int rc, const char *what)
 }
 
 /* A call that may wait for other ranks, as the watchdog sees it. */
-#define CALL(c, call, what) (watch_wait(what), check((c), (call), (what)))
+#define CALL(c, call, what) (begin_wait((c), what), check((c), (call), (what)))
 
 static MPI_Comm job_of(const struct comm *c)
 {
@@ -106,6 +130,36 @@ static void reserve(struct comm *c, int64_t bytes)
     memset(m->sum, 0, (size_t)need);
 }
 
+/* On the thread: until all n requests are done. */
+static void complete(struct comm *c, MPI_Request *requests, int n, const char *what)
+{
+    int done = 0;
+    for (;;) {
+        CALL(c, MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE), what);
+        if (done)
+            return;
+        progress_pause(thread_of(c));
+    }
+}
+
+/* Sends n bytes to one rank and receives as many from another. */
+static void swap(struct comm *c, MPI_Comm comm, const struct comm_peers *peers,
+                 const char *out, char *in, int n)
+{
+    const int tag = 1;
+    if (!thread_of(c)) {
+        CALL(c,
+             MPI_Sendrecv(out, n, MPI_BYTE, peers->to, tag, in, n, MPI_BYTE, peers->from,
+                          tag, comm, MPI_STATUS_IGNORE),
+             "MPI_Sendrecv");
+        return;
+    }
+    MPI_Request r[2];
+    CALL(c, MPI_Irecv(in, n, MPI_BYTE, peers->from, tag, comm, &r[0]), "MPI_Irecv");
+    CALL(c, MPI_Isend(out, n, MPI_BYTE, peers->to, tag, comm, &r[1]), "MPI_Isend");
+    complete(c, r, 2, "MPI_Testall");
+}
+
 /*
  * Collectives of more bytes than MPI counts, or of parts of blocks: round by round with a
  * rank at a distance.
@@ -117,15 +171,13 @@ static void in_rounds(struct comm *c, const struct mpi_group *t, const void *sen
     int me;
     MPI_Comm_rank(t->comm, &me);
     for (int k = 0; k < t->size; k++) {
-        const int to = (me + k) % t->size, from = (me + t->size - k) % t->size;
-        const char *out = (const char *)send + to * send_step;
-        char *in = (char *)recv + from * bytes;
+        const struct comm_peers peers = {(me + k) % t->size,
+                                         (me + t->size - k) % t->size};
+        const char *out = (const char *)send + peers.to * send_step;
+        char *in = (char *)recv + peers.from * bytes;
         for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
             const int n = chunk(bytes - at);
-            CALL(c,
-                 MPI_Sendrecv(out + at, n, MPI_BYTE, to, 0, in + at, n, MPI_BYTE, from, 0,
-                              t->comm, MPI_STATUS_IGNORE),
-                 "MPI_Sendrecv");
+            swap(c, t->comm, &peers, out + at, in + at, n);
         }
     }
 }
@@ -133,25 +185,36 @@ static void in_rounds(struct comm *c, const struct mpi_group *t, const void *sen
 static void all_to_all(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
 {
     const struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
-    if (bytes > INT_MAX / t->size)
+    const int n = (int)bytes;
+    MPI_Request r;
+    if (bytes > INT_MAX / t->size) {
         in_rounds(c, t, send, bytes, recv, bytes);
-    else
-        CALL(
-            c,
-            MPI_Alltoall(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, t->comm),
-            "MPI_Alltoall");
+    } else if (thread_of(c)) {
+        CALL(c, MPI_Ialltoall(send, n, MPI_BYTE, recv, n, MPI_BYTE, t->comm, &r),
+             "MPI_Ialltoall");
+        complete(c, &r, 1, "MPI_Ialltoall");
+    } else {
+        CALL(c, MPI_Alltoall(send, n, MPI_BYTE, recv, n, MPI_BYTE, t->comm),
+             "MPI_Alltoall");
+    }
 }
 
+/* send: MPI_IN_PLACE, if the rank's block lies where it belongs. */
 static void all_gather(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
 {
     const struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
-    if (bytes > INT_MAX / t->size)
+    const int n = (int)bytes;
+    MPI_Request r;
+    if (bytes > INT_MAX / t->size) {
         in_rounds(c, t, send, 0, recv, bytes);
-    else
-        CALL(c,
-             MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
-                           t->comm),
+    } else if (thread_of(c)) {
+        CALL(c, MPI_Iallgather(send, n, MPI_BYTE, recv, n, MPI_BYTE, t->comm, &r),
+             "MPI_Iallgather");
+        complete(c, &r, 1, "MPI_Iallgather");
+    } else {
+        CALL(c, MPI_Allgather(send, n, MPI_BYTE, recv, n, MPI_BYTE, t->comm),
              "MPI_Allgather");
+    }
 }
 
 /* n elements, of at most PIECE_BYTES. */
@@ -177,10 +240,7 @@ static void reduce_piece(struct comm *c, int g, char *buf, int64_t n, enum ap_dt
     }
     all_to_all(c, g, whole, m->blocks, block * size);
     comm_combine(whole + me * block * size, m->blocks, k, block, dtype, red);
-    CALL(c,
-         MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(block * size), MPI_BYTE,
-                       m->groups[g].comm),
-         "MPI_Allgather");
+    all_gather(c, g, MPI_IN_PLACE, whole, block * size);
     if (whole != buf)
         memcpy(buf, whole, (size_t)(n * size));
 }
@@ -231,12 +291,118 @@ static void exchange(struct comm *c, const struct comm_peers *peers, const void 
     }
     for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const int n = chunk(bytes - at);
-        CALL(c,
-             MPI_Sendrecv((const char *)send + at, n, MPI_BYTE, peers->to, 1,
-                          (char *)recv + at, n, MPI_BYTE, peers->from, 1, job_of(c),
-                          MPI_STATUS_IGNORE),
-             "MPI_Sendrecv");
+        swap(c, job_of(c), peers, (const char *)send + at, (char *)recv + at, n);
     }
+}
+
+/* ---- on this thread, or on the one for collectives ---- */
+
+static void run_job(void *ctx, const struct progress_job *j)
+{
+    struct comm *c = ctx;
+    switch (j->op) {
+    case PROGRESS_ALL_REDUCE:
+        all_reduce(c, j->group, j->recv, j->n, j->dtype, j->red);
+        break;
+    case PROGRESS_REDUCE_SCATTER:
+        reduce_scatter(c, j->group, j->send, j->recv, j->n, j->dtype, j->red);
+        break;
+    case PROGRESS_ALL_GATHER:
+        all_gather(c, j->group, j->send, j->recv, j->n);
+        break;
+    case PROGRESS_ALL_TO_ALL:
+        all_to_all(c, j->group, j->send, j->recv, j->n);
+        break;
+    case PROGRESS_EXCHANGE:
+        exchange(c, &j->peers, j->send, j->recv, j->n);
+        break;
+    }
+}
+
+static void wait_ticket(struct comm *c, int ticket)
+{
+    if (ticket < 0)
+        return;
+    watch_wait("a collective that was started");
+    progress_wait(thread_of(c), ticket);
+    watch_go();
+}
+
+/* Runs a job, on the thread once there is one, so that all are run in order. */
+static void submit(struct comm *c, const struct progress_job *j)
+{
+    struct mpi *m = c->impl;
+    if (m->started && m->serialized && !m->thread)
+        m->thread = progress_open(run_job, c);
+    if (!m->thread) {
+        run_job(c, j);
+        return;
+    }
+    m->ticket = progress_add(m->thread, j);
+    if (!m->started)
+        wait_ticket(c, m->ticket);
+}
+
+static void start(struct comm *c)
+{
+    struct mpi *m = c->impl;
+    m->started = true;
+    m->ticket = -1;
+    if (!m->serialized && !m->warned && c->rank == 0)
+        ap_warn("MPI offers no MPI_THREAD_SERIALIZED: collectives do not overlap");
+    m->warned = true;
+}
+
+static int event(struct comm *c)
+{
+    struct mpi *m = c->impl;
+    const int ticket = m->started ? m->ticket : -1;
+    m->started = false;
+    return ticket;
+}
+
+static void submit_all_reduce(struct comm *c, int g, void *buf, int64_t n,
+                              enum ap_dtype dtype, enum ap_red red)
+{
+    submit(c,
+           &(struct progress_job){PROGRESS_ALL_REDUCE, g, {0}, buf, buf, n, dtype, red});
+}
+
+static void submit_reduce_scatter(struct comm *c, int g, const void *send, void *recv,
+                                  int64_t n, enum ap_dtype dtype, enum ap_red red)
+{
+    submit(c, &(struct progress_job){
+                  PROGRESS_REDUCE_SCATTER, g, {0}, send, recv, n, dtype, red});
+}
+
+static void submit_all_gather(struct comm *c, int g, const void *send, void *recv,
+                              int64_t bytes)
+{
+    submit(c, &(struct progress_job){.op = PROGRESS_ALL_GATHER,
+                                     .group = g,
+                                     .send = send,
+                                     .recv = recv,
+                                     .n = bytes});
+}
+
+static void submit_all_to_all(struct comm *c, int g, const void *send, void *recv,
+                              int64_t bytes)
+{
+    submit(c, &(struct progress_job){.op = PROGRESS_ALL_TO_ALL,
+                                     .group = g,
+                                     .send = send,
+                                     .recv = recv,
+                                     .n = bytes});
+}
+
+static void submit_exchange(struct comm *c, const struct comm_peers *peers,
+                            const void *send, void *recv, int64_t bytes)
+{
+    submit(c, &(struct progress_job){.op = PROGRESS_EXCHANGE,
+                                     .peers = *peers,
+                                     .send = send,
+                                     .recv = recv,
+                                     .n = bytes});
 }
 
 static void broadcast(struct comm *c, void *buf, int64_t bytes)
@@ -290,6 +456,8 @@ static double max_sec(struct comm *c, double v)
 static void close_mpi(struct comm *c)
 {
     struct mpi *m = c->impl;
+    progress_close(m->thread);
+    m->thread = NULL;
     for (int i = 0; i < m->n_groups; i++)
         MPI_Comm_free(&m->groups[i].comm);
     const bool job = m->all == MPI_COMM_WORLD;
@@ -367,7 +535,7 @@ static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
     int place = 0;
     while (place < n && ranks[place] != c->rank)
         place++;
-    *sub = (struct mpi){.job_rank = m->job_rank};
+    *sub = (struct mpi){.job_rank = m->job_rank, .serialized = m->serialized};
     CALL(c, MPI_Comm_split(m->all, place < n ? 0 : MPI_UNDEFINED, place, &sub->all),
          "MPI_Comm_split");
     if (place == n) {
@@ -390,14 +558,14 @@ void comm_mpi_open(struct comm *c)
                        .impl = m,
                        .group = group,
                        .reserve = reserve,
-                       .all_reduce = all_reduce,
-                       .reduce_scatter = reduce_scatter,
-                       .all_gather = all_gather,
-                       .all_to_all = all_to_all,
-                       .exchange = exchange,
-                       .start = comm_start_none,
-                       .event = comm_event_none,
-                       .wait = comm_wait_none,
+                       .all_reduce = submit_all_reduce,
+                       .reduce_scatter = submit_reduce_scatter,
+                       .all_gather = submit_all_gather,
+                       .all_to_all = submit_all_to_all,
+                       .exchange = submit_exchange,
+                       .start = start,
+                       .event = event,
+                       .wait = wait_ticket,
                        .broadcast = broadcast,
                        .to_root = to_root,
                        .max = max,
@@ -410,8 +578,9 @@ void comm_mpi_open(struct comm *c)
                        .close = close_mpi};
     int provided; /* the watchdog's thread calls nothing of MPI */
     watch_wait("MPI_Init");
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
     watch_go();
+    m->serialized = provided >= MPI_THREAD_SERIALIZED;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &c->size);

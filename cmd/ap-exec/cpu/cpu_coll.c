@@ -64,15 +64,27 @@ static void unpack(const struct coll *c, const char *buf)
                  buf + q * c->block_elems * c->size, c->size);
 }
 
+/* The next collective may return before it has run, if the program awaits it later. */
+static void begin(struct exec *x)
+{
+    if (x->starts)
+        x->comm->start(x->comm);
+}
+
+static int ticket_of(struct exec *x)
+{
+    return x->starts ? x->comm->event(x->comm) : -1;
+}
+
 static void all_reduce_run(struct exec *x, void *state)
 {
     struct coll *c = state;
     if (c->dst != c->src)
         memcpy(c->dst, c->src, (size_t)(c->in_elems * c->size));
-    x->comm->start(x->comm);
+    begin(x);
     x->comm->all_reduce(x->comm, c->group, c->dst, c->in_elems, c->dtype,
                         c->node->attrs->coll.red);
-    c->ticket = x->comm->event(x->comm);
+    c->ticket = ticket_of(x);
 }
 
 static void finish(struct exec *x, void *state)
@@ -92,9 +104,9 @@ static void all_gather_run(struct exec *x, void *state)
 static void all_gather_start(struct exec *x, void *state)
 {
     struct coll *c = state;
-    x->comm->start(x->comm);
+    begin(x);
     x->comm->all_gather(x->comm, c->group, c->src, c->dst, c->in_elems * c->size);
-    c->ticket = x->comm->event(x->comm);
+    c->ticket = ticket_of(x);
 }
 
 static void reduce_scatter_run(struct exec *x, void *state)
@@ -107,10 +119,10 @@ static void reduce_scatter_run(struct exec *x, void *state)
 static void reduce_scatter_start(struct exec *x, void *state)
 {
     struct coll *c = state;
-    x->comm->start(x->comm);
+    begin(x);
     x->comm->reduce_scatter(x->comm, c->group, c->src, c->dst, c->out_elems, c->dtype,
                             c->node->attrs->coll.red);
-    c->ticket = x->comm->event(x->comm);
+    c->ticket = ticket_of(x);
 }
 
 static void all_to_all_run(struct exec *x, void *state)
@@ -124,9 +136,9 @@ static void all_to_all_run(struct exec *x, void *state)
 static void permute_run(struct exec *x, void *state)
 {
     struct coll *c = state;
-    x->comm->start(x->comm);
+    begin(x);
     x->comm->exchange(x->comm, &c->peers, c->src, c->dst, c->in_elems * c->size);
-    c->ticket = x->comm->event(x->comm);
+    c->ticket = ticket_of(x);
 }
 
 static int check_view(struct exec *x, const struct ap_node *node, const struct view *v,

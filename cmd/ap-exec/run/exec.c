@@ -90,6 +90,11 @@ static bool is_view(const struct exec *x, int node)
 {
     const struct ap_node *v = &x->prog->local.nodes[node];
     const struct ap_buffer *b = &x->prog->buffer[node];
+    if (v->op == AP_OP_SLICE) {
+        const int64_t at = ap_program_view_offset(&x->prog->local, node);
+        return at >= 0 && b->alias >= 0 &&
+               b->offset == x->prog->buffer[v->in[0]].offset + at;
+    }
     if (v->op != AP_OP_RESHAPE && v->op != AP_OP_OPT_BARRIER)
         return false;
     return b->offset >= 0 && b->offset == x->prog->buffer[v->in[0]].offset;

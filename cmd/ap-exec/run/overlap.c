@@ -6,7 +6,9 @@
  * as intervals of addresses. Call d has to wait for collective c if d reads or writes
  * what c writes, or writes what c reads. The plan of collectives stays in its order; c is
  * started at its place and finished before the first such d, at the latest at the end of
- * the groups that run together. Linear in calls times collectives in flight.
+ * the groups that run together. Where the program says before which group it is awaited
+ * (ap_program.wait), it is finished there at the latest. Linear in calls times
+ * collectives in flight.
  *
  * x->late, for tests: a collective runs as late as it may, when it is finished, instead
  * of at its place. Numbers must not change.
@@ -79,7 +81,13 @@ void overlap_plan(struct exec *x)
     x->flight = AP_NEW_N(x->arena, x->n_calls + 1, struct exec_flight);
     for (int i = 0; i < x->n_calls; i++) {
         struct call *call = &x->calls[i];
+        int wait = -1;
         call->first_use = x->n_calls;
+        if (call->finish && call->n_nodes > 0 && x->prog->wait)
+            wait = x->prog->wait[x->prog->local.nodes[call->nodes[0]].group];
+        call->starts = wait >= 0;
+        if (wait >= 0)
+            call->first_use = x->first_call[wait];
         for (int d = i + 1; call->finish && d < call->first_use; d++)
             if (conflict(call, &x->calls[d]))
                 call->first_use = d;
@@ -89,6 +97,7 @@ void overlap_plan(struct exec *x)
 void overlap_run(struct exec *x, int i, void *state)
 {
     struct call *call = &x->calls[i];
+    x->starts = call->starts;
     if (!call->finish || !x->late)
         call->run(x, state);
     if (call->finish)
