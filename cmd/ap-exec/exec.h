@@ -95,10 +95,11 @@ struct exec {
     char *stage;
     int n_flight;
     struct exec_flight *flight;
-    bool late;                 /* collectives run as late as they may; for tests */
-    struct exec *inner, *next; /* the computations of loops, chained by next */
-    void *recording;           /* the backend's, of a step; NULL: none */
-    struct exec_noise *noise;  /* rounding at random (run/noise.h); NULL: none */
+    bool late;                    /* collectives run as late as they may; for tests */
+    struct exec *inner, *next;    /* the computations of loops, chained by next */
+    void *recording;              /* the backend's, of a step; NULL: none */
+    struct exec_profile *profile; /* times of calls (run/profile.h); NULL: none */
+    struct exec_noise *noise;     /* rounding at random (run/noise.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };
 

@@ -177,8 +177,8 @@ static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool
     if (p->micro->each && is_work_whole(p, nest))
         return sec;
     ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
-    return ap_cost_compute(p->cost, flops / (double)p->micro->n, dtype,
-                           moved_bytes(p, nest)) +
+    return ap_cost_kernel(p->cost, nest->kernel, flops / (double)p->micro->n, dtype,
+                          moved_bytes(p, nest)) +
            masks_sec(p, nest);
 }
 

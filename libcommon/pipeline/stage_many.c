@@ -110,8 +110,8 @@ static void find_sec(const struct batch *b, const struct ap_nest *nest,
         add_bytes(b, b->moved, group->moved[nest->n_ins + o],
                   b->fact->split[nest->outs[o]]);
     for (int k = 0; k < b->n; k++)
-        b->sec[k] = ap_cost_compute(b->cost, group->flops / b->count[k], group->dtype,
-                                    b->moved[k]) +
+        b->sec[k] = ap_cost_kernel(b->cost, nest->kernel, group->flops / b->count[k],
+                                   group->dtype, b->moved[k]) +
                     masks_sec(b, nest, group, b->count[k]);
 }
 

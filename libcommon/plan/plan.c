@@ -435,7 +435,7 @@ static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
     double flops, bytes;
     enum ap_dtype dtype;
     ap_nest_work(nest, g, &cost->mesh, choice, &flops, &bytes, &dtype);
-    double sec = ap_cost_compute(cost, flops, dtype, bytes);
+    double sec = ap_cost_kernel(cost, nest->kernel, flops, dtype, bytes);
 
     uint64_t masked = ap_nest_masked(nest, &cost->mesh, choice);
     for (int i = 0; i < nest->n_ins && i < 64; i++) {

@@ -10,6 +10,7 @@
 #include "run/guard.h"
 #include "run/noise.h"
 #include "run/overlap.h"
+#include "run/profile.h"
 #include "run/watch.h"
 
 #include <assert.h>
@@ -501,7 +502,14 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         if (call->n_nodes > 0)
             watch_note(ap_ops[x->prog->local.nodes[call->nodes[0]].op].name);
         guard_begin(x, call);
+        struct profile_start start = {0};
+        if (profile_is_on(x))
+            start = profile_now();
         overlap_run(x, i, call->each ? call->each[j] : call->state);
+        if (profile_is_on(x)) {
+            overlap_finish(x, x->n_calls);
+            profile_note(x, i, &start);
+        }
         guard_end(x);
         if (x->noise)
             overlap_finish(x, x->n_calls);
@@ -527,7 +535,7 @@ static void count_runs(struct exec *x)
 void exec_step(struct exec *x)
 {
     const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
-    if (x->backend->step_begin && x->backend->step_begin(x)) {
+    if (x->backend->step_begin && !profile_is_on(x) && x->backend->step_begin(x)) {
         count_runs(x);
         return;
     }
@@ -535,7 +543,7 @@ void exec_step(struct exec *x)
     for (int64_t j = 0; j < n; j++)
         exec_run(x, x->prog->each_lo, x->prog->each_hi, j);
     exec_run(x, x->prog->each_hi, x->prog->local.n_groups, 0);
-    if (x->backend->step_end)
+    if (x->backend->step_end && !profile_is_on(x))
         x->backend->step_end(x);
 }
 

@@ -92,6 +92,7 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
         comm->max(comm, 0); /* ranks start together */
         const double start = ap_now_sec();
         watch_step(s->first + i + 1);
+        profile_begin(s->profile, i);
         of->run(of->ctx);
         if (s->loss >= 0)
             s->losses[i] = of->loss(of->ctx);
@@ -100,7 +101,9 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
         of->advance(of->ctx);
         if (s->exec.backend->sync)
             s->exec.backend->sync();
-        sec += comm->max_sec(comm, ap_now_sec() - start);
+        const double took = comm->max_sec(comm, ap_now_sec() - start);
+        sec += took;
+        profile_end(s->profile, i, took);
         if (hook && comm->rank == 0)
             hook->say(hook->ctx, s->first + i + 1, s->loss >= 0, s->losses[i]);
         save(s, of, i);
@@ -211,6 +214,10 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
     if (opts->keep_start)
         s->start = collect_params(s);
     noise_set(&s->exec, opts->noise);
+    if (opts->save && set->profile_path) {
+        s->profile = profile_open(arena, comm, set->steps);
+        profile_watch(s->profile, &s->exec, 0);
+    }
     session_steps(s, &of, opts->keep, opts->hook);
     s->memory = (struct rank_memory){.buffers = prog->peak_bytes,
                                      .working = exec_working_bytes(&s->exec) +
