@@ -26,8 +26,8 @@
 #define MAX_UNKNOWN (1 + 2 * MAX_KNOTS)
 #define ROUNDS      20000
 /* Knots are so far apart, and a table of kernels has at most so many. */
-#define KERNEL_FACTOR     8
-#define KERNEL_KNOTS      5
+#define KERNEL_FACTOR     4
+#define KERNEL_KNOTS      8
 #define COLLECTIVE_FACTOR 4
 /* Fewer samples of a kernel in a type make no table. */
 #define LEAST_SAMPLES 3

@@ -27,12 +27,20 @@ struct profile {
     int64_t steps;
     int n, cap;
     struct watched *of;
-    int n_plain; /* steps as without a profile */
-    double *plain_sec, *timed_sec;
+    int n_plain;                              /* steps as without a profile */
+    double *plain_sec, *timed_sec, *busy_sec; /* busy: of the processor, on this rank */
+    double busy_start;
     int n_timed;
 };
 
 /* ---- measuring ---- */
+
+static double clock_sec(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 static int by_value(const void *a, const void *b)
 {
@@ -61,7 +69,8 @@ struct profile *profile_open(struct ap_arena *arena, struct comm *job, int64_t s
                           .job = job,
                           .steps = steps,
                           .plain_sec = AP_NEW_N(arena, steps, double),
-                          .timed_sec = AP_NEW_N(arena, steps, double)};
+                          .timed_sec = AP_NEW_N(arena, steps, double),
+                          .busy_sec = AP_NEW_N(arena, steps, double)};
     return p;
 }
 
@@ -96,6 +105,8 @@ void profile_begin(struct profile *p, int64_t i)
         if (e->on)
             memset(e->runs, 0, (size_t)e->n_calls * sizeof *e->runs);
     }
+    if (p)
+        p->busy_start = clock_sec(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 void profile_end(struct profile *p, int64_t i, double sec)
@@ -105,17 +116,12 @@ void profile_end(struct profile *p, int64_t i, double sec)
         e->n_steps += e->on;
         e->on = false;
     }
-    if (p && is_timed(i))
+    if (p && is_timed(i)) {
         p->timed_sec[p->n_timed++] = sec;
-    else if (p && i >= PROFILE_WARMUP)
+    } else if (p && i >= PROFILE_WARMUP) {
+        p->busy_sec[p->n_plain] = clock_sec(CLOCK_PROCESS_CPUTIME_ID) - p->busy_start;
         p->plain_sec[p->n_plain++] = sec;
-}
-
-static double clock_sec(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    }
 }
 
 struct profile_start profile_now(void)
@@ -445,6 +451,7 @@ static void put_head(struct profile *p, const struct backend *backend, const int
     ap_buf_int(out, p->n_plain);
     put_seconds("sec", profile_median(p->plain_sec, p->n_plain), out);
     put_seconds("least_sec", p->n_plain ? p->plain_sec[0] : 0, out);
+    put_seconds("busy_sec", profile_median(p->busy_sec, p->n_plain), out);
     put_seconds("timed_sec", profile_median(p->timed_sec, p->n_timed), out);
     ap_buf_putc(out, '}');
 }

@@ -17,8 +17,8 @@
 #define MOST_BYTES  (16 << 20)
 /* A size is repeated LEAST to MOST times, for about so long; a kind of communication ends
  * with the first size that takes TOO_LONG_SEC. */
-enum { LEAST = 3, MOST = 15 };
-#define REPEAT_SEC   0.05
+enum { LEAST = 3, MOST = 11 };
+#define REPEAT_SEC   0.02
 #define TOO_LONG_SEC 0.05
 
 struct sweep {
