@@ -10,11 +10,13 @@
  *     min sum_i w_i (sum_j a_ij x_j / t_i - 1)^2,  x >= 0,
  *
  * of relative errors, because a step is made of large and small kernels; w_i is a
- * kernel's share of the step, collectives' sizes count the same. Kernels have hats in
- * FLOPs and in bytes: contractions several in FLOPs (their efficiency over size) and one
- * in bytes, all others one in FLOPs and several in bytes (their bandwidth over size). At
- * most 12 unknowns: coordinate descent on the normal equations, exact enough after some
- * thousand rounds. Deterministic.
+ * kernel's share of the step, collectives' sizes count the same. Relative errors favour
+ * tables that are too low (a time that is too short is wrong by 1 at most), so a kernel's
+ * table is scaled until it says of all its samples together what was measured. Kernels
+ * have hats in FLOPs and in bytes: contractions several in FLOPs (their efficiency over
+ * size) and one in bytes, all others one in FLOPs and several in bytes (their bandwidth
+ * over size). At most 13 unknowns: coordinate descent on the normal equations, exact
+ * enough after some thousand rounds. Deterministic.
  */
 #include "calibrate/calibrate.h"
 
@@ -128,6 +130,25 @@ static void widen(struct range *r, double v)
     r->most = fmax(r->most, v);
 }
 
+/* Scales the solution by measured over fitted seconds, each sample with its weight. */
+static void balance(const struct cal_class *class, const struct knots *f,
+                    const struct knots *b, struct least_squares *q)
+{
+    double measured = 0, fitted = 0, a[MAX_UNKNOWN];
+
+    for (int i = 0; i < class->n; i++) {
+        const struct cal_sample *s = &class->sample[i];
+        hats(f, s->flops, a);
+        hats(b, s->bytes, a + f->n);
+        a[q->m - 1] = 1;
+        for (int j = 0; j < q->m; j++)
+            fitted += s->weight / s->sec * a[j] * q->x[j];
+        measured += s->weight;
+    }
+    for (int j = 0; j < q->m && fitted > 0; j++)
+        q->x[j] *= measured / fitted;
+}
+
 static void fit_kernel(const struct cal_class *class, struct ap_kernel_time *t)
 {
     const bool heavy = class->kernel >= AP_KERNEL_DOT;
@@ -156,6 +177,7 @@ static void fit_kernel(const struct cal_class *class, struct ap_kernel_time *t)
         add_equation(&q, a, (all > 0 ? s->weight / all : 0) + 0.1 / class->n);
     }
     solve(&q);
+    balance(class, &f, &b, &q);
     *t = (struct ap_kernel_time){
         .kernel = class->kernel, .dtype = class->dtype, .launch_sec = q.x[f.n + b.n]};
     rows_of(&f, q.x, 0, &t->flops);
