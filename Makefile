@@ -167,7 +167,7 @@ without-cuda:
 # 1: program, 2: its folder under tests/, 3: the tool it is about, 4: more flags to link,
 # 5: its object
 define test_rules
-$(BUILD)/$(2)/$(1): $(5) $(if $(3),$(call parts,$(3)) $(call libraries,$(3))) $(LIB)
+$(BUILD)/$(2)/$(1): $(5) $(if $(3),$(call parts,$(3)) $$(EXTRA_$(3)) $(call libraries,$(3))) $(LIB)
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) $$(LDFLAGS_$(3)) $(4) -o $$@ $$^ $$(LIBS_$(3)) $$(LIB_LIBS)
 $(5): INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)

@@ -20,10 +20,12 @@ void advice_links(struct advice *a, const struct ap_cluster *cluster)
         const char *name = cluster->levels[i].name;
         struct ap_cluster c = *cluster;
         c.levels[i].bandwidth_bytes_per_sec *= 2;
+        ap_measured_faster_level(a->arena, &c.measured, i, 2, 1);
         a->try_cluster(a, &c,
                        ap_arena_printf(a->arena, "twice the bandwidth of %s", name));
         c = *cluster;
         c.levels[i].latency_sec /= 2;
+        ap_measured_faster_level(a->arena, &c.measured, i, 1, 2);
         a->try_cluster(a, &c, ap_arena_printf(a->arena, "half the latency of %s", name));
     }
 }
@@ -36,12 +38,15 @@ void advice_devices(struct advice *a, const struct ap_cluster *cluster)
         return; /* no change is one of all devices */
     for (int t = 0; t < AP_N_DTYPES; t++)
         c.flops_per_sec[t] *= 2;
+    ap_measured_faster(a->arena, &c.measured, 2, 1, 1);
     a->try_cluster(a, &c, "devices of twice the FLOP/s");
     c = *cluster;
     c.memory_bandwidth_bytes_per_sec *= 2;
+    ap_measured_faster(a->arena, &c.measured, 1, 2, 1);
     a->try_cluster(a, &c, "devices of twice the memory bandwidth");
     c = *cluster;
     c.launch_sec /= 2;
+    ap_measured_faster(a->arena, &c.measured, 1, 1, 2);
     a->try_cluster(a, &c, "half the kernel-launch overhead");
 }
 

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "calibrate/calibrate.h"
 #include "page.h"
 #include "tool/tool.h"
 
@@ -302,9 +303,15 @@ int main(int argc, char **argv)
 {
     struct asked asked = {0};
     const char *cluster_path = NULL;
+    bool to_calibrate = false;
+    struct ap_list operands = {0};
     const struct ap_opt opts[] = {
         {"beside", AP_OPT_STR, &asked.beside, "OTHER",
          "with --html: show another plan beside this one", NULL, 0, 0, 0},
+        {"calibrate", AP_OPT_FLAG, &to_calibrate, NULL,
+         "write the cluster whose times the operands measured: profiles of ap-exec, "
+         "outputs of nccl-tests",
+         NULL, 0, 0, 0},
         {"cluster", AP_OPT_CLUSTER, &cluster_path, "FILE",
          "file, or a name of --cluster help (default: the document's, else A100s)", NULL,
          0, 0, 0},
@@ -325,7 +332,8 @@ int main(int argc, char **argv)
     };
     struct ap_tool tool = {.name = "ap-cost",
                            .summary = "price a plan: step time, communication, memory",
-                           .operand = "[FILE]",
+                           .operand = "[FILE]...",
+                           .operands = &operands,
                            .opts = opts};
     struct ap_arena arena = {0};
     struct ap_doc doc;
@@ -334,6 +342,11 @@ int main(int argc, char **argv)
     struct known known = {.arena = &arena};
 
     ap_tool_start(&tool, argc, argv);
+    if (operands.n > 1 && !to_calibrate)
+        ap_die_usage("more than one operand: '%s' and '%s'", operands.v[0],
+                     operands.v[1]);
+    if (to_calibrate)
+        return calibrate(&tool, &operands, cluster_path);
     ap_tool_check_file(&tool, "trace", asked.trace);
     ap_tool_check_file(&tool, "html", asked.html);
     if (asked.beside && !asked.html)

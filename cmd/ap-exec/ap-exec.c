@@ -145,7 +145,13 @@ static void end_run(struct ap_tool *tool, struct ap_arena *arena,
     struct comm *comm = s->exec.comm;
     struct comparison cmp = {0}, verified = {0};
     struct ap_err err = {{0}};
+    struct ap_buf profile = {0};
     int rc = 0;
+    if (s->profile)
+        profile_write(s->profile, set->backend, &profile);
+    if (s->profile && comm->rank == 0)
+        ap_tool_write_file(set->profile_path, &profile);
+    ap_buf_free(&profile);
     if (comm->rank == 0 && set->out_dir)
         rc = report_files(s, set->out_dir, &err);
     if (comm->rank == 0 && set->compare_dir && !rc)
@@ -265,7 +271,7 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .kind = AP_OPT_INT,
          .out = &set->steps,
          .arg = "N",
-         .help = "training steps to run (1)",
+         .help = "training steps to run (1; with --profile: 14)",
          .lo = 1,
          .hi = 1000000000},
         {.name = "data",
@@ -325,6 +331,11 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .help = "end the job if ranks stall for so long (300); 0: never",
          .lo = 0,
          .hi = 1000000},
+        {.name = "profile",
+         .kind = AP_OPT_STR,
+         .out = &set->profile_path,
+         .arg = "FILE",
+         .help = "also write what kernels and collectives take, for ap-cost --calibrate"},
         {.name = "compare",
          .kind = AP_OPT_STR,
          .out = &set->compare_dir,
@@ -413,8 +424,7 @@ static const struct backend *choose_backend(struct chosen *chosen,
 
 int main(int argc, char **argv)
 {
-    struct settings set = {
-        .steps = 1, .threads = 1, .tolerance = NAN, .watchdog_sec = WATCHDOG_SEC};
+    struct settings set = {.threads = 1, .tolerance = NAN, .watchdog_sec = WATCHDOG_SEC};
     struct chosen chosen = {.seed = -1};
     const struct cuda_plugin *plugin = NULL;
     struct ap_err err = {{0}};
@@ -427,6 +437,11 @@ int main(int argc, char **argv)
     ap_tool_start(&tool, argc, argv);
     if (set.tolerance < 0)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set.tolerance);
+    ap_tool_check_file(&tool, "profile", set.profile_path);
+    if (set.steps == 0)
+        set.steps = set.profile_path ? PROFILE_STEPS : 1;
+    if (set.profile_path && set.steps < PROFILE_LEAST_STEPS)
+        ap_die_usage("--profile: needs at least %d steps", PROFILE_LEAST_STEPS);
     if (set.save_every && !set.save_dir)
         ap_die_usage("--every: needs --save");
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */

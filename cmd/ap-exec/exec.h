@@ -105,12 +105,13 @@ struct exec {
     char *stage;
     int n_flight;
     struct exec_flight *flight;
-    bool starts;               /* the collective that runs next is awaited later */
-    bool late;                 /* collectives run as late as they may; for tests */
-    struct exec *inner, *next; /* the computations of loops, chained by next */
-    void *recording;           /* the backend's, of a step; NULL: none */
-    struct exec_time *timing;  /* [call]; NULL: calls are not timed */
-    struct exec_noise *noise;  /* rounding at random (run/noise.h); NULL: none */
+    bool starts;                  /* the collective that runs next is awaited later */
+    bool late;                    /* collectives run as late as they may; for tests */
+    struct exec *inner, *next;    /* the computations of loops, chained by next */
+    void *recording;              /* the backend's, of a step; NULL: none */
+    struct exec_time *timing;     /* [call]; NULL: calls are not timed */
+    struct exec_noise *noise;     /* rounding at random (run/noise.h); NULL: none */
+    struct exec_profile *profile; /* times of calls (run/profile.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };
 

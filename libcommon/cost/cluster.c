@@ -92,6 +92,8 @@ static void copy_devices(struct ap_cluster *c, const struct ap_cluster *from)
     c->efficiency = from->efficiency;
     c->n_curve = from->n_curve;
     memcpy(c->curve, from->curve, sizeof c->curve);
+    c->measured.kernel = from->measured.kernel;
+    c->measured.n_kernels = from->measured.n_kernels;
 }
 
 void ap_cluster_set_kind(struct ap_cluster *c, int kind)
@@ -293,7 +295,8 @@ static int get_devices(struct ap_arena *arena, const json_t *o, const struct ap_
         get_amount(o, at, "memory_bandwidth_bytes_per_sec", rates,
                    &c->memory_bandwidth_bytes_per_sec, err) ||
         get_amount(o, at, "launch_sec", seconds, &c->launch_sec, err) ||
-        get_efficiency(o, at, c, err))
+        get_efficiency(o, at, c, err) ||
+        ap_measured_kernels_from_json(arena, o, at, &c->measured, err))
         return -1;
     c->device = ap_arena_strdup(arena, device);
     return 0;
@@ -372,10 +375,16 @@ static int get_attention(const json_t *o, const struct ap_at *at, struct ap_clus
     return 0;
 }
 
+static void level_names(const struct ap_cluster *c, const char *name[AP_MAX_LEVELS])
+{
+    for (int i = 0; i < c->n_levels; i++)
+        name[i] = c->levels[i].name;
+}
+
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err)
 {
-    const char *name, *source = NULL;
+    const char *name, *source = NULL, *levels[AP_MAX_LEVELS];
 
     *c = (struct ap_cluster){0};
     if (ap_get_str(o, at, "name", &name, err) ||
@@ -387,7 +396,10 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
     } else if (get_devices(arena, o, at, c, err) || get_levels(arena, o, at, c, err)) {
         return -1;
     }
-    if (get_attention(o, at, c, err) || get_factors(o, at, c, err))
+    level_names(c, levels);
+    if (get_attention(o, at, c, err) || get_factors(o, at, c, err) ||
+        ap_measured_collectives_from_json(arena, o, at, levels, c->n_levels, &c->measured,
+                                          err))
         return -1;
     c->name = ap_arena_strdup(arena, name);
     c->source = source ? ap_arena_strdup(arena, source) : NULL;
@@ -458,6 +470,7 @@ static void put_devices(const struct ap_cluster *c, struct ap_buf *out)
     put_num(out, "memory_bandwidth_bytes_per_sec", c->memory_bandwidth_bytes_per_sec);
     put_num(out, "launch_sec", c->launch_sec);
     put_efficiency(c, out);
+    ap_measured_put_kernels(&c->measured, out);
 }
 
 static void put_kinds(const struct ap_cluster *c, struct ap_buf *out)
@@ -479,7 +492,7 @@ static void put_kinds(const struct ap_cluster *c, struct ap_buf *out)
 
 void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
 {
-    const char *sep = "";
+    const char *sep = "", *levels[AP_MAX_LEVELS];
 
     ap_buf_puts(out, "{\"name\":");
     ap_json_str(out, c->name);
@@ -506,7 +519,11 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
         ap_json_num(out, c->collective_efficiency[op]);
         sep = ",";
     }
-    ap_buf_puts(out, sep[1] ? "}" : "}}");
+    if (sep[1] == 0)
+        ap_buf_putc(out, '}');
+    level_names(c, levels);
+    ap_measured_put_collectives(&c->measured, levels, out);
+    ap_buf_putc(out, '}');
 }
 
 const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c)

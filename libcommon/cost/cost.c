@@ -83,6 +83,7 @@ static void lay(struct ap_cost *cost, unsigned axes, int64_t *scratch)
 
     cost->set_bandwidth[axes] = INFINITY; /* an axis of size 1 crosses nothing */
     cost->set_latency[axes] = 0;
+    cost->set_level[axes] = -1;
     for (int i = 0; i < c->n_levels; i++) {
         const struct ap_link_level *level = &c->levels[i];
         int64_t group = ap_mul64(child, level->size);
@@ -92,6 +93,8 @@ static void lay(struct ap_cost *cost, unsigned axes, int64_t *scratch)
             continue;
         double bandwidth =
             ap_link_rate(level, (double)use.most_per_child, (double)use.most_per_bus);
+        cost->set_level[axes] = i;
+        cost->set_rings[axes] = use.most_per_child;
         if (bandwidth <= cost->set_bandwidth[axes]) {
             cost->set_bandwidth[axes] = bandwidth;
             cost->set_latency[axes] = level->latency_sec;
@@ -185,7 +188,12 @@ static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, 
 {
     double n = devices_on(&cost->mesh, axes), e = cost->cluster.collective_efficiency[op];
     double bandwidth = cost->set_bandwidth[axes], latency = cost->set_latency[axes];
+    const struct ap_collective_time *measured =
+        ap_measured_collective(&cost->cluster.measured, op, cost->set_level[axes],
+                               (int64_t)n, cost->set_rings[axes]);
 
+    if (measured)
+        return ap_time_at(&measured->bytes, b, measured->bytes.row[0].sec);
     if (op ==
         AP_OP_COLLECTIVE_PERMUTE) { /* no ring: at worst all devices leave at once */
         bandwidth = INFINITY;
@@ -266,15 +274,31 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
     return 0;
 }
 
-double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
-                       double bytes)
+double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
+                             double flops, enum ap_dtype dtype, double bytes)
 {
-    const struct ap_cluster *c = &cost->cluster;
-    if (cost->variant != AP_COST_DEFAULT)
-        return 0;
+    const struct ap_kernel_time *measured =
+        ap_measured_kernel(&c->measured, kernel, dtype);
+
+    if (measured)
+        return ap_kernel_time_at(measured, flops, bytes);
     double peak =
         c->flops_per_sec[dtype] > 0 ? c->flops_per_sec[dtype] : c->flops_per_sec[AP_F32];
     return fmax(flops / peak / ap_cluster_efficiency(c, flops),
                 bytes / c->memory_bandwidth_bytes_per_sec) +
            c->launch_sec;
+}
+
+double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, double flops,
+                      enum ap_dtype dtype, double bytes)
+{
+    return cost->variant == AP_COST_DEFAULT
+               ? ap_cluster_kernel_sec(&cost->cluster, kernel, flops, dtype, bytes)
+               : 0;
+}
+
+double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
+                       double bytes)
+{
+    return ap_cost_kernel(cost, AP_KERNEL_MOVE, flops, dtype, bytes);
 }

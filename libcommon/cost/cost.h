@@ -7,6 +7,7 @@
 #include "doc/doc.h"
 #include "layout/layout.h"
 #include "cost/convert.h"
+#include "cost/measured.h"
 
 struct ap_link_level {
     const char *name;
@@ -60,6 +61,7 @@ struct ap_cluster {
     bool fused_attention; /* its devices have kernels for it: what ap-fuse goes by */
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
+    struct ap_measured measured; /* tables that replace formulas, none by default */
     /* 0: all hosts are alike. Otherwise the members above that are of devices are the
        first kind's, but memory_bytes is the least, and no mesh can be laid over several
        kinds (ap_cost_init); stages can each have one (ap_cluster_take). */
@@ -131,6 +133,10 @@ struct ap_cost {
     double bandwidth[AP_MAX_AXES], latency[AP_MAX_AXES]; /* of each axis */
     /* of several axes taken as one ring, by bit set */
     double set_bandwidth[1 << AP_MAX_AXES], set_latency[1 << AP_MAX_AXES];
+    /* the outermost level that such a ring crosses, -1: none, and the rings through one
+       of the level's children at once */
+    int set_level[1 << AP_MAX_AXES];
+    int64_t set_rings[1 << AP_MAX_AXES];
     /* of ap_convert; not shared between threads */
     struct ap_conversion_cache *cache;
 };
@@ -156,9 +162,16 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
                           int64_t bytes);
 
 /*
- * Seconds that one device computes: max(flops / peak / efficiency at this many, bytes /
- * memory bandwidth) + launch; 0 in the other variants, where compute is free.
+ * Seconds that one device computes: as measured, where the cluster has a table for the
+ * kernel in this type, else max(flops / peak / efficiency at this many, bytes / memory
+ * bandwidth) + launch; 0 in the other variants, where compute is free.
  */
+double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, double flops,
+                      enum ap_dtype dtype, double bytes);
+/* The same, of the cluster. */
+double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
+                             double flops, enum ap_dtype dtype, double bytes);
+/* A kernel that moves data. */
 double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
                        double bytes);
 

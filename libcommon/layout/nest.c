@@ -374,6 +374,7 @@ static void make_outs(struct builder *b)
             outs[nest->n_outs++] = id;
         nest->heavy |= ap_ops[op].class == AP_CLASS_HEAVY;
     }
+    nest->kernel = ap_kernel_of_group(b->g, nest->members, nest->n_members);
     nest->outs = ap_arena_dup(b->lists, outs, (size_t)nest->n_outs * sizeof *outs);
 }
 

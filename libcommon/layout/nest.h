@@ -15,6 +15,7 @@
 #ifndef AP_NEST_H
 #define AP_NEST_H
 
+#include "graph/kernel.h"
 #include "graph/group.h"
 #include "layout/layout.h"
 
@@ -88,6 +89,7 @@ struct ap_nest {
     const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
     uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
     bool heavy;        /* holds a dot or convolution */
+    enum ap_kernel kernel;
     bool attention;    /* several operators that are no chain of elementwise ones */
     /* operands, then outs, that are not in memory for this group: they stay in the kernel
        that the group is of, or another group of it has read them (graph/kernels.h); NULL:
@@ -188,6 +190,10 @@ double ap_nest_trips(const struct ap_nest *nest, const struct ap_graph *g);
 void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                   double *flops, double *bytes, enum ap_dtype *dtype);
+/* How often an operator that runs alone reads operand k (all of it, or what it takes of it
+ * as often as its result), and how often it writes its result. */
+double ap_op_reads(enum ap_op op, int k);
+double ap_op_writes(enum ap_op op);
 /*
  * Those bytes by operand slot, then by out: moved[n_ins + n_outs]. What is looked up in
  * an operand counts with the value that it becomes. Not of loops.

@@ -464,18 +464,27 @@ static const struct moves {
     [AP_OP_SCATTER] = {true, {1, 1, 2}, 1},
 };
 
+double ap_op_reads(enum ap_op op, int k)
+{
+    return moves[op].known ? moves[op].in[k < 2 ? k : 2] : 1;
+}
+
+double ap_op_writes(enum ap_op op)
+{
+    return moves[op].known ? moves[op].out : 1;
+}
+
 /* How often operand slot s is read. */
 static double slot_times(const struct work *w, int s)
 {
     const struct ap_node *n = &w->g->nodes[w->nest->members[0]];
-    const struct moves *of = &moves[n->op];
     double times = 0;
 
-    if (!of->known)
+    if (!moves[n->op].known)
         return 1;
     for (int k = 0; k < n->n_in; k++)
         if (w->nest->in_slot[0][k] == s)
-            times += of->in[k < 2 ? k : 2];
+            times += ap_op_reads(n->op, k);
     return times;
 }
 
@@ -484,7 +493,7 @@ static double out_times(const struct work *w)
     enum ap_op op = w->g->nodes[w->nest->members[0]].op;
     if (op == AP_OP_CONSTANT) /* a scalar may lead a chain */
         return w->nest->n_members > 1;
-    return moves[op].known ? moves[op].out : 1;
+    return ap_op_writes(op);
 }
 
 /* Returns the sum; moved may be NULL. */

@@ -434,7 +434,7 @@ double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost
                           double flops, enum ap_dtype dtype, double bytes)
 {
     const bool hidden = nest->in_kernel && !nest->heavy;
-    double sec = ap_cost_compute(cost, hidden ? 0 : flops, dtype, bytes);
+    double sec = ap_cost_kernel(cost, nest->kernel, hidden ? 0 : flops, dtype, bytes);
 
     return nest->launched ? fmax(0, sec - cost->cluster.launch_sec) : sec;
 }

@@ -421,7 +421,11 @@ static void set_operand(struct ap_tool *tool, const char *arg, int *n)
 {
     if (!tool->operand)
         ap_die_usage("unexpected operand '%s'", arg);
-    if ((*n)++)
+    if (tool->operands && tool->operands->n == AP_MAX_LIST)
+        ap_die_usage("more than %d operands", AP_MAX_LIST);
+    if (tool->operands)
+        tool->operands->v[tool->operands->n++] = arg;
+    if ((*n)++ && !tool->operands)
         ap_die_usage("more than one operand: '%s' and '%s'", tool->path, arg);
     tool->path = arg;
 }

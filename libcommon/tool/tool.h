@@ -49,6 +49,7 @@ struct ap_opt {
 struct ap_tool {
     const char *name, *summary; /* "ap-shard", "choose how every tensor is split" */
     const char *operand;        /* usage of the positional argument: "[FILE]" */
+    struct ap_list *operands;   /* collects all of them; NULL: one is allowed */
     /* appends, a blank in front of each, what the operand may be called; NULL: files */
     void (*operand_names)(struct ap_buf *out);
     const struct ap_opt *opts; /* its own; NULL name ends; the common ones are added */

@@ -400,6 +400,11 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
     s->exec.scratch_bytes = most_bytes(p, true);
     if (set->prepare_only)
         return p;
+    if (set->profile_path)
+        s->profile = profile_open(arena, job, set->steps);
+    for (int i = 0; i < pipeline->n_stages && s->profile; i++)
+        for (int k = 0; p->mine[i] && k < n_slots(&pipeline->stage[i]); k++)
+            profile_watch(s->profile, at_slot(p, i, k), i);
     session_steps(s, &of, keep, hook);
     s->memory.buffers = p->lane->peak_bytes;
     s->memory.working = transfers_memory(p->transfers) + job->memory(job);

@@ -95,6 +95,7 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
         comm->max(comm, 0); /* ranks start together */
         const double start = ap_now_sec(), cpu = timing_process_sec();
         watch_step(s->first + i + 1);
+        profile_begin(s->profile, i);
         of->run(of->ctx);
         if (s->loss >= 0)
             s->losses[i] = of->loss(of->ctx);
@@ -106,6 +107,7 @@ void session_steps(struct session *s, const struct step_of *of, bool keep,
         s->cpu_sec[i] = timing_process_sec() - cpu;
         s->step_sec[i] = comm->max_sec(comm, ap_now_sec() - start);
         sec += s->step_sec[i];
+        profile_end(s->profile, i, s->step_sec[i]);
         if (i == 0 && s->steps > 1)
             timing_reset(&s->exec);
         if (hook && comm->rank == 0)
@@ -220,6 +222,10 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
     noise_set(&s->exec, opts->noise);
     if (opts->timed && set->backend->blas_sec)
         s->exec.timing = AP_NEW_N(arena, s->exec.n_calls + 1, struct exec_time);
+    if (opts->save && set->profile_path) {
+        s->profile = profile_open(arena, comm, set->steps);
+        profile_watch(s->profile, &s->exec, 0);
+    }
     session_steps(s, &of, opts->keep, opts->hook);
     s->memory = (struct rank_memory){.buffers = prog->peak_bytes,
                                      .working = exec_working_bytes(&s->exec) +

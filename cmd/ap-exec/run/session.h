@@ -5,6 +5,7 @@
 
 #include "run/checkpoint.h"
 #include "run/data.h"
+#include "run/profile.h"
 #include "pipeline/pipeline_program.h"
 
 struct settings {
@@ -16,7 +17,8 @@ struct settings {
     const char *save_dir; /* --save; NULL: no checkpoints */
     int64_t save_every;   /* steps; 0: after the last one only */
     const char *resume_dir;
-    double watchdog_sec; /* 0: none */
+    const char *profile_path; /* --profile; NULL: none */
+    double watchdog_sec;      /* 0: none */
     bool json, report, verify, quiet;
     bool prepare_only; /* nothing runs */
     bool check;        /* the program only, nothing runs */
@@ -41,6 +43,7 @@ struct session {
     const char *batches;        /* a folder per step; NULL: inputs stay what they are */
     struct saver *saver;        /* NULL: no checkpoints */
     int64_t save_every;
+    struct profile *profile; /* NULL: none */
     /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
      * and results that become no parameter. */
     void **params, **results;
@@ -75,7 +78,7 @@ struct session_hook {
 struct session_opts {
     bool keep;       /* parameters and results of the last step */
     bool keep_start; /* parameters before the first one */
-    bool save;       /* checkpoints, where the settings ask for them */
+    bool save;       /* checkpoints and a profile, where the settings ask for them */
     bool timed;      /* seconds by kind of kernel (timing.h) */
     struct exec_noise *noise;
     const struct session_hook *hook; /* NULL: none */

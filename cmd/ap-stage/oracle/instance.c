@@ -332,6 +332,8 @@ static int compare_work(const void *pa, const void *pb)
         return a->split_bytes < b->split_bytes ? -1 : 1;
     if (a->whole_bytes != b->whole_bytes)
         return a->whole_bytes < b->whole_bytes ? -1 : 1;
+    if (a->kernel != b->kernel)
+        return (int)a->kernel - (int)b->kernel;
     return (int)a->dtype - (int)b->dtype;
 }
 
@@ -354,6 +356,7 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
         n++;
         w->block = m->blocks.block_of[nest->members[0]];
         w->n = 1;
+        w->kernel = nest->kernel;
         count_bytes(m, micro, constant, nest, moved, w);
     }
     qsort(m->work, (size_t)n, sizeof *m->work, compare_work);
@@ -481,13 +484,10 @@ double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m, int
     double d = (double)devices, b = (double)microbatches;
     for (int i = 0; i < m->n_work; i++) {
         const struct stage_work *w = &m->work[i];
-        double peak = c->flops_per_sec[w->dtype] > 0 ? c->flops_per_sec[w->dtype]
-                                                     : c->flops_per_sec[AP_F32];
         double flops = w->flops / (d * b);
         double bytes = (w->split_bytes / b + w->whole_bytes) / d;
-        sec[w->block + 1] += w->n * (fmax(flops / peak / ap_cluster_efficiency(c, flops),
-                                          bytes / c->memory_bandwidth_bytes_per_sec) +
-                                     c->launch_sec);
+        sec[w->block + 1] +=
+            w->n * ap_cluster_kernel_sec(c, w->kernel, flops, w->dtype, bytes);
     }
     for (int k = 0; k < m->blocks.n; k++)
         sec[k + 1] += sec[k];

@@ -13,6 +13,7 @@
 struct stage_work {
     int block, n; /* groups that are identical in all of this */
     enum ap_dtype dtype;
+    enum ap_kernel kernel;
     double flops;
     double split_bytes, whole_bytes; /* that it moves: cut with the batch, or whole for
                                         each microbatch */

@@ -1,0 +1,77 @@
+/*
+ * --profile: what kernels and collectives take in the steps of this run, with all ranks
+ * running, and what collectives and messages take alone by size; ap-cost --calibrate
+ * reads it.
+ *
+ * The first PROFILE_WARMUP steps count for nothing. Of the others every second runs as
+ * without a profile and gives the step's seconds; in those between every call is timed,
+ * and a collective is finished where it starts. So load that comes and goes is in both. A
+ * kernel's seconds are the median over steps, of the processor's time where one thread
+ * works on it, so that what other processes take does not count. A collective's are those
+ * of the rank that came last, which waited for nobody, at the lower quartile.
+ */
+#ifndef EXEC_PROFILE_H
+#define EXEC_PROFILE_H
+
+#include "exec.h"
+
+#include "tool/tool.h"
+
+enum {
+    PROFILE_WARMUP = 2,
+    PROFILE_LEAST_STEPS = PROFILE_WARMUP + 2, /* one of each kind */
+    PROFILE_STEPS = 14                        /* without --steps */
+};
+
+/* Of the program of one stage on one rank. */
+struct exec_profile {
+    bool on; /* the step is one whose calls are timed */
+    int n_calls, n_steps, cap;
+    double *sec;   /* [step * n_calls + call]: of all runs in that step */
+    int64_t *runs; /* [call]: in one step */
+};
+
+/* Of a job. */
+struct profile;
+struct profile *profile_open(struct ap_arena *arena, struct comm *job, int64_t steps);
+/* Watches x, the program of stage `stage` on x->comm; all ranks that run it call this,
+ * for each of their stages in the order of stages. A second x of the stage (another slot)
+ * shares the first one's. */
+void profile_watch(struct profile *p, struct exec *x, int stage);
+/* Step i of this run begins; has ended, after sec on the slowest rank. p may be NULL. */
+void profile_begin(struct profile *p, int64_t i);
+void profile_end(struct profile *p, int64_t i, double sec);
+/* After the last step, called by all ranks: measures collectives and messages alone; the
+ * document is in *out on rank 0. */
+void profile_write(struct profile *p, const struct backend *backend, struct ap_buf *out);
+
+/* ---- of a call ---- */
+
+static inline bool profile_is_on(const struct exec *x)
+{
+    return x->profile && x->profile->on;
+}
+/* Clocks when a call begins. */
+struct profile_start {
+    double wall, process, thread;
+};
+struct profile_start profile_now(void);
+/* Call i has run since `start`. */
+void profile_note(struct exec *x, int i, const struct profile_start *start);
+
+/* ---- collectives and messages alone (profile_comm.c) ---- */
+
+/* Appends rows of "collectives" and of "sends" on rank 0. host[rank]: the number of its
+ * host. Called by all ranks. */
+void profile_comm(struct ap_arena *arena, struct comm *job, const struct backend *backend,
+                  const int *host, struct ap_buf *collectives, struct ap_buf *sends);
+/* "groups":[[0,1],[2,3]]: the ranks of the mesh that communicate over the axes; rank[r]
+ * the number in the job, NULL: r. */
+void profile_put_groups(struct ap_arena *arena, const struct ap_mesh *mesh, unsigned axes,
+                        const int *rank, struct ap_buf *out);
+
+/* The median, and the lower quartile, of n numbers, which are sorted. */
+double profile_median(double *v, int n);
+double profile_quartile(double *v, int n);
+
+#endif

@@ -1,0 +1,80 @@
+/*
+ * Measured times in a cluster: tables that ap-cost --calibrate fits to profiles. Where a
+ * cluster has one, it replaces the formula of cost.c.
+ */
+#ifndef AP_MEASURED_H
+#define AP_MEASURED_H
+
+#include "doc/doc.h"
+#include "graph/kernel.h"
+
+/* Seconds at a size (FLOPs or bytes): linear between rows, which rise in size and do not
+ * fall in seconds; beyond the last, in proportion to it. */
+struct ap_time_row {
+    double size, sec;
+};
+#define AP_MAX_TIME_ROWS 32
+struct ap_time_rows {
+    int n;
+    struct ap_time_row row[AP_MAX_TIME_ROWS];
+};
+
+/* A kernel takes launch_sec + seconds by FLOPs + seconds by bytes; both are 0 at 0. */
+struct ap_kernel_time {
+    enum ap_kernel kernel;
+    enum ap_dtype dtype;
+    double launch_sec;
+    struct ap_time_rows flops, bytes;
+};
+
+/*
+ * A collective on `devices` devices whose ring crosses the level (and none outside of
+ * it), with `rings` such rings through one child of the level at once; by bytes of the
+ * full tensor, below the first row as in it.
+ */
+struct ap_collective_time {
+    enum ap_op op;
+    int level;
+    int64_t devices, rings;
+    struct ap_time_rows bytes;
+};
+
+#define AP_MAX_TIMES 256 /* tables of one sort in a cluster */
+struct ap_measured {
+    int n_kernels, n_collectives;
+    const struct ap_kernel_time *kernel;
+    const struct ap_collective_time *collective;
+};
+
+/* Below the first row: on the line from (0, at_zero). */
+double ap_time_at(const struct ap_time_rows *rows, double size, double at_zero);
+double ap_kernel_time_at(const struct ap_kernel_time *t, double flops, double bytes);
+/* NULL: there is none. */
+const struct ap_kernel_time *ap_measured_kernel(const struct ap_measured *m,
+                                                enum ap_kernel kernel,
+                                                enum ap_dtype dtype);
+const struct ap_collective_time *ap_measured_collective(const struct ap_measured *m,
+                                                        enum ap_op op, int level,
+                                                        int64_t devices, int64_t rings);
+
+/* The members "kernels" (at: the object that has it) and "collectives"; level names are
+ * those of level[n_levels]. Arena; -1 with err set. */
+int ap_measured_kernels_from_json(struct ap_arena *arena, const json_t *o,
+                                  const struct ap_at *at, struct ap_measured *m,
+                                  struct ap_err *err);
+int ap_measured_collectives_from_json(struct ap_arena *arena, const json_t *o,
+                                      const struct ap_at *at, const char *const *level,
+                                      int n_levels, struct ap_measured *m,
+                                      struct ap_err *err);
+/* The same members, a comma before them; nothing where there are none. */
+void ap_measured_put_kernels(const struct ap_measured *m, struct ap_buf *out);
+void ap_measured_put_collectives(const struct ap_measured *m, const char *const *level,
+                                 struct ap_buf *out);
+
+/* A machine that is so many times as fast: copies of the tables, in the arena. */
+void ap_measured_faster(struct ap_arena *arena, struct ap_measured *m, double flops,
+                        double bytes, double launch);
+void ap_measured_faster_level(struct ap_arena *arena, struct ap_measured *m, int level,
+                              double bandwidth, double latency);
+
+#endif

@@ -1,0 +1,57 @@
+#include "graph/kernel.h"
+
+#include <string.h>
+
+const char *const ap_kernel_names[AP_N_KERNELS] = {
+    "fused",  "move", "gather", "scatter", "reduce",
+    "window", "sort", "other",  "dot",     "convolution"};
+
+enum ap_kernel ap_kernel_of(enum ap_op op)
+{
+    switch (ap_ops[op].class) {
+    case AP_CLASS_HEAVY:
+        return op == AP_OP_DOT ? AP_KERNEL_DOT : AP_KERNEL_CONVOLUTION;
+    case AP_CLASS_REDUCE:
+        if (op == AP_OP_REDUCE)
+            return AP_KERNEL_REDUCE;
+        if (op == AP_OP_REDUCE_WINDOW || op == AP_OP_SELECT_AND_SCATTER)
+            return AP_KERNEL_WINDOW;
+        return op == AP_OP_SORT || op == AP_OP_TOPK ? AP_KERNEL_SORT : AP_KERNEL_OTHER;
+    case AP_CLASS_INDEX:
+        if (op == AP_OP_GATHER || op == AP_OP_DYNAMIC_SLICE)
+            return AP_KERNEL_GATHER;
+        return op == AP_OP_SCATTER || op == AP_OP_DYNAMIC_UPDATE_SLICE ? AP_KERNEL_SCATTER
+                                                                       : AP_KERNEL_OTHER;
+    case AP_CLASS_MOVE:
+        return op == AP_OP_BROADCAST || op == AP_OP_RESHAPE ? AP_KERNEL_FUSED
+                                                            : AP_KERNEL_MOVE;
+    case AP_CLASS_COLLECTIVE:
+    case AP_CLASS_LOCAL:
+        return AP_KERNEL_MOVE;
+    case AP_CLASS_LEAF:
+    case AP_CLASS_ELEMENTWISE:
+    case AP_CLASS_TUPLE:
+        return AP_KERNEL_FUSED;
+    }
+    return AP_KERNEL_OTHER;
+}
+
+enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, int n)
+{
+    enum ap_kernel last = AP_KERNEL_FUSED;
+
+    for (int m = 0; m < n; m++) {
+        enum ap_kernel kernel = ap_kernel_of(g->nodes[members[m]].op);
+        last = kernel > last ? kernel : last;
+    }
+    return last;
+}
+
+enum ap_kernel ap_kernel_find(const char *name)
+{
+    int k = 0;
+
+    while (k < AP_N_KERNELS && strcmp(name, ap_kernel_names[k]) != 0)
+        k++;
+    return (enum ap_kernel)k;
+}
