@@ -208,7 +208,7 @@ double shard_price(struct ap_arena *arena, const struct ap_plan *plan,
     if (ap_plan_check_choices(plan, cost, err) ||
         ap_plan_conversions(arena, plan, cost, conv, err))
         return INFINITY;
-    return ap_plan_price(plan, cost, conv).serial_sec;
+    return ap_plan_price(plan, cost, conv).step_sec;
 }
 
 /* A file's plan for --plan and --start, and its price. */

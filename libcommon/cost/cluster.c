@@ -387,7 +387,8 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
     } else if (get_devices(arena, o, at, c, err) || get_levels(arena, o, at, c, err)) {
         return -1;
     }
-    if (get_attention(o, at, c, err) || get_factors(o, at, c, err))
+    if (get_attention(o, at, c, err) || get_flag(o, at, "overlap", &c->overlap, err) ||
+        get_factors(o, at, c, err))
         return -1;
     c->name = ap_arena_strdup(arena, name);
     c->source = source ? ap_arena_strdup(arena, source) : NULL;
@@ -498,6 +499,8 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
     ap_buf_putc(out, ']');
     if (c->fused_attention)
         ap_put_str(out, "attention", "fused");
+    if (c->overlap)
+        ap_buf_puts(out, ",\"overlap\":true");
     sep = ",\"collective_efficiency\":{";
     for (int op = 0; op < AP_N_OPS; op++) {
         if (c->collective_efficiency[op] == 1)

@@ -58,6 +58,9 @@ struct ap_cluster {
     int n_levels;
     struct ap_link_level levels[AP_MAX_LEVELS]; /* from inside to outside */
     bool fused_attention; /* its devices have kernels for it: what ap-fuse goes by */
+    /* its devices compute while the network works: steps of one mesh are simulated so
+       (plan/overlap.h) */
+    bool overlap;
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
     /* 0: all hosts are alike. Otherwise the members above that are of devices are the
