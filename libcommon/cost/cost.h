@@ -125,6 +125,13 @@ struct ap_alpa_rules {
     double alpha[AP_MAX_AXES], beta[AP_MAX_AXES]; /* units, of the cost model alpa */
 };
 
+/* Factors on what plans of one graph are priced by: a step on two streams is bounded by
+ * weighted sums of both (cmd/ap-shard/overlap.c). */
+struct ap_weighting {
+    double compute;       /* of every operator */
+    const double *tensor; /* [node]: of its conversions */
+};
+
 /* A mesh laid over a cluster under one cost model. Plain data; ap_cost_init fills it. */
 struct ap_cost {
     enum ap_cost_variant variant;
@@ -134,6 +141,7 @@ struct ap_cost {
     double bandwidth[AP_MAX_AXES], latency[AP_MAX_AXES]; /* of each axis */
     /* of several axes taken as one ring, by bit set */
     double set_bandwidth[1 << AP_MAX_AXES], set_latency[1 << AP_MAX_AXES];
+    const struct ap_weighting *weighting; /* NULL: all are 1 */
     /* of ap_convert; not shared between threads */
     struct ap_conversion_cache *cache;
 };

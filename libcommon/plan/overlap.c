@@ -57,11 +57,9 @@ bool ap_cost_overlaps(const struct ap_cost *cost)
 
 /* ---- what may run ahead ---- */
 
-/* Groups whose values depend on weights, optimizer states and constants alone. */
-static bool *made_of_weights(struct ap_arena *arena, const struct ap_plan *plan)
+bool *ap_made_of_weights(struct ap_arena *arena, const struct ap_nests *nests)
 {
-    const struct ap_nests *nests = plan->nests;
-    const struct ap_node *nodes = plan->graph->nodes;
+    const struct ap_node *nodes = nests->graph->nodes;
     bool *made = AP_NEW_N(arena, nests->n + 1, bool);
 
     for (int i = 0; i < nests->n; i++) { /* operands come first */
@@ -371,7 +369,7 @@ void ap_plan_overlap(struct ap_arena *arena, const struct ap_plan *plan,
 {
     const int n = plan->nests->n;
     struct ap_arena scratch = {0};
-    const bool *made = made_of_weights(&scratch, plan);
+    const bool *made = ap_made_of_weights(&scratch, plan->nests);
     struct sim s = {.plan = plan,
                     .conv = conv,
                     .when = ap_plan_when(&scratch, plan),

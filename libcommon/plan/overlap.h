@@ -32,6 +32,10 @@ struct ap_overlap {
  * so. */
 bool ap_cost_overlaps(const struct ap_cost *cost);
 
+/* [group]: its values depend on weights, optimizer states and constants alone, so that it
+ * may run ahead of its place where they are sent (arena). */
+bool *ap_made_of_weights(struct ap_arena *arena, const struct ap_nests *nests);
+
 /*
  * Simulates the plan's step, whatever the cluster says. group_sec: ap_plan_group_sec of
  * every group, NULL: not at hand. Linear in groups and operands, n log n in conversions.

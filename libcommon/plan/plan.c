@@ -297,6 +297,13 @@ static void make_each(const struct ap_plan *plan, const uint8_t *when,
     }
 }
 
+static void weigh(double weight, struct ap_step *steps, struct ap_path *path)
+{
+    for (int i = 0; i < path->n_steps; i++)
+        steps[i].sec *= weight;
+    path->sec *= weight;
+}
+
 /* A wanted conversion and its path, whose steps are in the arena. */
 static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
                      const struct ap_cost *cost, const uint8_t *when,
@@ -320,6 +327,8 @@ static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
     struct ap_step *steps =
         ap_arena_dup(arena, conv->path.steps, (size_t)conv->path.n_steps * sizeof *steps);
     conv->path.steps = steps;
+    if (cost->weighting)
+        weigh(cost->weighting->tensor[w->node], steps, &conv->path);
     make_each(plan, when, steps, conv);
     return 0;
 }
@@ -512,6 +521,8 @@ double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
                          const struct ap_cost *cost, const struct ap_choice_vec *choice)
 {
     double sec = run_sec(nest, g, cost, choice);
+    if (cost->weighting)
+        sec *= cost->weighting->compute;
     return ap_runs_each(nest, g, &cost->mesh, choice)
                ? (double)ap_mesh_microbatches(&cost->mesh) * sec
                : sec;
