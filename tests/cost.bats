@@ -126,6 +126,34 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     cmp "$trace" "$trace.2"
 }
 
+@test "cost: --overlap: collectives run beside operators, but not beside what waits for them" {
+    local algorithm n trace=$BATS_TEST_TMPDIR/trace.json doc=$BATS_TEST_TMPDIR/doc.json
+    local sum=$BATS_TEST_TMPDIR/sum.json
+    for algorithm in data zero3 megatron ilp; do
+        ap-cost --quiet --overlap on --trace "$trace" -o "$doc" "$(plan $algorithm)"
+        python3 tests/trace.py "$trace" >"$sum"
+        jq -es '.[0] as $t | .[1].cost as $c | .[1].cluster.overlap and
+            ($t.end_sec / $c.step_sec - 1 | fabs < 1e-9) and
+            ($t.busy_sec / $c.serial_sec - 1 | fabs < 1e-9) and
+            ($c.compute_sec + $c.overlap.exposed_sec - $c.step_sec | fabs < 1e-12) and
+            $c.step_sec <= $c.serial_sec and $c.step_sec >= $c.comm_sec' "$sum" "$doc" ||
+            { cat "$sum"; false; }
+        # priced again as its cluster says, and without
+        ap-cost --no-history "$doc" | cmp -s - <(ap-cost --no-history --overlap auto "$doc")
+        ap-cost --quiet --overlap off "$doc" |
+            jq -e '.cost | .step_sec == .serial_sec and (has("overlap") | not)'
+    done
+    ap-cost --quiet --overlap on --report "$(plan zero3)" | grep 'exposed communication .* hidden'
+    # in microbatches, of which those in the middle are one slice
+    for n in 2 8; do
+        ap-model mlp --batch 64 | ap-shard --mesh 4 --algorithm zero3 --microbatches $n --cluster cpu-4 |
+            ap-cost --quiet --overlap on --trace "$trace" -o "$doc"
+        python3 tests/trace.py "$trace" >"$sum"
+        jq -es '.[0] as $t | .[1].cost as $c | ($t.end_sec / $c.step_sec - 1 | fabs < 1e-9) and
+            ($t.busy_sec / $c.serial_sec - 1 | fabs < 1e-9)' "$sum" "$doc"
+    done
+}
+
 @test "cost: a plan of one device has a trace, too" {
     ap-cost --trace "$BATS_TEST_TMPDIR/one.json" -o "$BATS_TEST_TMPDIR/doc.json" \
         "$(imported mlp)"

@@ -130,3 +130,19 @@ stage() { # OPTION...: statistics of a plan with data parallel stages
     stage --work-limit 1 >/dev/null
     jq -e '.stages | .stopped == "work limit" and .objective_sec >= .lower_bound_sec' "$BATS_TEST_TMPDIR/plan.json"
 }
+
+@test "ap-shard --overlap: the objective is ap-cost's step, no plan by rule is quicker, and the bound is below" {
+    local a best one=$BATS_TEST_TMPDIR/one.json doc=$BATS_TEST_TMPDIR/doc.json
+    ap-model gpt "${small[@]}" --hidden 256 --seq 64 | ap-prune >"$one"
+    for m in 8 2x4; do
+        ap-shard --mesh $m --cluster h100-8 --overlap on "$one" | ap-cost -o "$doc"
+        jq -e '.sharding as $s | .cost.step_sec == $s.objective_sec and
+            $s.lower_bound_sec > $s.objective_sec / 2 and $s.lower_bound_sec <= $s.objective_sec' "$doc"
+        best=$(jq .sharding.objective_sec "$doc")
+        for a in data zero3 megatron tap; do
+            ap-shard --mesh $m --cluster h100-8 --overlap on --algorithm $a "$one" |
+                jq -e ".sharding.objective_sec >= $best * (1 - 1e-9)"
+        done
+    done
+    ap-shard --mesh 8 --cluster h100-8 --overlap off "$one" | jq -e '.cluster | has("overlap") | not'
+}

@@ -127,7 +127,7 @@ static void try_change(struct advisor *a, const struct ap_cluster *cluster,
                        const struct ap_mesh *mesh, const char *what)
 {
     double sec = price_on(a->in, a->p, cluster, mesh);
-    if (sec < a->p->price.serial_sec)
+    if (sec < a->p->price.step_sec)
         advice_add(&a->advice, what, sec, 0);
 }
 
@@ -181,5 +181,5 @@ void price_advice(struct ap_arena *arena, const struct cost_input *in,
     if (in->cost.variant != AP_COST_DEFAULT)
         return;
     price_changes(arena, in, p, &changes);
-    advice_put(&changes, p->price.serial_sec, p->peak_bytes, price_limit(in), out);
+    advice_put(&changes, p->price.step_sec, p->peak_bytes, price_limit(in), out);
 }

@@ -41,11 +41,11 @@ static void take_known(const struct known *known, struct ap_graph *g,
     nests->graph = g;
 }
 
-/* cluster: price for this one, NULL for the document's or --cluster's; in: as for
- * pipe_read. */
+/* cluster: price for this one, NULL for the document's or --cluster's, which then
+ * overlaps as the row of ap_overlap_modes says; in: as for pipe_read. */
 static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
                        const char *cluster_path, const struct ap_cluster *cluster,
-                       struct cost_input *in)
+                       int overlap, struct cost_input *in)
 {
     struct ap_err err = {0};
     const struct ap_section *section = ap_doc_find(doc, "sharding");
@@ -74,6 +74,7 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
                             &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_tool_one_kind(&in->cluster);
+    ap_tool_set_overlap(&in->cluster, overlap);
     if (ap_cost_init(arena, &in->cost, (enum ap_cost_variant)variant, &in->cluster, mesh,
                      &err) ||
         ap_cost_init(arena, &in->byte_count, AP_COST_BYTES, &in->cluster, mesh, &err))
@@ -142,6 +143,7 @@ struct asked {
     bool report, details; /* details: all of the report */
     const char *why, *diff, *trace;
     const char *html, *beside;
+    int overlap; /* row of ap_overlap_modes */
 };
 
 static void write_text(struct ap_arena *arena, struct ap_tool *tool,
@@ -164,7 +166,7 @@ static void write_text(struct ap_arena *arena, struct ap_tool *tool,
         struct cost_input other_in = {0};
         struct priced other = {0};
         ap_tool_read(&second, arena, &doc);
-        read_input(arena, &doc, NULL, &in->cluster, &other_in);
+        read_input(arena, &doc, NULL, &in->cluster, 0, &other_in);
         price_input(arena, &other_in, doc.file, &other);
         if (price_diff(arena, in, plan, &other_in, &other, &text, &err))
             ap_die(AP_BAD_INPUT, "%s: %s", doc.file, err.msg);
@@ -192,10 +194,10 @@ static void write_trace(struct ap_arena *arena, const char *path,
 }
 
 /* Another document's plan as one of the page's, for its cluster, or the one at path. */
-static void put_beside(struct ap_arena *arena, const char *path, const char *cluster_path,
-                       struct ap_buf *out)
+static void put_beside(struct ap_arena *arena, const struct asked *asked,
+                       const char *cluster_path, struct ap_buf *out)
 {
-    struct ap_tool second = {.path = path};
+    struct ap_tool second = {.path = asked->beside};
     struct ap_doc doc;
     struct ap_err err = {0};
 
@@ -212,7 +214,7 @@ static void put_beside(struct ap_arena *arena, const char *path, const char *clu
     }
     struct cost_input in = {0};
     struct priced plan = {0}, named_plans[AP_N_NAMED_PLANS] = {0};
-    read_input(arena, &doc, cluster_path, NULL, &in);
+    read_input(arena, &doc, cluster_path, NULL, asked->overlap, &in);
     price_input(arena, &in, doc.file, &plan);
     price_named_plans(arena, &in, named_plans);
     check_seconds("--beside", &in);
@@ -226,7 +228,7 @@ static void write_page(struct ap_arena *arena, const struct asked *asked,
     struct ap_buf page = {0};
 
     if (asked->beside)
-        put_beside(arena, asked->beside, cluster_path, plans);
+        put_beside(arena, asked, cluster_path, plans);
     page_make(plans, &page);
     ap_tool_write_file(asked->html, &page);
     ap_buf_free(&page);
@@ -322,6 +324,9 @@ int main(int argc, char **argv)
          "explain the difference in price to another plan", NULL, 0, 0, 0},
         {"html", AP_OPT_STR, &asked.html, "FILE",
          "also write the plan as a page for a browser", NULL, 0, 0, 0},
+        {"overlap", AP_OPT_CHOICE, &asked.overlap, "WHEN",
+         "a step's collectives run beside its operators", ap_overlap_modes,
+         sizeof *ap_overlap_modes, 0, 0},
         {"report", AP_OPT_FLAG, &asked.report, NULL,
          "print a summary for people, not the document", NULL, 0, 0, 0},
         {"trace", AP_OPT_STR, &asked.trace, "FILE",
@@ -358,10 +363,13 @@ int main(int argc, char **argv)
     ap_tool_stream(&tool, &arena, &doc,
                    &(struct ap_stream){
                        .graph = know_graph, .ctx = &known, .keeps_graph = n_texts == 0});
+    if (ap_doc_find(&doc, "stages") && asked.overlap)
+        ap_die_usage("--overlap: is for plans of one mesh; inside a stage nothing "
+                     "overlaps, and sums of gradients are behind the last microbatch");
     if (ap_doc_find(&doc, "stages"))
         return cost_pipeline(&arena, &tool, &doc, &known, &asked, cluster_path);
     take_known(&known, &in.graph, &in.nests);
-    read_input(&arena, &doc, cluster_path, NULL, &in);
+    read_input(&arena, &doc, cluster_path, NULL, asked.overlap, &in);
     price_input(&arena, &in, doc.file, &plan);
     if (asked.trace)
         write_trace(&arena, asked.trace, &in, &plan);
@@ -374,10 +382,10 @@ int main(int argc, char **argv)
         ap_cluster_to_json(&in.cluster, &out[0].json);
         price_to_json(&arena, &in, &plan, &out[1].json);
         out[2].name = "sharding";
-        out[2].json = correct_sharding(&arena, &in, plan.price.serial_sec);
+        out[2].json = correct_sharding(&arena, &in, plan.price.step_sec);
         ap_tool_write(&tool, &doc, out, out[2].json.len ? 3 : 2, "");
     }
     return ap_tool_finish(
         &tool, ap_arena_printf(&arena, ",\"step_sec\":%.9g,\"peak_device_bytes\":%lld",
-                               plan.price.serial_sec, (long long)plan.peak_bytes));
+                               plan.price.step_sec, (long long)plan.peak_bytes));
 }

@@ -25,7 +25,7 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
     ap_degrees_find(arena, &plan->plan, 1, &d);
     ap_words_of_plan(arena, &plan->plan, &d, &out->says);
     ap_words_line(&out->says, &d, NULL, &out->words);
-    rates_of(arena, &of, out->in_seconds ? plan->price.serial_sec : 0, 0, out);
+    rates_of(arena, &of, out->in_seconds ? plan->price.step_sec : 0, 0, out);
 }
 
 void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,

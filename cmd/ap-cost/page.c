@@ -127,39 +127,31 @@ static void put_kind(struct ap_buf *out, int *n, const char *kind, int64_t bytes
 
 /* ---- a plan of one mesh ---- */
 
-struct serial {
+struct timeline {
     const struct cost_input *in;
     const struct priced *p;
-    const int *order; /* [place] */
     const struct ap_layers *layers;
-    double now;
     struct ap_buf row[2]; /* operators, collectives */
-    int n[2], at;         /* slices; conversions so far */
+    int n[2];             /* slices */
     struct curve memory;
 };
 
-static void put_conversions(struct serial *s, int group)
+static void put_conversion(struct timeline *s, const struct ap_stretch *at)
 {
-    const struct ap_conversions *conv = &s->p->conv;
+    const struct ap_conversion *c = &s->p->conv.conv[at->id];
 
-    for (; s->at < conv->n && conv->conv[s->at].first_group == group; s->at++) {
-        const struct ap_conversion *c = &conv->conv[s->at];
-        if (c->path.sec <= 0)
-            continue;
-        if (s->n[1] < MOST_SLICES / 2)
-            put_slice(&s->row[1], &s->n[1], s->now, c->path.sec, "collective",
-                      price_node_name(&s->in->graph.nodes[c->node]));
-        s->now += c->path.sec;
-    }
+    if (s->n[1] < MOST_SLICES / 2)
+        put_slice(&s->row[1], &s->n[1], at->start_sec, at->sec, "collective",
+                  price_node_name(&s->in->graph.nodes[c->node]));
 }
 
 /* Groups of one layer and phase that follow each other are one slice. */
 struct run {
     int layer, phase; /* phase -1: empty */
-    double start, sec;
+    double start, sec, end;
 };
 
-static void end_run(struct ap_arena *arena, struct serial *s, struct run *r)
+static void end_run(struct ap_arena *arena, struct timeline *s, struct run *r)
 {
     if (r->phase >= 0 && r->sec > 0 && s->n[0] < MOST_SLICES / 2)
         put_slice(&s->row[0], &s->n[0], r->start, r->sec, ap_phase_names[r->phase],
@@ -170,29 +162,42 @@ static void end_run(struct ap_arena *arena, struct serial *s, struct run *r)
     r->phase = -1;
 }
 
-static void put_serial(struct ap_arena *arena, struct serial *s, const int64_t *memory)
+static void put_group(struct ap_arena *arena, struct timeline *s,
+                      const struct ap_stretch *at, struct run *run)
 {
     const struct cost_input *in = s->in;
+    const struct ap_nest *nest = &in->nests.nest[at->id];
+    int phase = ap_plan_group_phase(&in->graph, nest);
+    int layer = s->layers->of_node[nest->n_outs ? nest->outs[0] : nest->members[0]];
+
+    if (run->end != at->start_sec || run->phase != phase || run->layer != layer)
+        end_run(arena, s, run);
+    if (run->phase < 0)
+        *run = (struct run){layer, phase, at->start_sec, 0, 0};
+    run->sec += at->sec;
+    run->end = at->start_sec + at->sec;
+}
+
+static void put_timeline(struct ap_arena *arena, struct timeline *s)
+{
+    int n;
+    const struct ap_stretch *list = price_stretches(arena, s->in, s->p, &n);
+    const int64_t *memory = price_memory(arena, s->in, s->p);
     struct run run = {.phase = -1};
 
-    for (int k = 0; k < in->nests.n; k++) {
-        const struct ap_nest *nest = &in->nests.nest[s->order[k]];
-        double before = s->now;
-        put_conversions(s, s->order[k]);
-        double sec = ap_plan_group_sec(nest, &in->graph, &in->cost,
-                                       &s->p->plan.choice[s->order[k]]);
-        int phase = ap_plan_group_phase(&in->graph, nest);
-        int layer = s->layers->of_node[nest->n_outs ? nest->outs[0] : nest->members[0]];
-        if (s->now > before || run.phase != phase || run.layer != layer)
+    for (int i = 0; i < n; i++) {
+        if (list[i].id < 0) {
             end_run(arena, s, &run);
-        if (run.phase < 0)
-            run = (struct run){layer, phase, s->now, 0};
-        run.sec += sec;
-        curve_add(&s->memory, s->now, memory[k]);
-        s->now += sec;
+            put_slice(&s->row[list[i].comm], &s->n[list[i].comm], list[i].start_sec,
+                      list[i].sec, "forward", "microbatches like the first");
+        } else if (list[i].comm) {
+            put_conversion(s, &list[i]);
+        } else {
+            put_group(arena, s, &list[i], &run);
+            curve_add(&s->memory, list[i].start_sec, memory[list[i].id]);
+        }
     }
     end_run(arena, s, &run);
-    put_conversions(s, in->nests.n);
 }
 
 static void put_rows(struct ap_arena *arena, const struct cost_input *in,
@@ -200,13 +205,12 @@ static void put_rows(struct ap_arena *arena, const struct cost_input *in,
 {
     static const char *const names[] = {"operators", "collectives"};
     struct ap_layers layers;
-    struct serial s = {.in = in, .p = p, .memory.end_sec = p->price.serial_sec};
+    struct timeline s = {.in = in, .p = p, .memory.end_sec = p->price.step_sec};
     int n = 0;
 
     ap_layers_find(arena, &in->graph, &in->nests, &layers);
     s.layers = &layers;
-    s.order = ap_plan_order(arena, &p->plan, ap_plan_when(arena, &p->plan));
-    put_serial(arena, &s, trace_memory_of_groups(arena, in, &p->prog, s.order));
+    put_timeline(arena, &s);
     ap_put_key(out, "timeline");
     for (int r = 0; r < 2; r++) {
         ap_buf_printf(out, "%s{\"name\":\"%s\",\"slices\":[", r ? "," : "[", names[r]);
@@ -234,7 +238,7 @@ static void put_named(const struct priced *named, int n, struct ap_buf *out)
         if (named[i].why_not)
             continue;
         ap_buf_printf(out, "%s[\"%s\",", sep, named[i].name);
-        ap_json_num(out, named[i].price.serial_sec);
+        ap_json_num(out, named[i].price.step_sec);
         ap_buf_printf(out, ",%lld]", (long long)named[i].peak_bytes);
         sep = ",";
     }
@@ -249,7 +253,7 @@ void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
     struct advice changes = {.arena = arena};
 
     headline_of_plan(arena, in, p, &head);
-    put_head(file, &in->graph, &in->cluster, &head, p->price.serial_sec, out);
+    put_head(file, &in->graph, &in->cluster, &head, p->price.step_sec, out);
     headline_free(&head);
     ap_put_key(out, "stages");
     ap_buf_putc(out, '[');
@@ -258,7 +262,7 @@ void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
     ap_buf_puts(out, "}]");
     put_rows(arena, in, p, out);
     price_changes(arena, in, p, &changes);
-    put_changes(&changes, p->price.serial_sec, out);
+    put_changes(&changes, p->price.step_sec, out);
     put_named(named_plans, n, out);
     ap_buf_putc(out, '}');
 }

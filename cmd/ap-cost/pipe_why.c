@@ -72,7 +72,7 @@ static struct ap_price simulate_with(void *context, const struct ap_plan *plan,
     int rc = ap_simulate(r->arena, &sim, &result, &err);
     struct ap_price price = {.compute_sec = sum_of(r, &bare[0]),
                              .comm_sec = sum_of(r, &with[0]) - sum_of(r, &bare[0]),
-                             .serial_sec = rc ? INFINITY : result.step_sec};
+                             .step_sec = rc ? INFINITY : result.step_sec};
     ap_arena_rewind(r->arena, mark);
     return price;
 }

@@ -73,6 +73,8 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
         return -1;
     ap_plan_buffers(arena, prog);
     out->price = ap_plan_price(plan, &in->cost, &out->conv);
+    if (ap_cost_overlaps(&in->cost))
+        ap_plan_overlap(arena, plan, &in->cost, &out->conv, NULL, false, &out->overlap);
     out->peak_bytes = prog->peak_bytes;
     for (int i = 0; i < prog->local.n_params; i++) {
         int64_t bytes = ap_shape_bytes(&prog->local.nodes[prog->local.params[i]].shape);
@@ -105,15 +107,21 @@ static void member(struct ap_buf *out, const char *key, double v)
 void price_to_json(struct ap_arena *arena, const struct cost_input *in,
                    const struct priced *p, struct ap_buf *out)
 {
-    double peak = in->cluster.flops_per_sec[AP_F32] * p->price.serial_sec;
+    double peak = in->cluster.flops_per_sec[AP_F32] * p->price.step_sec;
     struct headline head;
 
     ap_buf_puts(out, "{\"cost_model\":");
     ap_json_str(out, ap_cost_variant_names[in->cost.variant]);
-    member(out, "step_sec", p->price.serial_sec);
+    member(out, "step_sec", p->price.step_sec);
     member(out, "serial_sec", p->price.serial_sec);
     member(out, "compute_sec", p->price.compute_sec);
     member(out, "comm_sec", p->price.comm_sec);
+    if (ap_cost_overlaps(&in->cost)) {
+        ap_buf_puts(out, ",\"overlap\":{\"exposed_sec\":");
+        ap_json_num(out, p->overlap.exposed_sec);
+        ap_put_int(out, "ahead_bytes", p->overlap.ahead_bytes);
+        ap_buf_putc(out, '}');
+    }
     for (int i = 0; i < AP_N_PHASES; i++) {
         char key[32];
         snprintf(key, sizeof key, "%s_sec", ap_phase_names[i]);

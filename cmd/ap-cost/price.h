@@ -4,6 +4,7 @@
 
 #include "pipeline/plan_rates.h"
 #include "plan/named_plan.h"
+#include "plan/overlap.h"
 #include "program/program.h"
 
 /* What a plan with another choice costs, where that is not its serial time. */
@@ -26,6 +27,7 @@ struct priced {
     const char *why_not; /* the plan does not exist: the reason; nothing else is filled */
     struct ap_plan plan;
     struct ap_price price;
+    struct ap_overlap overlap; /* where the cluster overlaps, without stretches */
     struct ap_conversions conv;
     struct ap_program prog;
     int n_colls;
@@ -105,9 +107,15 @@ void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limi
 void price_changes(struct ap_arena *arena, const struct cost_input *in,
                    const struct priced *plan, struct advice *out);
 
-/* Bytes that live while each group of the order runs (arena). */
-int64_t *trace_memory_of_groups(struct ap_arena *arena, const struct cost_input *in,
-                                const struct ap_program *prog, const int *order);
+/* When groups and conversions that take time run, by start (arena): one after the other,
+ * or on two streams. */
+const struct ap_stretch *price_stretches(struct ap_arena *arena,
+                                         const struct cost_input *in,
+                                         const struct priced *p, int *n);
+/* [group]: most bytes that live while it runs, or since the last group that takes time
+ * (arena). */
+int64_t *price_memory(struct ap_arena *arena, const struct cost_input *in,
+                      const struct priced *p);
 /* The step as a timeline in Perfetto's JSON: groups and collectives as slices. */
 void price_trace(struct ap_arena *arena, const struct cost_input *in,
                  const struct priced *plan, struct ap_buf *out);

@@ -238,7 +238,7 @@ static void put_row(const struct cost_input *in, const struct priced *p,
         ap_buf_printf(out, "  does not exist: %s\n", p->why_not);
         return;
     }
-    double sec[3] = {p->price.serial_sec, p->price.compute_sec, p->price.comm_sec};
+    double sec[3] = {p->price.step_sec, p->price.compute_sec, p->price.comm_sec};
     double bytes[2] = {p->sent_bytes, (double)p->peak_bytes};
     for (int i = 0; i < 3; i++) {
         price_put_sec(out, in, sec[i], i == 2 ? 15 : 14);
@@ -251,7 +251,23 @@ static void put_row(const struct cost_input *in, const struct priced *p,
     ap_buf_putc(out, '\n');
 }
 
-static void put_time(const struct priced *p, struct ap_buf *out)
+/* What the two streams hide of communication. */
+static void put_overlap(const struct cost_input *in, const struct priced *p,
+                        struct ap_buf *out)
+{
+    double hidden = fmax(0, p->price.comm_sec - p->overlap.exposed_sec);
+
+    ap_buf_puts(out, "\n  exposed communication ");
+    price_put_sec(out, in, p->overlap.exposed_sec, 0);
+    ap_buf_puts(out, " of ");
+    price_put_sec(out, in, p->price.comm_sec, 0);
+    ap_buf_printf(out, ", %.1f %% hidden; serially the step is ",
+                  100 * hidden / p->price.comm_sec);
+    price_put_sec(out, in, p->price.serial_sec, 0);
+}
+
+static void put_time(const struct cost_input *in, const struct priced *p,
+                     struct ap_buf *out)
 {
     double all = p->price.serial_sec, each = all > 0 ? 100 / all : 0;
 
@@ -263,6 +279,8 @@ static void put_time(const struct priced *p, struct ap_buf *out)
             "\n  with every microbatch: compute %.1f %%, communication %.1f %%; "
             "the rest once per step",
             p->price.each_compute_sec * each, p->price.each_comm_sec * each);
+    if (ap_cost_overlaps(&in->cost) && p->price.comm_sec > 0)
+        put_overlap(in, p, out);
     for (int i = 0; i < AP_N_PHASES; i++)
         ap_buf_printf(out, "%s%s %.1f %%", i ? ", " : "\n  ", ap_phase_names[i],
                       p->phase_sec[i] * each);
@@ -328,15 +346,15 @@ static void put_quickest(const struct cost_input *in, const struct priced *named
         for (int i = 0; i < n; i++) {
             const struct priced *p = &named_plans[i];
             if (!p->why_not && p->peak_bytes <= price_limit(in) &&
-                p->price.serial_sec > last &&
-                (!best || p->price.serial_sec < best->price.serial_sec))
+                p->price.step_sec > last &&
+                (!best || p->price.step_sec < best->price.step_sec))
                 best = p;
         }
         if (!best)
             break;
         ap_buf_printf(out, "%s %s ", k ? "," : "plans by rule:", best->name);
-        price_put_sec(out, in, best->price.serial_sec, 0);
-        last = best->price.serial_sec;
+        price_put_sec(out, in, best->price.step_sec, 0);
+        last = best->price.step_sec;
     }
     ap_buf_puts(out, last < 0 ? "plans by rule: none fits\n" : "\n");
 }
@@ -370,7 +388,7 @@ void price_report(struct ap_arena *arena, const struct cost_input *in,
         put_details(in, plan, named_plans, n, &rest);
     else
         put_quickest(in, named_plans, n, &rest);
-    put_time(plan, &rest);
+    put_time(in, plan, &rest);
     if (details)
         put_memory(in, plan, &rest);
     price_advice(arena, in, plan, &rest);

@@ -3,10 +3,13 @@
  * read. Idea: all devices do the same, so one process stands for them: a track of
  * operators, a track of collectives, a counter of memory, and an arrow from each
  * conversion to the group that waits for it. Times are those that the price adds up, one
- * after the other, in the program's order; the counter is that of the program's buffers.
+ * after the other in the program's order, or those of the two streams that it simulates;
+ * the counter is that of the program's buffers.
  * Cost: linear in groups, conversions and users.
  * Source: the trace event format (Google, "Trace Event Format", 2016).
  */
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "plan/microbatch.h"
@@ -21,10 +24,9 @@
 struct trace {
     const struct cost_input *in;
     const struct priced *p;
-    double now;       /* seconds */
-    const int *order; /* groups of the source graph as they run, once each */
-    int64_t *memory;  /* per place in the order: bytes while it runs */
-    int64_t most;     /* of the groups since the last slice */
+    double *sec;     /* [group]: that it runs on end */
+    bool *arrived;   /* [conversion]: its arrow has ended */
+    int64_t *memory; /* [group]: bytes while it runs, and since the one before */
     struct ap_buf *out;
 };
 
@@ -64,9 +66,9 @@ static int64_t *live_bytes(struct ap_arena *arena, const struct ap_program *prog
 }
 
 /* The same by groups of the source graph in their order: what runs for one counts for the
- * latest one that has begun. */
-int64_t *trace_memory_of_groups(struct ap_arena *arena, const struct cost_input *in,
-                                const struct ap_program *prog, const int *order)
+ * latest one that has begun. (arena) */
+static int64_t *memory_of_groups(struct ap_arena *arena, const struct cost_input *in,
+                                 const struct ap_program *prog, const int *order)
 {
     const struct ap_graph *g = &prog->local;
     int64_t *live = live_bytes(arena, prog);
@@ -139,19 +141,20 @@ void trace_flow(struct ap_buf *out, const char *what, int id, bool start, int pi
                   start ? "" : ",\"bp\":\"e\"");
 }
 
-static void put_conversion(struct trace *t, int id, bool arrow)
+static void put_conversion(struct trace *t, const struct ap_stretch *at)
 {
-    const struct ap_conversion *c = &t->p->conv.conv[id];
+    const struct ap_conversion *c = &t->p->conv.conv[at->id];
     const struct ap_mesh *mesh = &t->p->plan.mesh;
-    double start = t->now;
+    const double share = at->sec / c->path.sec; /* of microbatches */
+    double now = at->start_sec;
 
     for (int k = 0; k < c->path.n_steps; k++) {
         const struct ap_step *step = &c->path.steps[k];
         if (step->sec <= 0)
             continue;
         trace_slice(t->out, PID, COMM, ap_ops[step->op].name, ap_phase_names[c->phase],
-                    t->now, step->sec);
-        t->now += step->sec;
+                    now, step->sec * share);
+        now += step->sec * share;
         ap_buf_puts(t->out, ",\"args\":{\"tensor\":");
         ap_json_str(t->out, t->in->graph.nodes[c->node].name);
         ap_buf_puts(t->out, ",\"axes\":\"");
@@ -162,65 +165,143 @@ static void put_conversion(struct trace *t, int id, bool arrow)
         ap_put_int(t->out, "bytes", step->bytes);
         ap_buf_puts(t->out, "}}");
     }
-    if (arrow && c->path.sec > 0)
-        trace_flow(t->out, "conversion", id, true, PID, COMM, start);
+    if (c->first_group < t->in->nests.n && t->sec[c->first_group] > 0 &&
+        !t->arrived[at->id]) /* not that of a later microbatch */
+        trace_flow(t->out, "conversion", at->id, true, PID, COMM, at->start_sec);
 }
 
-static void put_group(struct trace *t, int place, int first_conv, int end_conv)
+static void put_group(struct trace *t, const struct ap_stretch *at)
 {
-    const int group = t->order[place];
+    const int group = at->id;
     const struct cost_input *in = t->in;
     const struct ap_nest *nest = &in->nests.nest[group];
-    double sec =
-        ap_plan_group_sec(nest, &in->graph, &in->cost, &t->p->plan.choice[group]);
     int node = nest->n_outs ? nest->outs[0] : nest->members[0];
 
-    for (int i = first_conv; i < end_conv; i++)
-        put_conversion(t, i, sec > 0);
-    t->most = t->memory[place] > t->most ? t->memory[place] : t->most;
-    if (sec <= 0)
-        return;
-    trace_memory(t->out, PID, t->now, t->most);
-    t->most = 0;
-    for (int i = first_conv; i < end_conv; i++)
-        if (t->p->conv.conv[i].path.sec > 0)
-            trace_flow(t->out, "conversion", i, false, PID, COMPUTE, t->now);
+    trace_memory(t->out, PID, at->start_sec, t->memory[group]);
+    for (int k = 0; k < nest->n_ins; k++) {
+        int c = t->p->conv.in_conv[t->p->conv.in_start[group] + k];
+        if (c < 0 || t->arrived[c] || t->p->conv.conv[c].path.sec <= 0 ||
+            t->p->conv.conv[c].first_group != group)
+            continue;
+        t->arrived[c] = true;
+        trace_flow(t->out, "conversion", c, false, PID, COMPUTE, at->start_sec);
+    }
     enum ap_phase phase = ap_plan_group_phase(&in->graph, nest);
     trace_slice(t->out, PID, COMPUTE, in->graph.nodes[node].name, ap_phase_names[phase],
-                t->now, sec);
-    t->now += sec;
+                at->start_sec, at->sec);
     ap_buf_printf(t->out, ",\"args\":{\"group\":%d,\"operators\":%d", group,
                   nest->n_members);
     ap_put_str(t->out, "scope", in->graph.nodes[node].scope);
     ap_buf_puts(t->out, "}}");
 }
 
+/* What stands for many microbatches. */
+static void put_microbatches(struct trace *t, const struct ap_stretch *at)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "%d microbatches like the first", at->times);
+    trace_slice(t->out, PID, at->comm ? COMM : COMPUTE, name, "microbatches",
+                at->start_sec, at->sec);
+    ap_buf_puts(t->out, ",\"args\":{}}");
+}
+
+/* ---- when what runs ---- */
+
+static const struct ap_stretch *one_by_one(struct ap_arena *arena,
+                                           const struct cost_input *in,
+                                           const struct priced *p, const int *order,
+                                           int *n)
+{
+    struct ap_stretch *list =
+        AP_NEW_N(arena, in->nests.n + p->conv.n + 1, struct ap_stretch);
+    double now = 0;
+    int c = 0;
+
+    *n = 0;
+    for (int k = 0; k <= in->nests.n; k++) {
+        const int g = k < in->nests.n ? order[k] : in->nests.n;
+        for (; c < p->conv.n && p->conv.conv[c].first_group == g; c++) {
+            if (p->conv.conv[c].path.sec <= 0)
+                continue;
+            list[(*n)++] = (struct ap_stretch){true, c, 1, now, p->conv.conv[c].path.sec};
+            now += p->conv.conv[c].path.sec;
+        }
+        if (k == in->nests.n)
+            break;
+        double sec = ap_plan_group_sec(&in->nests.nest[g], &in->graph, &in->cost,
+                                       &p->plan.choice[g]);
+        if (sec > 0)
+            list[(*n)++] = (struct ap_stretch){false, g, 1, now, sec};
+        now += sec;
+    }
+    return list;
+}
+
+const struct ap_stretch *price_stretches(struct ap_arena *arena,
+                                         const struct cost_input *in,
+                                         const struct priced *p, int *n)
+{
+    struct ap_overlap overlap;
+
+    if (!ap_cost_overlaps(&in->cost))
+        return one_by_one(arena, in, p,
+                          ap_plan_order(arena, &p->plan, ap_plan_when(arena, &p->plan)),
+                          n);
+    ap_plan_overlap(arena, &p->plan, &in->cost, &p->conv, NULL, true, &overlap);
+    *n = overlap.n;
+    return overlap.stretch;
+}
+
+int64_t *price_memory(struct ap_arena *arena, const struct cost_input *in,
+                      const struct priced *p)
+{
+    const int *order = ap_plan_order(arena, &p->plan, ap_plan_when(arena, &p->plan));
+    const int64_t *at = memory_of_groups(arena, in, &p->prog, order);
+    int64_t *memory = AP_NEW_N(arena, in->nests.n + 1, int64_t), most = 0;
+
+    for (int i = 0; i < in->nests.n; i++) {
+        const struct ap_nest *nest = &in->nests.nest[order[i]];
+        most = at[i] > most ? at[i] : most;
+        memory[order[i]] = most;
+        if (!ap_plan_group_is_free(&in->graph, nest))
+            most = 0;
+    }
+    return memory;
+}
+
 void price_trace(struct ap_arena *arena, const struct cost_input *in,
                  const struct priced *p, struct ap_buf *out)
 {
-    const int *order = ap_plan_order(arena, &p->plan, ap_plan_when(arena, &p->plan));
+    int n;
+    const struct ap_stretch *list = price_stretches(arena, in, p, &n);
     struct trace t = {.in = in,
                       .p = p,
-                      .order = order,
-                      .memory = trace_memory_of_groups(arena, in, &p->prog, order),
+                      .sec = AP_NEW_N(arena, in->nests.n + 1, double),
+                      .arrived = AP_NEW_N(arena, p->conv.n + 1, bool),
+                      .memory = price_memory(arena, in, p),
                       .out = out};
     const char *who =
         ap_arena_printf(arena, "each of %lld x %s",
                         (long long)ap_mesh_devices(&p->plan.mesh), in->cluster.device);
-    int at = 0;
+    double end = 0;
 
     trace_head(out);
     trace_name(out, PID, 0, "process_name", who);
     trace_name(out, PID, COMPUTE, "thread_name", "operators");
     trace_name(out, PID, COMM, "thread_name", "collectives");
-    for (int g = 0; g < in->nests.n; g++) {
-        int first = at;
-        while (at < p->conv.n && p->conv.conv[at].first_group == order[g])
-            at++;
-        put_group(&t, g, first, at);
+    for (int i = 0; i < n; i++)
+        if (!list[i].comm && list[i].id >= 0)
+            t.sec[list[i].id] = list[i].sec;
+    for (int i = 0; i < n; i++) {
+        if (list[i].id < 0)
+            put_microbatches(&t, &list[i]);
+        else if (list[i].comm)
+            put_conversion(&t, &list[i]);
+        else
+            put_group(&t, &list[i]);
+        end = fmax(end, list[i].start_sec + list[i].sec);
     }
-    for (; at < p->conv.n; at++)
-        put_conversion(&t, at, false);
-    trace_memory(out, PID, t.now, p->parameter_bytes);
+    trace_memory(out, PID, end, p->parameter_bytes);
     ap_buf_puts(out, TRACE_END);
 }

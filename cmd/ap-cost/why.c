@@ -34,8 +34,8 @@ int price_find_node(const struct ap_graph *g, const char *name)
 static int by_price(const void *a, const void *b)
 {
     const struct option *x = a, *y = b;
-    if (x->price.serial_sec != y->price.serial_sec)
-        return x->price.serial_sec < y->price.serial_sec ? -1 : 1;
+    if (x->price.step_sec != y->price.step_sec)
+        return x->price.step_sec < y->price.step_sec ? -1 : 1;
     return x->order - y->order;
 }
 
@@ -146,7 +146,7 @@ int price_why(struct ap_arena *arena, const struct cost_input *in, const struct 
     put_choice(&plan, group, &plan.choice[group], node, out);
     for (int i = 0; i < n && i < PRICE_ROWS; i++) {
         ap_buf_puts(out, "  ");
-        price_put_change(out, in, list[i].price.serial_sec - p->price.serial_sec);
+        price_put_change(out, in, list[i].price.step_sec - p->price.step_sec);
         price_put_change(out, in, list[i].price.compute_sec - p->price.compute_sec);
         price_put_change(out, in, list[i].price.comm_sec - p->price.comm_sec);
         ap_buf_puts(out, "  ");
@@ -242,7 +242,7 @@ static int check_alike(const struct cost_input *a, const struct cost_input *b,
 static void put_total(struct ap_buf *out, const struct cost_input *in,
                       const struct priced *p)
 {
-    double sec[3] = {p->price.serial_sec, p->price.compute_sec, p->price.comm_sec};
+    double sec[3] = {p->price.step_sec, p->price.compute_sec, p->price.comm_sec};
 
     ap_buf_puts(out, "  ");
     for (int i = 0; i < 3; i++) {
@@ -271,7 +271,7 @@ int price_diff(struct ap_arena *arena, const struct cost_input *in,
     int n = add_parts(in, p, 1, list);
     n += add_parts(other_in, other, -1, list + n);
     n = join_parts(list, n);
-    const double whole = p->price.serial_sec;
+    const double whole = p->price.step_sec;
     int shown = 0;
     while (shown < n && shown < PRICE_ROWS &&
            fabs(list[shown].compute_sec + list[shown].comm_sec) > 1e-9 * whole)

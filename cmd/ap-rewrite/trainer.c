@@ -117,7 +117,7 @@ static int price(struct ap_arena *arena, struct job *job, const struct ap_plan *
         ap_partition(arena, plan, &conv, &prog, err))
         return -1;
     ap_plan_buffers(arena, &prog);
-    out->sec = ap_plan_price(plan, &job->cost, &conv).serial_sec;
+    out->sec = ap_plan_price(plan, &job->cost, &conv).step_sec;
     out->peak_bytes = prog.peak_bytes;
     return 0;
 }

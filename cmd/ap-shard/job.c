@@ -8,6 +8,7 @@
 #include "memory/memory.h"
 #include "pipeline/plan_words.h"
 #include "plan/microbatch.h"
+#include "plan/overlap.h"
 #include "program/program.h"
 #include "shard.h"
 #include "tofu/tofu.h"
@@ -170,6 +171,7 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
                        &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_tool_one_kind(&job->cluster);
+    ap_tool_set_overlap(&job->cluster, req->overlap);
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
                      &job->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
@@ -208,7 +210,7 @@ double shard_price(struct ap_arena *arena, const struct ap_plan *plan,
     if (ap_plan_check_choices(plan, cost, err) ||
         ap_plan_conversions(arena, plan, cost, conv, err))
         return INFINITY;
-    return ap_plan_price(plan, cost, conv).serial_sec;
+    return ap_plan_price(plan, cost, conv).step_sec;
 }
 
 /* A file's plan for --plan and --start, and its price. */
@@ -272,7 +274,8 @@ static int64_t work_limit(const struct shard_job *job)
         return ap_mul64(WORK, PROVE);
     if (job->params.work_limit)
         return ap_mul64(job->params.work_limit, UNIT);
-    return ap_mul64(WORK, job->memory_bytes > 0 ? WITHIN : 1);
+    return (int64_t)((double)ap_mul64(WORK, job->memory_bytes > 0 ? WITHIN : 1) *
+                     (ap_cost_overlaps(&job->cost) ? SHARD_SEARCHES : 1));
 }
 
 static void set_task(struct shard_job *job, const struct shard_request *req)
@@ -376,8 +379,9 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
     }
     if (req->start_path)
         start_sec = add_start(job, req, &start);
-    if (job->cost.mesh.microbatch && row->whole_batch
-            ? run_whole(job, row->run, &err)
+    if (job->cost.mesh.microbatch && row->whole_batch ? run_whole(job, row->run, &err)
+        : ap_cost_overlaps(&job->cost)
+            ? shard_overlap(job->arena, &job->task, row->run, &job->answer, &err)
             : row->run(job->arena, &job->task, &job->answer, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     check_pins(job);

@@ -213,6 +213,15 @@ shard_fn shard_rule;  /* a named_plan, written down by rules */
    by the caller */
 shard_fn shard_rule_unpriced;
 
+/*
+ * overlap.c: a search where the cluster overlaps. The objective is the simulated step,
+ * the bound holds for it. run: the algorithm, of which only shard_ilp looks for plans
+ * that overlap well; what others find is simulated.
+ */
+#define SHARD_SEARCHES 2.5 /* budgets of one search that it takes */
+int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_fn *run,
+                  struct shard_answer *answer, struct ap_err *err);
+
 /* Options that not every algorithm takes. */
 enum shard_takes {
     SHARD_TAKES_PADDING = 1,
@@ -260,6 +269,7 @@ struct shard_request {
         *cluster;            /* of --serve; NULL: cluster_path's or the document's */
     const char *memory_text; /* --memory, NULL: no limit */
     struct ap_list pins;
+    int overlap;                               /* row of ap_overlap_modes */
     int64_t top, jobs, max_axes, microbatches; /* 0: 1, or those of the plan file */
     int microbatch;                            /* 0: exact */
     bool serve;

@@ -110,7 +110,8 @@ static void add_tensor(struct descent *d, int node, struct held *held)
         if (ap_layout_equal(&to, &home) || is_made(d, &to, later))
             continue;
         held->n_copies++;
-        held->sec += ap_convert_sec(d->cost, shape, &home, &to);
+        held->sec += ap_convert_sec(d->cost, shape, &home, &to) *
+                     (d->cost->weighting ? d->cost->weighting->tensor[node] : 1);
         if (use->alias < 0)
             held->bytes += (double)ap_layout_local_bytes(d->mesh, shape, &to);
     }

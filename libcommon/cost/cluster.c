@@ -397,7 +397,8 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
         return -1;
     }
     level_names(c, levels);
-    if (get_attention(o, at, c, err) || get_factors(o, at, c, err) ||
+    if (get_attention(o, at, c, err) || get_flag(o, at, "overlap", &c->overlap, err) ||
+        get_factors(o, at, c, err) ||
         ap_measured_collectives_from_json(arena, o, at, levels, c->n_levels, &c->measured,
                                           err))
         return -1;
@@ -511,6 +512,8 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
     ap_buf_putc(out, ']');
     if (c->fused_attention)
         ap_put_str(out, "attention", "fused");
+    if (c->overlap)
+        ap_buf_puts(out, ",\"overlap\":true");
     sep = ",\"collective_efficiency\":{";
     for (int op = 0; op < AP_N_OPS; op++) {
         if (c->collective_efficiency[op] == 1)

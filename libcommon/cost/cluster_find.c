@@ -149,6 +149,7 @@ static int join_kind(struct ap_arena *arena, const char *path, const char *name,
     if (of->memory_bytes < c->memory_bytes)
         c->memory_bytes = of->memory_bytes;
     c->fused_attention &= of->fused_attention; /* a graph is for all kinds */
+    c->overlap &= of->overlap;
     return 0;
 }
 

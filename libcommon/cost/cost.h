@@ -59,6 +59,9 @@ struct ap_cluster {
     int n_levels;
     struct ap_link_level levels[AP_MAX_LEVELS]; /* from inside to outside */
     bool fused_attention; /* its devices have kernels for it: what ap-fuse goes by */
+    /* its devices compute while the network works: steps of one mesh are simulated so
+       (plan/overlap.h) */
+    bool overlap;
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
     struct ap_measured measured; /* tables that replace formulas, none by default */
@@ -124,6 +127,13 @@ struct ap_alpa_rules {
     double alpha[AP_MAX_AXES], beta[AP_MAX_AXES]; /* units, of the cost model alpa */
 };
 
+/* Factors on what plans of one graph are priced by: a step on two streams is bounded by
+ * weighted sums of both (cmd/ap-shard/overlap.c). */
+struct ap_weighting {
+    double compute;       /* of every operator */
+    const double *tensor; /* [node]: of its conversions */
+};
+
 /* A mesh laid over a cluster under one cost model. Plain data; ap_cost_init fills it. */
 struct ap_cost {
     enum ap_cost_variant variant;
@@ -137,6 +147,7 @@ struct ap_cost {
        of the level's children at once */
     int set_level[1 << AP_MAX_AXES];
     int64_t set_rings[1 << AP_MAX_AXES];
+    const struct ap_weighting *weighting; /* NULL: all are 1 */
     /* of ap_convert; not shared between threads */
     struct ap_conversion_cache *cache;
 };

@@ -127,6 +127,7 @@ int ap_cluster_take(const struct ap_cluster *whole, int64_t n, const int64_t *de
     int64_t left = n, below = 1; /* groups of the level below; its devices */
 
     *c = *whole;
+    c->overlap = false; /* stages are priced by microbatch, serially */
     for (int l = 0; l < whole->n_levels; l++) {
         int64_t span = ap_mul64(below, whole->levels[l].size), groups = 0;
         for (int64_t i = 0, run = 0, last_group = -1, last = -1; i < n; i++) {

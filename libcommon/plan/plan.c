@@ -10,6 +10,7 @@
 #include "base/array.h"
 #include "cost/alpa.h"
 #include "plan/microbatch.h"
+#include "plan/overlap.h"
 
 #include <assert.h>
 #include <math.h>
@@ -296,6 +297,13 @@ static void make_each(const struct ap_plan *plan, const uint8_t *when,
     }
 }
 
+static void weigh(double weight, struct ap_step *steps, struct ap_path *path)
+{
+    for (int i = 0; i < path->n_steps; i++)
+        steps[i].sec *= weight;
+    path->sec *= weight;
+}
+
 /* A wanted conversion and its path, whose steps are in the arena. */
 static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
                      const struct ap_cost *cost, const uint8_t *when,
@@ -319,6 +327,8 @@ static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
     struct ap_step *steps =
         ap_arena_dup(arena, conv->path.steps, (size_t)conv->path.n_steps * sizeof *steps);
     conv->path.steps = steps;
+    if (cost->weighting)
+        weigh(cost->weighting->tensor[w->node], steps, &conv->path);
     make_each(plan, when, steps, conv);
     return 0;
 }
@@ -511,6 +521,8 @@ double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
                          const struct ap_cost *cost, const struct ap_choice_vec *choice)
 {
     double sec = run_sec(nest, g, cost, choice);
+    if (cost->weighting)
+        sec *= cost->weighting->compute;
     return ap_runs_each(nest, g, &cost->mesh, choice)
                ? (double)ap_mesh_microbatches(&cost->mesh) * sec
                : sec;
@@ -537,14 +549,23 @@ struct ap_price ap_plan_price_known(const struct ap_plan *plan,
         for (int k = 0; k < path->n_steps && plan->mesh.microbatch; k++)
             price.each_comm_sec += path->steps[k].times > 1 ? path->steps[k].sec : 0;
     }
-    price.serial_sec = price.compute_sec + price.comm_sec;
+    price.serial_sec = price.step_sec = price.compute_sec + price.comm_sec;
     return price;
 }
 
 struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
                               const struct ap_conversions *conv)
 {
-    return ap_plan_price_known(plan, cost, conv, NULL);
+    struct ap_price price = ap_plan_price_known(plan, cost, conv, NULL);
+    struct ap_arena scratch = {0};
+    struct ap_overlap overlap;
+
+    if (!ap_cost_overlaps(cost))
+        return price;
+    ap_plan_overlap(&scratch, plan, cost, conv, NULL, false, &overlap);
+    ap_arena_free(&scratch);
+    price.step_sec = fmin(overlap.step_sec, price.serial_sec);
+    return price;
 }
 
 /* ---- legality ---- */
@@ -639,6 +660,14 @@ int ap_plan_sec(const struct ap_plan *plan, const struct ap_cost *cost, double *
 
     if (ap_plan_check_choices(plan, cost, err))
         return -1;
+    if (ap_cost_overlaps(cost)) {
+        struct ap_conversions conv;
+        int bad = ap_plan_conversions(&scratch, plan, cost, &conv, err);
+        if (!bad)
+            *sec = ap_plan_price(plan, cost, &conv).step_sec;
+        ap_arena_free(&scratch);
+        return bad;
+    }
     int rc = sum_conversions(&scratch, plan, cost, &comm, err);
     ap_arena_free(&scratch);
     for (int i = 0; i < plan->nests->n && rc == 0; i++)

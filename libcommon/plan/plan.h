@@ -133,14 +133,16 @@ double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
 
 struct ap_price {
     double compute_sec, comm_sec, serial_sec; /* serial = compute + comm */
+    double step_sec; /* on two streams where the cluster says so (overlap.h), or serial */
     /* of these, what runs once per microbatch (all microbatches together); 0 without */
     double each_compute_sec, each_comm_sec;
 };
-/* Sum over groups and conversions, in that order (so that equal plans price to the bit).
- */
+/* Sum over groups and conversions, in that order (so that equal plans price to the bit),
+ * and the step that ap_plan_overlap simulates. */
 struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
                               const struct ap_conversions *conv);
-/* The same with ap_plan_group_sec of every group at hand. */
+/* The sums with ap_plan_group_sec of every group at hand, NULL: not; step_sec is serial.
+ */
 struct ap_price ap_plan_price_known(const struct ap_plan *plan,
                                     const struct ap_cost *cost,
                                     const struct ap_conversions *conv,
@@ -163,8 +165,8 @@ int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
 int ap_plan_check_choices(const struct ap_plan *plan, const struct ap_cost *cost,
                           struct ap_err *err);
 /*
- * Seconds of a step: ap_plan_check, then serial_sec of ap_plan_price to the bit, without
- * a list of the conversions. -1 where the plan is not legal.
+ * Seconds of a step: ap_plan_check, then step_sec of ap_plan_price to the bit, without
+ * a list of the conversions where nothing overlaps. -1 where the plan is not legal.
  */
 int ap_plan_sec(const struct ap_plan *plan, const struct ap_cost *cost, double *sec,
                 struct ap_err *err);

@@ -224,6 +224,19 @@ _Noreturn static void print_clusters(void)
     print_and_exit(&out);
 }
 
+const struct ap_choice ap_overlap_modes[] = {
+    {"auto", "as the cluster says"},
+    {"on", "wherever data and memory allow"},
+    {"off", "never: one after the other"},
+    {0},
+};
+
+void ap_tool_set_overlap(struct ap_cluster *c, int mode)
+{
+    if (mode > 0)
+        c->overlap = mode == 1;
+}
+
 void ap_tool_one_kind(const struct ap_cluster *c)
 {
     struct ap_buf kinds = {0};

@@ -133,6 +133,9 @@ struct ap_progress *ap_tool_progress(void);
 /* Dies (exit 2) of a cluster with several kinds of devices, for tools that plan for one.
  */
 void ap_tool_one_kind(const struct ap_cluster *c);
+/* Choices of --overlap, and what the row makes of the cluster. */
+extern const struct ap_choice ap_overlap_modes[];
+void ap_tool_set_overlap(struct ap_cluster *c, int mode);
 
 /* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;
  * returns AP_OK, or AP_BAD_INPUT when it cannot be written. */

@@ -31,7 +31,7 @@ void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, int64_t
 
     *sec = INFINITY;
     if (make_program(&arena, plan, cost, limit, &conv, &prog) == 0)
-        *sec = ap_plan_price(plan, cost, &conv).serial_sec;
+        *sec = ap_plan_price(plan, cost, &conv).step_sec;
     *peak_bytes = *sec < INFINITY ? prog.peak_bytes : INT64_MAX;
     if (alive_bytes)
         *alive_bytes = *sec < INFINITY ? prog.alive_bytes : INT64_MAX;

@@ -163,11 +163,18 @@ static void find_targets(struct select_builder *b, struct tensor *t)
     }
 }
 
+/* Factor on the price of a tensor's conversions. */
+static double weight_of(const struct shard_space *sp, int node)
+{
+    return sp->cost->weighting ? sp->cost->weighting->tensor[node] : 1;
+}
+
 static void price_conversions(struct select_builder *b, struct tensor *t)
 {
     const struct shard_space *sp = b->space;
     const struct copy_set *set = t->set;
     const struct ap_shape *shape = &sp->graph->nodes[set->node].shape;
+    const double weight = weight_of(sp, set->node);
 
     t->home_of = AP_NEW_N(b->arena, sp->n[set->home], int);
     for (int s = 0; s < sp->n[set->home]; s++) {
@@ -180,7 +187,8 @@ static void price_conversions(struct select_builder *b, struct tensor *t)
         ap_xrealloc(NULL, (size_t)(t->n_homes * t->n_layouts + 1) * sizeof *t->conv);
     for (int h = 0; h < t->n_homes; h++)
         for (int r = 0; r < t->n_layouts; r++) {
-            double sec = ap_convert_sec(sp->cost, shape, &t->homes[h], &t->layouts[r]);
+            double sec =
+                ap_convert_sec(sp->cost, shape, &t->homes[h], &t->layouts[r]) * weight;
             t->conv[h * t->n_layouts + r] =
                 isfinite(sec) ? set->weight * sec : AP_FORBIDDEN;
         }
@@ -343,7 +351,7 @@ static void charge_sums(struct select_builder *b, const struct copy_set *set)
         struct ap_layout to = ap_layout_whole(&from);
         if (!ap_layout_equal(&from, &to))
             b->cost[set->home_var][s] +=
-                set->weight *
+                set->weight * weight_of(sp, set->node) *
                 ap_convert_sec(sp->cost, &sp->graph->nodes[set->node].shape, &from, &to);
     }
 }

@@ -502,6 +502,7 @@ const char *shard_serve(struct shard_job *job, const struct shard_request *req,
     else if (ap_cluster_get(job->arena, doc, req->cluster_path, 0, &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_tool_one_kind(&job->cluster);
+    job->cluster.overlap = false; /* parts are sums over blocks, and so serial */
     for (int i = 0; i < job->graph.n_nodes; i++)
         if (job->graph.nodes[i].pin && req->pin_mode == 0)
             ap_die_usage(
