@@ -22,7 +22,7 @@ LIBS_ap-exec += $(shell pkg-config --libs fftw3)
 endif
 # Kernels: vectorised, but an element's bits must not depend on where it lies.
 CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
-    -fno-trapping-math -fno-strict-aliasing
+    -fno-trapping-math -fno-strict-aliasing $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
 
 # The CUDA backend is a library that ap-exec opens; `make cuda` builds it where the toolkit is, or what
 # scripts/deps --cuda installs.

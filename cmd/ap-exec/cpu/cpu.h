@@ -23,7 +23,7 @@
  */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__)
-#define CPU_WIDE __attribute__((target_clones("avx2", "default")))
+#define CPU_WIDE __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define CPU_WIDE
 #endif

@@ -1,9 +1,21 @@
 /*
- * convolution: im2col and matrix products. The left side is brought to [batch][spatial]
- * [feature] and the right side to [spatial, feature][result feature] per group; blocks of
- * result positions (bounded memory) are unrolled into rows of all window elements and
- * multiplied. Strides, padding of either sign, dilation of both sides, reversal, feature
- * and batch groups, any order of dimensions. bf16 and f16 are accumulated in f32.
+ * convolution by matrix products. The left side is unrolled (im2col): its rows are result
+ * positions and its columns window elements, so that
+ *
+ *     result[batch, o][f] = sum over (k, i) of lhs[batch][o * stride + k - pad][i] rhs[k,
+ * i][f].
+ *
+ * Three ways, all of which write the result in place where it lies in that order:
+ * - CONV_RESULTS: the right side as the matrix [k, i][f], by blocks of rows of the left
+ *   side (bounded memory).
+ * - CONV_OFFSETS: the gradient of the input has a kernel that lies as [k][f][i]; where
+ *   there are fewer result positions than features, a product per offset k, of a
+ *   transposed matrix each, is cheaper than bringing the kernel to the other order.
+ * - CONV_SUMS: the gradient of the kernel contracts images and positions (i, k), and its
+ *   left side lies as [i][position][batch]. There the unrolled rows are what is summed:
+ *   result[o, batch][f] = sum over rows (i, k) of cols[(i, k)][o, batch] rhs[(i, k)][f].
+ * Strides, padding of either sign, dilation of both sides, reversal, feature and batch
+ * groups, any order of dimensions. bf16 and f16 are accumulated in f32.
  */
 #include "cpu/cpu_state.h"
 
@@ -13,48 +25,109 @@
 /* Elements of the rows that are unrolled at once: bounds the scratch memory, 4 MB in f32.
  */
 #define BLOCK_ELEMS (1 << 20)
+/* Elements of rows that one task unrolls. */
+#define TASK_ELEMS (1 << 15)
 
-/* Rows [r0, r0 + n) of the unrolled left side, of group g. */
-static void unroll(const struct conv *c, const char *lhs, char *cols, int64_t g,
-                   int64_t r0, int64_t n)
+/* ---- unrolling ---- */
+
+/* The columns of one row and all but the last spatial dimension's: n positions from p on,
+ * `step` apart, of the last one. at: the elements of position 0; NULL: all are outside.
+ */
+static char *unroll_last(const struct unrolled *u, const char *at, int64_t p, char *to,
+                         int size)
 {
-    const int size = cpu_kind_size(c->kind), ns = c->n_spatial;
-    const int64_t first = c->batch_groups ? 0 : g * c->ci;
-    int64_t o[AP_MAX_RANK] = {0}, rest = r0;
-    for (int d = ns - 1; d >= 0; d--) {
-        o[d] = rest % c->res[d];
-        rest /= c->res[d];
+    const int d = u->n_spatial - 1;
+    const int64_t n = u->col_n[d], bytes = u->inner * size;
+    if (at && u->col_step[d] == 1 && u->dilate[d] == 1 && u->inner == u->pixel) {
+        int64_t lo = p < 0 ? -p : 0, hi = u->in[d] - p;
+        lo = lo < n ? lo : n;
+        hi = hi < lo ? lo : hi < n ? hi : n;
+        memset(to, 0, (size_t)(lo * bytes));
+        if (hi > lo)
+            memcpy(to + lo * bytes, at + (p + lo) * bytes, (size_t)((hi - lo) * bytes));
+        memset(to + hi * bytes, 0, (size_t)((n - hi) * bytes));
+        return to + n * bytes;
     }
-    int64_t b = rest;
-    for (int64_t r = 0; r < n; r++) {
-        int64_t k[AP_MAX_RANK] = {0};
-        const int64_t image = c->batch_groups ? g * c->batch + b : b;
-        for (int64_t i = 0; i < c->window; i++) {
-            int64_t at = image;
-            bool inside = true;
-            for (int d = 0; d < ns; d++) {
-                const struct ap_window_dim *w = &c->w[d];
-                const int64_t kd = w->reversal ? w->size - 1 - k[d] : k[d];
-                const int64_t p = o[d] * w->stride + kd * w->rhs_dilate - w->pad_lo;
-                inside &=
-                    p >= 0 && p % w->lhs_dilate == 0 && p / w->lhs_dilate < c->in[d];
-                at = at * c->in[d] + p / w->lhs_dilate;
-            }
-            const size_t bytes = (size_t)(c->ci * size);
-            if (inside)
-                memcpy(cols, lhs + (at * c->features + first) * size, bytes);
-            else
-                memset(cols, 0, bytes);
-            cols += bytes;
-            for (int d = ns - 1; d >= 0 && ++k[d] == c->w[d].size; d--)
-                k[d] = 0;
+    for (int64_t c = 0; c < n; c++, p += u->col_step[d], to += bytes) {
+        const bool inside =
+            at && p >= 0 && p % u->dilate[d] == 0 && p / u->dilate[d] < u->in[d];
+        if (inside)
+            memcpy(to, at + p / u->dilate[d] * u->pixel * size, (size_t)bytes);
+        else
+            memset(to, 0, (size_t)bytes);
+    }
+    return to;
+}
+
+/* One row, of the image at src and the row position r. */
+static void unroll_row(const struct unrolled *u, const char *src, const int64_t *r,
+                       char *to, int size)
+{
+    const int last = u->n_spatial - 1;
+    int64_t c[AP_MAX_RANK] = {0};
+    if (last < 0) {
+        memcpy(to, src, (size_t)(u->inner * size));
+        return;
+    }
+    for (bool more = true; more;) {
+        int64_t at = 0;
+        bool inside = true;
+        for (int d = 0; d < last; d++) {
+            const int64_t p =
+                r[d] * u->row_step[d] + c[d] * u->col_step[d] + u->offset[d];
+            inside &= p >= 0 && p % u->dilate[d] == 0 && p / u->dilate[d] < u->in[d];
+            at = at * u->in[d] + p / u->dilate[d];
         }
-        int d = ns - 1;
-        for (; d >= 0 && ++o[d] == c->res[d]; d--)
-            o[d] = 0;
-        b += d < 0;
+        const char *pixels = src + at * u->in[last] * u->pixel * size;
+        to = unroll_last(u, inside ? pixels : NULL,
+                         r[last] * u->row_step[last] + u->offset[last], to, size);
+        more = false;
+        for (int d = last - 1; d >= 0 && !more; d--) {
+            more = ++c[d] < u->col_n[d];
+            c[d] = more ? c[d] : 0;
+        }
     }
 }
+
+struct unrolling {
+    const struct unrolled *u;
+    const char *lhs;
+    char *cols;
+    int64_t from, n, each; /* rows from .. from + n - 1, of which a task does some */
+    int size;
+};
+
+static void unroll_rows(void *ctx, int64_t task, int thread)
+{
+    (void)thread;
+    const struct unrolling *w = ctx;
+    const struct unrolled *u = w->u;
+    const int64_t lo = task * w->each, left = w->n - lo;
+    const int64_t hi = lo + (left < w->each ? left : w->each);
+    int64_t r[AP_MAX_RANK] = {0}, outer = w->from + lo, image = u->pixel;
+    for (int d = u->n_spatial - 1; d >= 0; d--) {
+        r[d] = outer % u->row_n[d];
+        outer /= u->row_n[d];
+        image *= u->in[d];
+    }
+    for (int64_t i = lo; i < hi; i++) {
+        unroll_row(u, w->lhs + outer * image * w->size, r,
+                   w->cols + i * u->n_cols * w->size, w->size);
+        int d = u->n_spatial - 1;
+        for (; d >= 0 && ++r[d] == u->row_n[d]; d--)
+            r[d] = 0;
+        outer += d < 0;
+    }
+}
+
+static void unroll(const struct unrolled *u, const char *lhs, char *cols, int64_t from,
+                   int64_t n, int size)
+{
+    struct unrolling w = {u, lhs, cols, from, n, TASK_ELEMS / (u->n_cols + 1) + 1, size};
+    cpu_each(ap_ceil_div(n, w.each), unroll_rows, &w);
+}
+
+/* ---- products ---- */
 
 static const char *side(struct exec *x, const struct conv *c, const char *src,
                         int64_t half, int64_t to, int64_t elems, const struct box *box)
@@ -63,34 +136,68 @@ static const char *side(struct exec *x, const struct conv *c, const char *src,
         cpu_load(x->scratch + half, src, 1, c->dtype, elems);
         src = x->scratch + half;
     }
+    if (to < 0)
+        return src;
     box_copy(box, x->scratch + to, src, cpu_kind_size(c->kind));
     return x->scratch + to;
+}
+
+/* Rows r .. r + n - 1 of group g, unrolled at cols with row length lda. */
+static void multiply(const struct conv *c, const char *cols, int64_t lda, int64_t g,
+                     int64_t r, int64_t n, const char *rhs, char *out)
+{
+    const int size = cpu_kind_size(c->kind);
+    const int64_t ld = c->co * c->n_groups;
+    struct gemm gemm = {.kind = c->kind, .n = c->co, .ldb = c->co, .ldc = ld, .lda = lda};
+    switch (c->way) {
+    case CONV_RESULTS:
+        gemm.m = n, gemm.k = c->unrolled.n_cols;
+        cpu_gemm(&gemm, cols, rhs + g * c->unrolled.n_cols * c->co * size,
+                 out + (r * ld + g * c->co) * size);
+        break;
+    case CONV_OFFSETS:
+        gemm.m = n, gemm.k = gemm.ldb = c->ci, gemm.tb = true;
+        for (int64_t k = 0; k < c->window; k++, gemm.add = true)
+            cpu_gemm(&gemm, cols + k * c->ci * size, rhs + k * c->ci * c->co * size,
+                     out + r * ld * size);
+        break;
+    case CONV_SUMS:
+        gemm.m = c->unrolled.n_cols, gemm.k = n, gemm.ta = true, gemm.add = r > 0;
+        cpu_gemm(&gemm, cols, rhs + r * c->co * size, out);
+        break;
+    }
 }
 
 static void conv_run(struct exec *x, void *state)
 {
     const struct conv *c = state;
+    const struct unrolled *u = &c->unrolled;
     const int size = cpu_kind_size(c->kind);
     const char *lhs =
         side(x, c, c->lhs, c->lhs_half, c->lhs_at, c->lhs_elems, &c->lhs_box);
     const char *rhs =
         side(x, c, c->rhs, c->rhs_half, c->rhs_at, c->rhs_elems, &c->rhs_box);
-    char *cols = x->scratch + c->cols_at, *out = x->scratch + c->out_at;
-    const int64_t ld = c->co * c->n_groups;
-    for (int64_t g = 0; g < c->n_groups; g++)
-        for (int64_t r = 0; r < c->rows; r += c->block_rows) {
-            const int64_t n = c->rows - r < c->block_rows ? c->rows - r : c->block_rows;
-            unroll(c, lhs, cols, g, r, n);
-            const struct gemm gemm = {.kind = c->kind,
-                                      .m = n,
-                                      .n = c->co,
-                                      .k = c->cols,
-                                      .lda = c->cols,
-                                      .ldb = c->co,
-                                      .ldc = ld};
-            cpu_gemm(&gemm, cols, rhs + g * c->cols * c->co * size,
-                     out + (r * ld + g * c->co) * size);
+    char *cols = x->scratch + c->cols_at;
+    char *out = c->out_at >= 0 ? x->scratch + c->out_at : c->out;
+    if (c->out_elems == 0)
+        return;
+    if (c->way == CONV_SUMS && u->n_rows == 0)
+        memset(out, 0, (size_t)(c->out_elems * size));
+    for (int64_t g = 0; g < c->n_groups; g++) {
+        /* batch groups follow each other, feature groups lie beside each other */
+        const char *from =
+            lhs + (c->batch_groups ? g * (c->lhs_elems / c->n_groups) : g * c->ci) * size;
+        for (int64_t r = 0; r < u->n_rows; r += c->block_rows) {
+            const int64_t left = u->n_rows - r;
+            const int64_t n = left < c->block_rows ? left : c->block_rows;
+            if (!u->as_it_lies)
+                unroll(u, from, cols, r, n, size);
+            multiply(c, u->as_it_lies ? from + r * u->pixel * size : cols,
+                     u->as_it_lies ? u->pixel : u->n_cols, g, r, n, rhs, out);
         }
+    }
+    if (c->out_direct && c->half_at < 0)
+        return;
     if (c->half_at < 0) {
         box_copy(&c->out_box, c->out, out, size);
         return;
@@ -99,60 +206,134 @@ static void conv_run(struct exec *x, void *state)
     cpu_store(c->out, 1, x->scratch + c->half_at, c->dtype, c->out_elems);
 }
 
-/* The three permutations: dimensions from major to minor of the packed form. */
+/* ---- preparing ---- */
+
+/* The next dimension, from minor to major, of an operand that is brought into order. */
+static void add_in(struct box *b, int64_t n, int64_t stride, int64_t *at)
+{
+    box_add(b, n, stride, *at);
+    *at *= n;
+}
+
+static void add_out(struct box *b, int64_t n, int64_t stride, int64_t *at)
+{
+    box_add(b, n, *at, stride);
+    *at *= n;
+}
+
+static bool is_same(const struct box *b)
+{
+    return b->rank == 0 || (b->rank == 1 && b->src[0] == 1 && b->dst[0] == 1);
+}
+
+/* The three permutations, as c->way wants them. */
 static void conv_boxes(struct conv *c, const struct ap_conv_dims *t,
                        const struct ap_shape *ls, const struct ap_shape *rs,
                        const struct ap_shape *os)
 {
-    int64_t l[AP_MAX_RANK], r[AP_MAX_RANK], o[AP_MAX_RANK];
+    const bool sums = c->way == CONV_SUMS, offsets = c->way == CONV_OFFSETS;
+    const int lhs_minor = sums ? t->lhs_batch : t->lhs_feature;
+    const int lhs_major = sums ? t->lhs_feature : t->lhs_batch;
+    int64_t l[AP_MAX_RANK], r[AP_MAX_RANK], o[AP_MAX_RANK], lat = 1, rat = 1, oat = 1;
     cpu_strides(ls, l);
     cpu_strides(rs, r);
     cpu_strides(os, o);
-    int64_t at = 1, oat = 1;
-    box_add(&c->lhs_box, c->features, l[t->lhs_feature], at);
-    at *= c->features;
-    const int64_t of = os->dims[t->out_feature];
-    box_add(&c->out_box, of, oat, o[t->out_feature]);
-    oat *= of;
+    c->lhs_box = c->rhs_box = c->out_box = (struct box){0};
+    add_in(&c->lhs_box, ls->dims[lhs_minor], l[lhs_minor], &lat);
+    add_out(&c->out_box, os->dims[t->out_feature], o[t->out_feature], &oat);
+    if (sums)
+        add_out(&c->out_box, os->dims[t->out_batch], o[t->out_batch], &oat);
+    if (offsets)
+        add_in(&c->rhs_box, c->ci, r[t->rhs_in], &rat);
+    add_in(&c->rhs_box, c->co, r[t->rhs_out], &rat);
+    if (c->way == CONV_RESULTS)
+        add_in(&c->rhs_box, c->ci, r[t->rhs_in], &rat);
     for (int d = c->n_spatial - 1; d >= 0; d--) {
-        box_add(&c->lhs_box, c->in[d], l[t->lhs_spatial[d]], at);
-        at *= c->in[d];
-        box_add(&c->out_box, c->res[d], oat, o[t->out_spatial[d]]);
-        oat *= c->res[d];
+        add_in(&c->lhs_box, c->in[d], l[t->lhs_spatial[d]], &lat);
+        add_out(&c->out_box, c->res[d], o[t->out_spatial[d]], &oat);
+        add_in(&c->rhs_box, c->w[d].size, r[t->rhs_spatial[d]], &rat);
     }
-    box_add(&c->lhs_box, ls->dims[t->lhs_batch], l[t->lhs_batch], at);
-    box_add(&c->out_box, os->dims[t->out_batch], oat, o[t->out_batch]);
-    /* right side: [group][spatial][in][out of group] */
-    at = 1;
-    box_add(&c->rhs_box, c->co, r[t->rhs_out], at);
-    at *= c->co;
-    box_add(&c->rhs_box, c->ci, r[t->rhs_in], at);
-    at *= c->ci;
-    for (int d = c->n_spatial - 1; d >= 0; d--) {
-        box_add(&c->rhs_box, c->w[d].size, r[t->rhs_spatial[d]], at);
-        at *= c->w[d].size;
-    }
-    box_add(&c->rhs_box, c->n_groups, c->co * r[t->rhs_out], at);
+    add_in(&c->lhs_box, ls->dims[lhs_major], l[lhs_major], &lat);
+    if (!sums)
+        add_out(&c->out_box, os->dims[t->out_batch], o[t->out_batch], &oat);
+    if (sums)
+        add_in(&c->rhs_box, c->ci, r[t->rhs_in], &rat);
+    else
+        add_in(&c->rhs_box, c->n_groups, c->co * r[t->rhs_out], &rat);
     box_finish(&c->lhs_box);
     box_finish(&c->rhs_box);
     box_finish(&c->out_box);
+    c->lhs_direct = is_same(&c->lhs_box);
+    c->rhs_direct = is_same(&c->rhs_box);
+    c->out_direct = is_same(&c->out_box);
+}
+
+/* Another backend (cuda/) has ways of its own and wants CONV_RESULTS. */
+static void choose_way(const struct exec *x, struct conv *c, const struct ap_conv_dims *t,
+                       const struct ap_shape *ls, const struct ap_shape *rs,
+                       const struct ap_shape *os)
+{
+    struct conv other = *c;
+    conv_boxes(c, t, ls, rs, os);
+    if (!x->backend->on_host || c->n_groups > 1)
+        return;
+    other.way = CONV_SUMS;
+    conv_boxes(&other, t, ls, rs, os);
+    if (other.lhs_direct && !c->lhs_direct) {
+        *c = other;
+        return;
+    }
+    other.way = CONV_OFFSETS;
+    conv_boxes(&other, t, ls, rs, os);
+    if (other.rhs_direct && !c->rhs_direct && c->rows < c->ci)
+        *c = other;
+}
+
+static void set_unrolled(struct conv *c)
+{
+    struct unrolled *u = &c->unrolled;
+    const bool sums = c->way == CONV_SUMS;
+    u->n_spatial = c->n_spatial;
+    u->inner = sums ? c->batch : c->ci;
+    u->pixel = sums ? c->batch : c->features;
+    u->n_rows = sums ? c->ci : c->batch;
+    u->n_cols = u->inner;
+    u->as_it_lies = true;
+    for (int d = 0; d < c->n_spatial; d++) {
+        const struct ap_window_dim *w = &c->w[d];
+        const int64_t k_step = w->reversal ? -w->rhs_dilate : w->rhs_dilate;
+        u->offset[d] = (w->reversal ? (w->size - 1) * w->rhs_dilate : 0) - w->pad_lo;
+        u->row_n[d] = sums ? w->size : c->res[d];
+        u->row_step[d] = sums ? k_step : w->stride;
+        u->col_n[d] = sums ? c->res[d] : w->size;
+        u->col_step[d] = sums ? w->stride : k_step;
+        u->in[d] = c->in[d];
+        u->dilate[d] = w->lhs_dilate;
+        u->n_rows *= u->row_n[d];
+        u->n_cols *= u->col_n[d];
+        u->as_it_lies &= u->col_n[d] == 1 && u->row_n[d] == u->in[d] &&
+                         u->row_step[d] == 1 && u->offset[d] == 0 && u->dilate[d] == 1;
+    }
 }
 
 static void conv_scratch(struct exec *x, struct conv *c)
 {
     const int size = cpu_kind_size(c->kind);
-    const bool half = !cpu_is_plain(c->dtype);
+    const bool half = !cpu_is_plain(c->dtype), host = x->backend->on_host;
+    const int64_t rows = c->unrolled.n_rows, cols = c->unrolled.n_cols;
     int64_t at = 0;
     c->lhs_half = half ? exec_take(&at, c->lhs_elems * size) : -1;
     c->rhs_half = half ? exec_take(&at, c->rhs_elems * size) : -1;
     c->half_at = half ? exec_take(&at, c->out_elems * size) : -1;
-    c->lhs_at = exec_take(&at, c->lhs_elems * size);
-    c->rhs_at = exec_take(&at, c->rhs_elems * size);
-    c->out_at = exec_take(&at, c->out_elems * size);
-    c->block_rows = c->cols ? BLOCK_ELEMS / c->cols : c->rows;
+    c->lhs_at = c->lhs_direct && host ? -1 : exec_take(&at, c->lhs_elems * size);
+    c->rhs_at = c->rhs_direct && host ? -1 : exec_take(&at, c->rhs_elems * size);
+    c->out_at = c->out_direct && !half && host ? -1 : exec_take(&at, c->out_elems * size);
+    c->block_rows = cols ? BLOCK_ELEMS / cols : rows;
     c->block_rows = c->block_rows < 1 ? 1 : c->block_rows;
-    c->block_rows = c->block_rows > c->rows ? c->rows : c->block_rows;
-    c->cols_at = exec_take(&at, c->block_rows * c->cols * size);
+    c->block_rows = c->block_rows > rows ? rows : c->block_rows;
+    if (c->unrolled.as_it_lies)
+        c->block_rows = rows;
+    c->cols_at = c->unrolled.as_it_lies ? 0 : exec_take(&at, c->block_rows * cols * size);
     exec_need_scratch(x, at);
 }
 
@@ -196,9 +377,11 @@ int cpu_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
         c->window *= c->w[d].size;
     }
     c->cols = c->window * c->ci;
-    if (c->rows > INT_MAX || c->cols > INT_MAX || c->co * c->n_groups > INT_MAX)
+    choose_way(x, c, t, ls, rs, &v->shape);
+    set_unrolled(c);
+    if (c->unrolled.n_rows > INT_MAX || c->unrolled.n_cols > INT_MAX ||
+        c->co * c->n_groups > INT_MAX)
         return exec_unsupported(x, v, err, "of this size");
-    conv_boxes(c, t, ls, rs, &v->shape);
     conv_scratch(x, c);
     call->run = conv_run;
     call->state = c;

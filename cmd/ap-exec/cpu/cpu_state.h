@@ -52,7 +52,26 @@ struct dot {
 
 /* ---- convolution (cpu_conv.c) ---- */
 
+/* The left side as a matrix: row (outer, r) and column (c, inner) is its element
+ * [outer][p][inner] at p = r * row_step + c * col_step + offset in each spatial
+ * dimension, counted in dilated positions, or 0 where there is none. */
+struct unrolled {
+    int n_spatial;
+    int64_t row_n[AP_MAX_RANK], row_step[AP_MAX_RANK];
+    int64_t col_n[AP_MAX_RANK], col_step[AP_MAX_RANK];
+    int64_t offset[AP_MAX_RANK], in[AP_MAX_RANK], dilate[AP_MAX_RANK];
+    int64_t inner, pixel; /* elements of a position, all that lie there */
+    int64_t n_rows, n_cols;
+    bool as_it_lies; /* the matrix is the left side itself, of `pixel` columns */
+};
+
+/* How a convolution becomes products, see cpu_conv.c. */
+enum conv_way { CONV_RESULTS, CONV_OFFSETS, CONV_SUMS };
+
 struct conv {
+    enum conv_way way;
+    struct unrolled unrolled;                /* of one group */
+    bool lhs_direct, rhs_direct, out_direct; /* lie in the order that is wanted */
     enum ap_dtype dtype;
     enum cpu_kind kind;
     const char *lhs, *rhs;

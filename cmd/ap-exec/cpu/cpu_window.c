@@ -3,6 +3,7 @@
  * for each over all windows at once, in tiles along one dimension; so an element's terms
  * are combined in the order of the window, wherever it lies. Cost: result * window.
  */
+#include "cpu/cpu_elem.h"
 #include "cpu/cpu_state.h"
 
 #include <string.h>
@@ -149,6 +150,24 @@ static bool window_place(const struct window *s, const int64_t *o, const int64_t
     return true;
 }
 
+/* Where `picked` does not keep the best so far, the best and its place are val's. */
+#define BETTER(T)                                             \
+    {                                                         \
+        T *b = best;                                          \
+        const T *v = val;                                     \
+        CPU_LOOP                                              \
+        {                                                     \
+            b[i] = picked[i] ? b[i] : v[i];                   \
+            idx[i] = picked[i] ? idx[i] : place + i * stride; \
+        }                                                     \
+    }
+CPU_WIDE static void take_better(void *best, const void *val, int size,
+                                 const uint8_t *picked, int64_t *idx, int64_t place,
+                                 int64_t stride, int64_t n)
+{
+    CPU_BY_SIZE(size, BETTER)
+}
+
 /* Which of each window's elements is selected: places in idx, for n windows along t. */
 static int64_t *select_tile(struct exec *x, struct window *s, int64_t *o, int64_t n)
 {
@@ -173,13 +192,11 @@ static int64_t *select_tile(struct exec *x, struct window *s, int64_t *o, int64_
                 body_run(&s->select.body, n);
                 picked = s->select.body.ptr[s->select.body.result[0]];
             }
-            for (int64_t j = 0; j < n; j++) {
-                if (any && picked[j])
-                    continue;
-                idx[j] = place + j * s->ss[t];
-                if (any)
-                    memcpy(best + j * size, val + j * size, (size_t)size);
-            }
+            if (any)
+                take_better(best, val, size, picked, idx, place, s->ss[t], n);
+            else
+                for (int64_t j = 0; j < n; j++)
+                    idx[j] = place + j * s->ss[t];
             any = true;
         }
         for (int d = s->in.rank - 1; d >= 0 && ++k[d] == s->w[d].size; d--)
