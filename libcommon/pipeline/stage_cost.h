@@ -69,6 +69,8 @@ struct ap_stage_measure {
     /* of forward, backward, sync and update: what scalars take */
     double scalar_sec[4];
     double slack_sec; /* see struct ap_stage_point */
+    /* to launch a forward and a backward of a microbatch; 0 where many are measured */
+    double host_sec[2];
 };
 /* ---- stage_known.c: a group under a choice ---- */
 
