@@ -63,6 +63,27 @@ static void add_axis(struct maker *k, int degree, int64_t size, const char *name
         k->degrees.zero_axis[at] = (uint8_t)k->line->zero;
 }
 
+/* ZeRO shards over the innermost axes of `shard` devices in all. */
+static int limit_shards(struct maker *k, struct ap_err *err)
+{
+    int64_t devices = 1;
+
+    for (int a = k->mesh.n_axes - 1; a >= 0 && k->line->shard > 0; a--) {
+        if (k->degrees.use[a] == AP_USE_TENSOR)
+            continue;
+        if (devices >= k->line->shard)
+            k->degrees.zero_axis[a] = 0;
+        else
+            devices *= k->mesh.size[a];
+    }
+    if (k->line->shard > 0 && devices != k->line->shard)
+        return ap_err_set(err,
+                          "shard=%lld: the nearest groups of devices with other data "
+                          "have %lld",
+                          (long long)k->line->shard, (long long)devices);
+    return 0;
+}
+
 /* The mesh of all stages. Axes are split at the border of hosts, so that collectives go
  * inside hosts first. */
 static int lay_mesh(struct maker *k, struct ap_err *err)
@@ -96,6 +117,8 @@ static int lay_mesh(struct maker *k, struct ap_err *err)
     if (k->mesh.n_axes == 0)
         add_axis(k, DATA, 1, degrees[DATA].name);
     k->degrees.sequence = l->sequence;
+    if (limit_shards(k, err))
+        return -1;
     ap_degrees_count(&k->degrees, &k->mesh, l->expert > 1);
     k->degrees.zero = l->zero;
     return 0;
