@@ -15,6 +15,7 @@
 #include "pipeline/stage_cost.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "plan/microbatch.h"
@@ -310,9 +311,10 @@ static bool read_again(const struct pricer *p, int node)
 
 struct memory {
     double fixed, working, kept, kept_inputs, recomputed;
-    double host_sec[2]; /* to launch a forward and a backward of a microbatch */
-    double *block; /* [block]: read by backward nodes and by no other block */
-    bool *there;   /* [node]: counted in fixed */
+    double host_sec[2];   /* to launch a forward and a backward of a microbatch */
+    double gather_sec[2]; /* to gather weights for them, where that is beside them */
+    double *block;        /* [block]: read by backward nodes and by no other block */
+    bool *there;          /* [node]: counted in fixed */
 };
 
 /* get-tuple-element is where its operand is. */
@@ -497,6 +499,11 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
         if (per_microbatch(p, conv->conv[i].node, p->micro->split, conv->conv[i].phase))
             count_launches(p, conv->conv[i].first_group, conv->conv[i].phase,
                            conv->conv[i].path.n_steps, m);
+        if (p->micro->overlap && p->plan->regather &&
+            p->plan->regather[conv->conv[i].node]) {
+            m->gather_sec[0] += point->forward_sec - before.forward_sec;
+            m->gather_sec[1] += point->backward_sec - before.backward_sec;
+        }
         if (!p->scalar_sec || p->plan->graph->nodes[conv->conv[i].node].shape.rank > 0)
             continue;
         p->scalar_sec[0] += point->forward_sec - before.forward_sec;
@@ -587,16 +594,18 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
     m.block = AP_NEW_N(arena, p->n_blocks, double);
     m.there = AP_NEW_N(arena, p->plan->graph->n_nodes, bool);
     price(p, conv, &point, &m);
-    *measure = (struct ap_stage_measure){.forward_sec = point.forward_sec,
-                                         .backward_sec = point.backward_sec,
-                                         .sync_sec = point.sync_sec,
-                                         .update_sec = point.update_sec,
-                                         .fixed_bytes = m.fixed,
-                                         .working_bytes = m.working,
-                                         .kept_bytes = m.kept,
-                                         .input_bytes = m.kept_inputs,
-                                         .recomputed_bytes = most_of(p, &m),
-                                         .host_sec = {m.host_sec[0], m.host_sec[1]}};
+    *measure =
+        (struct ap_stage_measure){.forward_sec = point.forward_sec,
+                                  .backward_sec = point.backward_sec,
+                                  .sync_sec = point.sync_sec,
+                                  .update_sec = point.update_sec,
+                                  .fixed_bytes = m.fixed,
+                                  .working_bytes = m.working,
+                                  .kept_bytes = m.kept,
+                                  .input_bytes = m.kept_inputs,
+                                  .recomputed_bytes = most_of(p, &m),
+                                  .host_sec = {m.host_sec[0], m.host_sec[1]},
+                                  .gather_sec = {m.gather_sec[0], m.gather_sec[1]}};
 }
 
 static bool is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
@@ -674,13 +683,15 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
     }
 }
 
-/* Passes take no less than the host takes to launch their operators. */
-static void wait_for_host(double forward, double backward, struct ap_stage_point *point)
+/* Passes take no less than the host takes to launch their operators, and than the
+ * weights that are gathered beside them. */
+static void wait_for(const double host[2], const double gather[2],
+                     struct ap_stage_point *point)
 {
-    if (forward > point->forward_sec)
-        point->forward_sec = forward;
-    if (backward > point->backward_sec)
-        point->backward_sec = backward;
+    point->forward_sec = fmax(point->forward_sec - gather[0], gather[0]);
+    point->backward_sec = fmax(point->backward_sec - gather[1], gather[1]);
+    point->forward_sec = fmax(point->forward_sec, host[0]);
+    point->backward_sec = fmax(point->backward_sec, host[1]);
 }
 
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
@@ -698,8 +709,10 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[1] = point[0];
     point[1].recompute = true;
     point[1].backward_sec += m->forward_sec;
-    for (int i = 0; i < 2; i++)
-        wait_for_host(m->host_sec[0], m->host_sec[1] + i * m->host_sec[0], &point[i]);
+    for (int i = 0; i < 2; i++) {
+        const double host[2] = {m->host_sec[0], m->host_sec[1] + i * m->host_sec[0]};
+        wait_for(host, m->gather_sec, &point[i]);
+    }
     point[1].stage_bytes = (int64_t)(bytes + m->recomputed_bytes);
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
 }
@@ -731,7 +744,7 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
     m.block = AP_NEW_N(arena, p.n_blocks, double);
     m.there = AP_NEW_N(arena, stage->sub->graph.n_nodes, bool);
     price(&p, stage->conv, point, &m);
-    wait_for_host(m.host_sec[0], m.host_sec[1], point);
+    wait_for(m.host_sec, m.gather_sec, point);
     point->recompute = true;
     point->stage_bytes = (int64_t)(m.fixed + m.working + m.recomputed + most_of(&p, &m));
     point->microbatch_bytes = (int64_t)m.kept;

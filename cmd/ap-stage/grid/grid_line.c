@@ -7,7 +7,9 @@
 
 static const char *const recomputes[] = {"none", "selective", "operators", "full"};
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b"};
-#define KEYS "tp, pp, vpp, dp, cp, ep, zero, shard, mbs, sp, recompute, schedule, layers"
+#define KEYS                                                                        \
+    "tp, pp, vpp, dp, cp, ep, zero, shard, mbs, sp, overlap, recompute, schedule, " \
+    "layers"
 
 static int get_number(const char *key, const char *text, int64_t least, int64_t most,
                       int64_t *out, struct ap_err *err)
@@ -143,8 +145,10 @@ int grid_parse(const char *text, struct grid_line *line, struct ap_err *err)
             rc = ap_err_set(err, "%s is given twice", w);
         else if (!strcmp(w, "sp") && !value)
             line->sequence = true;
+        else if (!strcmp(w, "overlap") && !value)
+            line->overlap = true;
         else if (!value || !*value)
-            rc = ap_err_set(err, "'%s': expected KEY=VALUE or sp", w);
+            rc = ap_err_set(err, "'%s': expected KEY=VALUE, sp or overlap", w);
         else
             rc = get_key(w, value, line, err);
         strncat(given, key + 1, sizeof given - strlen(given) - 1);
