@@ -129,6 +129,8 @@ static bool is_remade(const struct copier *c, int v)
     const struct ap_node *n = node_at(&c->j, v);
     bool backward = false;
 
+    if (n->op == AP_OP_IOTA)
+        return !c->j.is_result[v];
     if (n->phase != AP_FORWARD || !is_joinable(n) || n->op == AP_OP_REDUCE ||
         c->j.is_result[v])
         return false;

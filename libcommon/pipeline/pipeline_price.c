@@ -357,6 +357,7 @@ static int find_axis(struct ap_pricing *p, const struct ap_nests *nests,
         return ap_err_set(err, "/stages/microbatches: %lld: %s",
                           (long long)stages->microbatches, why.msg);
     p->micro.block_of = p->blocks->block_of;
+    p->micro.overlap = stages->overlap;
     if (!stages->each && p->micro.whole >= 0)
         return ap_err_set(
             err,
@@ -394,7 +395,8 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
                                .microbatches = (int)stages->microbatches,
                                .stages = out->stage,
                                .order = stages->order,
-                               .overlap_send = true};
+                               .overlap_send = true,
+                               .overlap_sync = stages->overlap};
     if (check_graph(p, err) || find_axis(p, nests, known, err))
         return -1;
     p->stage_of = ap_stages_of_nodes(p->arena, stages, p->g, p->blocks);

@@ -15,6 +15,7 @@
 #include "pipeline/stage_cost.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "plan/microbatch.h"
@@ -313,8 +314,10 @@ static bool read_again(const struct pricer *p, int node)
 
 struct memory {
     double fixed, working, kept, kept_inputs, recomputed;
-    double *block; /* [block]: read by backward nodes and by no other block */
-    bool *there;   /* [node]: counted in fixed */
+    double host_sec[2];   /* to launch a forward and a backward of a microbatch */
+    double gather_sec[2]; /* to gather weights for them, where that is beside them */
+    double *block;        /* [block]: read by backward nodes and by no other block */
+    bool *there;          /* [node]: counted in fixed */
 };
 
 /* get-tuple-element is where its operand is. */
@@ -411,6 +414,17 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     m->there[node] = counted & AP_STAYS;
 }
 
+/* What the host takes to launch operators of a group, or that a group needs. */
+static void count_launches(const struct pricer *p, int group, enum ap_phase phase, int n,
+                           struct memory *m)
+{
+    double sec = n * p->cost->cluster.host_sec;
+
+    m->host_sec[phase != AP_FORWARD] += sec;
+    if (p->recomputed && group < p->plan->nests->n && p->recomputed[group])
+        m->host_sec[1] += sec;
+}
+
 /* What operators take; what is recomputed is in backward_sec. */
 static void price_groups(const struct pricer *p, struct ap_stage_point *point,
                          struct memory *m)
@@ -425,6 +439,8 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
         add_sec(point, shared, p->phase[i], sec);
         if (p->recomputed && p->recomputed[i])
             point->backward_sec += sec;
+        if (shared && sec > 0 && !nest->launched)
+            count_launches(p, i, p->phase[i], 1, m);
         if (nest->n_ins > 0 && working > m->working)
             m->working = working;
         for (int o = 0; o < nest->n_outs; o++)
@@ -477,12 +493,20 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
 }
 
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
-                              struct ap_stage_point *point, double *copies)
+                              struct ap_stage_point *point, struct memory *m)
 {
     for (int i = 0; i < conv->n; i++) {
         const struct ap_stage_point before = *point;
         price_conversion(p, &conv->conv[i], point);
-        *copies += lasting_copy(p, &conv->conv[i]);
+        m->fixed += lasting_copy(p, &conv->conv[i]);
+        if (per_microbatch(p, conv->conv[i].node, p->micro->split, conv->conv[i].phase))
+            count_launches(p, conv->conv[i].first_group, conv->conv[i].phase,
+                           conv->conv[i].path.n_steps, m);
+        if (p->micro->overlap && p->plan->regather &&
+            p->plan->regather[conv->conv[i].node]) {
+            m->gather_sec[0] += point->forward_sec - before.forward_sec;
+            m->gather_sec[1] += point->backward_sec - before.backward_sec;
+        }
         if (!p->scalar_sec || p->plan->graph->nodes[conv->conv[i].node].shape.rank > 0)
             continue;
         p->scalar_sec[0] += point->forward_sec - before.forward_sec;
@@ -498,7 +522,7 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
 {
     price_groups(p, point, m);
     if (conv)
-        price_conversions(p, conv, point, &m->fixed);
+        price_conversions(p, conv, point, m);
 }
 
 static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
@@ -573,15 +597,18 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
     m.block = AP_NEW_N(arena, p->n_blocks, double);
     m.there = AP_NEW_N(arena, p->plan->graph->n_nodes, bool);
     price(p, conv, &point, &m);
-    *measure = (struct ap_stage_measure){.forward_sec = point.forward_sec,
-                                         .backward_sec = point.backward_sec,
-                                         .sync_sec = point.sync_sec,
-                                         .update_sec = point.update_sec,
-                                         .fixed_bytes = m.fixed,
-                                         .working_bytes = m.working,
-                                         .kept_bytes = m.kept,
-                                         .input_bytes = m.kept_inputs,
-                                         .recomputed_bytes = most_of(p, &m)};
+    *measure =
+        (struct ap_stage_measure){.forward_sec = point.forward_sec,
+                                  .backward_sec = point.backward_sec,
+                                  .sync_sec = point.sync_sec,
+                                  .update_sec = point.update_sec,
+                                  .fixed_bytes = m.fixed,
+                                  .working_bytes = m.working,
+                                  .kept_bytes = m.kept,
+                                  .input_bytes = m.kept_inputs,
+                                  .recomputed_bytes = most_of(p, &m),
+                                  .host_sec = {m.host_sec[0], m.host_sec[1]},
+                                  .gather_sec = {m.gather_sec[0], m.gather_sec[1]}};
 }
 
 static bool is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
@@ -649,12 +676,25 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
                                        .update_sec = m->update_sec};
         p.micro = micro[i];
         p.scalar_sec = m->scalar_sec;
-        price_conversions(&p, stage->conv, &point, &m->fixed_bytes);
+        struct memory more = {0};
+        price_conversions(&p, stage->conv, &point, &more);
+        m->fixed_bytes += more.fixed;
         m->forward_sec = point.forward_sec;
         m->backward_sec = point.backward_sec;
         m->sync_sec = point.sync_sec;
         m->update_sec = point.update_sec;
     }
+}
+
+/* Passes take no less than the host takes to launch their operators, and than the
+ * weights that are gathered beside them. */
+static void wait_for(const double host[2], const double gather[2],
+                     struct ap_stage_point *point)
+{
+    point->forward_sec = fmax(point->forward_sec - gather[0], gather[0]);
+    point->backward_sec = fmax(point->backward_sec - gather[1], gather[1]);
+    point->forward_sec = fmax(point->forward_sec, host[0]);
+    point->backward_sec = fmax(point->backward_sec, host[1]);
 }
 
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
@@ -672,6 +712,10 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[1] = point[0];
     point[1].recompute = true;
     point[1].backward_sec += m->forward_sec;
+    for (int i = 0; i < 2; i++) {
+        const double host[2] = {m->host_sec[0], m->host_sec[1] + i * m->host_sec[0]};
+        wait_for(host, m->gather_sec, &point[i]);
+    }
     point[1].stage_bytes = (int64_t)(bytes + m->recomputed_bytes);
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
 }
@@ -703,6 +747,7 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
     m.block = AP_NEW_N(arena, p.n_blocks, double);
     m.there = AP_NEW_N(arena, stage->sub->graph.n_nodes, bool);
     price(&p, stage->conv, point, &m);
+    wait_for(m.host_sec, m.gather_sec, point);
     point->recompute = true;
     point->stage_bytes = (int64_t)(m.fixed + m.working + m.recomputed + most_of(&p, &m));
     point->microbatch_bytes = (int64_t)m.kept;

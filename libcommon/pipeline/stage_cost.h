@@ -25,7 +25,9 @@ struct ap_stage_microbatch {
     /* [same]: block, of the section "blocks", where a stage that recomputes starts again;
        NULL: it does so in one go. Left to the caller. */
     const int *block_of;
-    bool even; /* numbers above 1 that divide n lie in the same way */
+    bool overlap; /* as in struct ap_stages, to the caller, too; ap_stage_measure_all and
+                     what adds to that does not look at it */
+    bool even;    /* numbers above 1 that divide n lie in the same way */
 };
 /* -1 when the batch does not have as many rows. */
 int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,
@@ -69,6 +71,9 @@ struct ap_stage_measure {
     /* of forward, backward, sync and update: what scalars take */
     double scalar_sec[4];
     double slack_sec; /* see struct ap_stage_point */
+    /* to launch a forward and a backward of a microbatch; 0 where many are measured */
+    double host_sec[2];
+    double gather_sec[2]; /* of these, weights gathered for the pass; 0 likewise */
 };
 /* ---- stage_known.c: a group under a choice ---- */
 

@@ -63,6 +63,8 @@ void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out)
     ap_put_str(out, "microbatch", s->each ? "each" : "exact");
     if (s->resharding)
         ap_put_str(out, "resharding", ap_resharding_names[s->resharding]);
+    if (s->overlap)
+        ap_buf_puts(out, ",\"overlap\":true");
     ap_put_int(out, "n_devices", s->n_devices);
     if (s->limit_bytes > 0)
         ap_put_int(out, "memory_limit_bytes", s->limit_bytes);
@@ -427,6 +429,11 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
     s->each = mode == 1;
     s->resharding = (enum ap_resharding)resharding;
     s->throughput = measure == 1;
+    const json_t *overlap = json_object_get(o, "overlap");
+    const struct ap_at overlap_at = {at, "overlap", 0};
+    if (overlap && !json_is_boolean(overlap))
+        return ap_at_err(&overlap_at, err, "expected true or false");
+    s->overlap = json_is_true(overlap);
     if (s->throughput && s->schedule != AP_SCHEDULE_INFERENCE) {
         const struct ap_at of = {at, "measure", 0};
         return ap_at_err(&of, err, "throughput is of schedule inference");

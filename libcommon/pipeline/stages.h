@@ -51,7 +51,10 @@ struct ap_stages {
     int64_t microbatches;
     bool each; /* --microbatch each: reductions over the batch are per microbatch */
     enum ap_resharding resharding; /* of values that stages send each other */
-    int64_t n_devices;             /* of the cluster's devices that the plan may use */
+    /* weights are gathered and gradients reduced beside the passes, whose devices wait
+       only for what takes longer */
+    bool overlap;
+    int64_t n_devices;   /* of the cluster's devices that the plan may use */
     int64_t limit_bytes; /* of memory that each device was planned with; 0: all it has */
     bool throughput;     /* inference: seconds are those between batches in a row */
     double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not said, not

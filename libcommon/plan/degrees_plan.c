@@ -14,6 +14,25 @@ static bool is_idle(const struct ap_mesh *mesh, int a)
     return mesh->size[a] == 1 || (mesh->microbatch >> a & 1);
 }
 
+/* Whether passes read nothing of the weight but its copy of fewer bytes: then ZeRO-1's
+ * devices hold a share of it, as of the states, and gather the copy once per step. */
+static bool is_master(const struct ap_graph *g, int weight)
+{
+    const struct ap_node *w = &g->nodes[weight];
+    bool any = false;
+
+    for (int u = g->user_start[weight]; u < g->user_start[weight + 1]; u++) {
+        const struct ap_node *user = &g->nodes[g->users[u]];
+        if (user->phase == AP_UPDATE)
+            continue;
+        if (user->op != AP_OP_CONVERT ||
+            ap_dtype_size(user->shape.dtype) >= ap_dtype_size(w->shape.dtype))
+            return false;
+        any = true;
+    }
+    return any;
+}
+
 /* Splits states, and weights, that are whole on the axis. */
 static void seed_shards(const struct ap_degrees *d, int axis, const struct ap_plan *plan,
                         struct ap_sweep *s)
@@ -25,7 +44,9 @@ static void seed_shards(const struct ap_degrees *d, int axis, const struct ap_pl
         const struct ap_node *p = &g->nodes[g->params[i]];
         if (plan->choice[p->group].axis[axis] < 0 &&
             ((d->zero_axis[axis] >= 1 && p->role == AP_ROLE_STATE) ||
-             (d->zero_axis[axis] == 3 && p->role == AP_ROLE_WEIGHT)))
+             (p->role == AP_ROLE_WEIGHT &&
+              (d->zero_axis[axis] == 3 ||
+               (d->zero_axis[axis] >= 1 && is_master(g, g->params[i]))))))
             ap_sweep_seed_split(s, g->params[i], all, false);
     }
 }
@@ -51,6 +72,65 @@ static int plan_experts(const struct ap_degrees *d, int axis, const struct ap_pl
     return 0;
 }
 
+/* Dimension of a parameter that its choice on the axis splits, -1. */
+static int split_dim(const struct ap_plan *plan, int id, int axis)
+{
+    const struct ap_nest *nest = &plan->nests->nest[plan->graph->nodes[id].group];
+    const int c = plan->choice[nest->group].axis[axis];
+
+    for (int d = 0; d < plan->graph->nodes[id].shape.rank && c >= 0; d++)
+        for (int j = 0; j < nest->values[0].dims[d].n; j++)
+            if (nest->values[0].dims[d].factor[j] == c)
+                return d;
+    return -1;
+}
+
+/* Splits a whole value of the dimensions of a weight like the weight. */
+static bool split_like(const struct ap_plan *plan, const struct ap_sweep *s, int node,
+                       int dim)
+{
+    const struct ap_nest *nest = &plan->nests->nest[plan->graph->nodes[node].group];
+    const struct ap_access *value = &nest->values[ap_nest_member(nest, node)];
+
+    return plan->choice[nest->group].axis[s->axis] < 0 && dim < value->rank &&
+           value->dims[dim].n > 0 && ap_sweep_try(s, nest, value->dims[dim].factor[0]);
+}
+
+/*
+ * What the update reads of a weight's gradient lies like the weight, where nothing that
+ * it is made of has said otherwise: a scatter (of a table's gradient), what another stage
+ * sends of it.
+ */
+static void split_gradients(struct ap_arena *arena, const struct ap_plan *plan,
+                            struct ap_sweep *s)
+{
+    const struct ap_graph *g = plan->graph;
+    int *todo = AP_NEW_N(arena, g->n_nodes + 1, int);
+    bool *seen = AP_NEW_N(arena, g->n_nodes, bool);
+
+    for (int r = 0; r < g->n_results; r++) {
+        const int weight = g->results[r].alias;
+        const int dim = weight < 0 || g->nodes[weight].role != AP_ROLE_WEIGHT
+                            ? -1
+                            : split_dim(plan, weight, s->axis);
+        int n = 0;
+        if (dim >= 0)
+            todo[n++] = g->results[r].node;
+        while (n > 0) {
+            const int v = todo[--n];
+            split_like(plan, s, v, dim);
+            for (int k = 0; k < g->nodes[v].n_in; k++) {
+                const int in = g->nodes[v].in[k];
+                if (seen[in] ||
+                    !ap_shape_same_dims(&g->nodes[in].shape, &g->nodes[weight].shape))
+                    continue;
+                seen[in] = true;
+                todo[n++] = in;
+            }
+        }
+    }
+}
+
 /* An axis that splits weights. */
 static int plan_weights(struct ap_arena *arena, const struct ap_degrees *d, int axis,
                         struct ap_plan *plan, struct ap_sweep *s, struct ap_err *err)
@@ -60,6 +140,7 @@ static int plan_weights(struct ap_arena *arena, const struct ap_degrees *d, int 
             return -1;
         ap_sweep_axis(s, axis, d->sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
         ap_sweep_run(s);
+        split_gradients(arena, plan, s);
         return 0;
     }
     return d->expert_use[axis] == AP_USE_EXPERT ? plan_experts(d, axis, plan, s, err) : 0;

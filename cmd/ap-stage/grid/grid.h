@@ -21,9 +21,11 @@ enum grid_recompute {
 struct grid_line {
     const char *text;
     int64_t tensor, pipeline, chunks, data, context, expert; /* data 0: what is left */
+    int64_t shard;       /* devices that ZeRO shards over, the nearest; 0: all */
     int64_t micro_batch; /* samples of a replica at a time */
     int zero;
     bool sequence; /* what lies between tensor parallel regions is split along it */
+    bool overlap;  /* as in struct ap_stages */
     enum grid_recompute recompute;
     enum ap_schedule schedule;
     int n_layers;                 /* 0: as many in each stage */

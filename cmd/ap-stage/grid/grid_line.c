@@ -7,7 +7,9 @@
 
 static const char *const recomputes[] = {"none", "selective", "operators", "full"};
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b"};
-#define KEYS "tp, pp, vpp, dp, cp, ep, zero, mbs, sp, recompute, schedule, layers"
+#define KEYS                                                                        \
+    "tp, pp, vpp, dp, cp, ep, zero, shard, mbs, sp, overlap, recompute, schedule, " \
+    "layers"
 
 static int get_number(const char *key, const char *text, int64_t least, int64_t most,
                       int64_t *out, struct ap_err *err)
@@ -61,10 +63,10 @@ static int get_key(const char *key, char *value, struct grid_line *line,
     const struct {
         const char *name;
         int64_t *to;
-    } numbers[] = {{"tp", &line->tensor},      {"pp", &line->pipeline},
-                   {"vpp", &line->chunks},     {"dp", &line->data},
-                   {"cp", &line->context},     {"ep", &line->expert},
-                   {"mbs", &line->micro_batch}};
+    } numbers[] = {{"tp", &line->tensor},       {"pp", &line->pipeline},
+                   {"vpp", &line->chunks},      {"dp", &line->data},
+                   {"cp", &line->context},      {"ep", &line->expert},
+                   {"mbs", &line->micro_batch}, {"shard", &line->shard}};
     int64_t zero;
     int word;
 
@@ -110,6 +112,9 @@ static int check(const struct grid_line *line, bool schedule, struct ap_err *err
     if (line->n_layers > 0 && line->n_layers != stages)
         return ap_err_set(err, "layers: %d numbers for %lld stages", line->n_layers,
                           (long long)stages);
+    if (line->shard > 1 && line->zero == 0)
+        return ap_err_set(err, "shard=%lld: nothing is sharded (zero)",
+                          (long long)line->shard);
     if (line->data > 0 && line->data % line->expert)
         return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)line->expert,
                           (long long)line->data);
@@ -140,8 +145,10 @@ int grid_parse(const char *text, struct grid_line *line, struct ap_err *err)
             rc = ap_err_set(err, "%s is given twice", w);
         else if (!strcmp(w, "sp") && !value)
             line->sequence = true;
+        else if (!strcmp(w, "overlap") && !value)
+            line->overlap = true;
         else if (!value || !*value)
-            rc = ap_err_set(err, "'%s': expected KEY=VALUE or sp", w);
+            rc = ap_err_set(err, "'%s': expected KEY=VALUE, sp or overlap", w);
         else
             rc = get_key(w, value, line, err);
         strncat(given, key + 1, sizeof given - strlen(given) - 1);

@@ -17,8 +17,15 @@
 #include "pipeline/plan_words.h"
 #include "plan/degrees.h"
 
-enum { DATA, EXPERT, CONTEXT, TENSOR, N_AXES };
-static const char *const axis_names[N_AXES] = {"dp", "ep", "cp", "tp"};
+/* From the outside in. */
+enum { DATA, EXPERT, CONTEXT, TENSOR, N_DEGREES };
+static const struct {
+    const char *name, *between; /* between hosts, of what is split at their border */
+    enum ap_axis_split use;
+} degrees[N_DEGREES] = {{"dp", "dp_hosts", AP_USE_DATA},
+                        {"ep", "ep_hosts", AP_USE_DATA},
+                        {"cp", "cp_hosts", AP_USE_CONTEXT},
+                        {"tp", "tp_hosts", AP_USE_TENSOR}};
 
 struct maker {
     struct ap_arena *arena;
@@ -33,6 +40,52 @@ struct maker {
 
 /* ---- devices ---- */
 
+/* Of an axis whose devices are `inside` apart, how many are in one host. */
+static int64_t in_host(const struct maker *k, int64_t inside, int64_t size)
+{
+    const int64_t host = k->m->cluster.levels[0].size;
+
+    if (inside >= host || inside * size <= host || host % inside ||
+        size % (host / inside) || k->mesh.n_axes + 2 > AP_MAX_AXES - 1)
+        return size;
+    return host / inside;
+}
+
+static void add_axis(struct maker *k, int degree, int64_t size, const char *name)
+{
+    const int at = k->mesh.n_axes++;
+
+    k->mesh.size[at] = size;
+    k->mesh.name[at] = name;
+    k->degrees.use[at] = degrees[degree].use;
+    k->degrees.expert_use[at] = degree == EXPERT ? AP_USE_EXPERT : degrees[degree].use;
+    if (degree != TENSOR)
+        k->degrees.zero_axis[at] = (uint8_t)k->line->zero;
+}
+
+/* ZeRO shards over the innermost axes of `shard` devices in all. */
+static int limit_shards(struct maker *k, struct ap_err *err)
+{
+    int64_t devices = 1;
+
+    for (int a = k->mesh.n_axes - 1; a >= 0 && k->line->shard > 0; a--) {
+        if (k->degrees.use[a] == AP_USE_TENSOR)
+            continue;
+        if (devices >= k->line->shard)
+            k->degrees.zero_axis[a] = 0;
+        else
+            devices *= k->mesh.size[a];
+    }
+    if (k->line->shard > 0 && devices != k->line->shard)
+        return ap_err_set(err,
+                          "shard=%lld: the nearest groups of devices with other data "
+                          "have %lld",
+                          (long long)k->line->shard, (long long)devices);
+    return 0;
+}
+
+/* The mesh of all stages. Axes are split at the border of hosts, so that collectives go
+ * inside hosts first. */
 static int lay_mesh(struct maker *k, struct ap_err *err)
 {
     const struct grid_line *l = k->line;
@@ -51,21 +104,21 @@ static int lay_mesh(struct maker *k, struct ap_err *err)
     if (data % l->expert)
         return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)l->expert,
                           (long long)data);
-    const int64_t size[N_AXES] = {data / l->expert, l->expert, l->context, l->tensor};
-    static const enum ap_axis_split use[N_AXES] = {AP_USE_DATA, AP_USE_DATA,
-                                                   AP_USE_CONTEXT, AP_USE_TENSOR};
-    for (int a = 0; a < N_AXES; a++) {
-        if (size[a] == 1 && (a != DATA || model * l->expert > l->pipeline))
-            continue;
-        const int at = k->mesh.n_axes++;
-        k->mesh.size[at] = size[a];
-        k->mesh.name[at] = axis_names[a];
-        k->degrees.use[at] = use[a];
-        k->degrees.expert_use[at] = a == EXPERT ? AP_USE_EXPERT : use[a];
-        if (a != TENSOR)
-            k->degrees.zero_axis[at] = (uint8_t)l->zero;
+    const int64_t size[N_DEGREES] = {data / l->expert, l->expert, l->context, l->tensor};
+    int64_t inside = l->tensor * l->context * data; /* devices of a step on the axis */
+    for (int d = 0; d < N_DEGREES; d++) {
+        inside /= size[d];
+        const int64_t within = in_host(k, inside, size[d]);
+        if (within < size[d])
+            add_axis(k, d, size[d] / within, degrees[d].between);
+        if (within > 1)
+            add_axis(k, d, within, degrees[d].name);
     }
+    if (k->mesh.n_axes == 0)
+        add_axis(k, DATA, 1, degrees[DATA].name);
     k->degrees.sequence = l->sequence;
+    if (limit_shards(k, err))
+        return -1;
     ap_degrees_count(&k->degrees, &k->mesh, l->expert > 1);
     k->degrees.zero = l->zero;
     return 0;
@@ -397,6 +450,7 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
     stages->stopped = "rule";
     stages->schedule = line->schedule;
     stages->chunks = (int)line->chunks;
+    stages->overlap = line->overlap;
     stages->n_devices = ap_cluster_devices(&m->cluster);
     ap_layers_find(arena, &m->graph, &m->nests, &k.layers);
     if (lay_mesh(&k, err) || cut_batch(&k, err) || cut_blocks(&k, err))
