@@ -144,3 +144,38 @@ END
     close "$(values "n = (f32[2,3,4], f32[3], f32[3]) batch-norm-grad(x, s, mm, vv, g), epsilon=0.125, feature_index=1 $get")" \
         "$(values "$(sed 's/\bm\b/mm/; s/add(v,/add(vv,/' <<<"$norm") $chain  m = f32[3] copy(m0)  v = f32[3] copy(v9)")"
 }
+
+# What JAX's dot_product_attention lowers to for GPUs, by cuDNN and by XLA, with bf16 as f32:
+# grouped queries under a causal mask, a bias with its gradient, a window, lengths of sequences,
+# heads before rows.
+@test "calls: cuDNN's attentions are read as their operators, and compute what XLA's do" {
+    needs_exec
+    local k how d=$AP_TOP/testdata/attention
+    for k in causal bias window pad heads; do
+        for how in cudnn plain; do
+            ap-import --quiet "$d/$k.$how.hlo.gz" >"$BATS_TEST_TMPDIR/$how.json"
+            ap-shard --quiet --mesh 1 "$BATS_TEST_TMPDIR/$how.json" | ap-rewrite --quiet |
+                ap-exec --steps 2 --json | jq .losses
+        done | jq -s -e --arg k "$k" 'transpose | all(.[0] / .[1] - 1 | fabs < 1e-6)'
+        [ "$(ap-fuse --quiet --stats "$BATS_TEST_TMPDIR/cudnn.json" 2>&1 >"$BATS_TEST_TMPDIR/$k.json" |
+            jq -c '[.forward, .backward, .plain]')" = '[1,1,0]' ]
+        jq -e 'all(.graph.nodes[]; .op != "custom-call")' "$BATS_TEST_TMPDIR/$k.json"
+    done
+    # masks are proved, of both passes
+    for k in causal heads window; do
+        jq -e '[.graph.nodes[].scores // empty | .[3:]] | unique == [[if $k == "window" then 4 else 15 end, 0]]' \
+            --arg k "$k" "$BATS_TEST_TMPDIR/$k.json"
+    done
+}
+
+@test "calls: of cuDNN's attentions, dropout and what does not fit stay calls" {
+    local text
+    text=$(gzip -dc "$AP_TOP/testdata/attention/causal.cudnn.hlo.gz")
+    targets() { ap-import --quiet | jq -c '[.graph.nodes[].target // empty] | unique'; }
+    [ "$(sed 's/"dropout_rate": 0.0/"dropout_rate": 0.1/' <<<"$text" | targets)" = '["__cudnn$fmhaSoftmax","__cudnn$fmhaSoftmaxBackward"]' ]
+    [ "$(sed 's/"mask_type": "CAUSAL"/"mask_type": "ALIBI"/' <<<"$text" | targets)" = '["__cudnn$fmhaSoftmax","__cudnn$fmhaSoftmaxBackward"]' ]
+    [ "$(sed 's/fmhaSoftmaxBackward"/fmhaSoftmaxBackwardF8"/' <<<"$text" | targets)" = '["__cudnn$fmhaSoftmaxBackwardF8"]' ]
+    [ "$(sed 's/"fmha_scale": 0.25/"fmha_scale": "x"/' <<<"$text" | targets)" = '["__cudnn$fmhaSoftmax","__cudnn$fmhaSoftmaxBackward"]' ]
+    refuses 1 "result 0 has another shape than its operands make" ap-import \
+        <(sed 's/(f32\[2,4,16,16\]{3,1,2,0}, f32\[2,4,16\]/(f32[2,4,16,8]{3,1,2,0}, f32[2,4,16]/' <<<"$text")
+}

@@ -88,6 +88,54 @@ same_numbers() {
             length == 3 and all(.[0] / .[1] - 1 | fabs < 1e-6)'
 }
 
+# ringed DOCUMENT OPTION...: its program with queries split and communication that costs
+# nothing to start, so that keys and values go round
+ringed() {
+    local doc=$1 c=$BATS_FILE_TMPDIR/ring.json name pins=()
+    shift
+    [ -s "$c" ] || jq '.attention = "fused" | .launch_sec = 0 | .levels[].latency_sec = 0' clusters/cpu-4.json >"$c"
+    while read -r name; do pins+=(--pin "$name=$pin"); done < <(
+        jq -r '.graph.nodes[] | select(.attention == 1) | .name' "$doc")
+    ap-shard --quiet --cluster "$c" "${pins[@]}" "$@" "$doc" >"$BATS_TEST_TMPDIR/ring.json"
+    ap-rewrite --quiet "$BATS_TEST_TMPDIR/ring.json"
+}
+
+# steps DOCUMENT: permutes along one axis
+steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-permute" and (.axes | length) == 1)] | length' "$1"; }
+
+@test "ap-fuse: keys and values go round a ring, and the numbers stay" {
+    local p=$BATS_TEST_TMPDIR/p.json
+    pin=S0,S2 ringed "$(fused gpt2l)" --mesh 2x2 >"$p"
+    # forward of each layer: k, v; backward: k, v and their gradients, and k once more
+    [ "$(steps "$p")" -eq $((2 * (2 + 5))) ]
+    same_numbers gpt2l "$p"
+    pin=S2 ringed "$(fused bert)" --mesh 4 >"$p"
+    [ "$(steps "$p")" -eq $((2 * 3 * (2 + 5))) ]
+    same_numbers bert "$p"
+    # grouped queries, a window, a gradient of what all scores share
+    ap-model t5 --layers 1 --seq 32 --batch 1 --vocab 64 --heads 2 --hidden 32 --ffn 64 | ap-fuse --quiet >"$BATS_TEST_TMPDIR/t5.json"
+    pin=S2 ringed "$BATS_TEST_TMPDIR/t5.json" --mesh 4 >"$p"
+    [ "$(steps "$p")" -eq $((3 * 3 * (2 + 5))) ]
+    ap-exec -n 4 --steps 1 --verify --json "$p" | jq -e '.verify.loss_error < 1e-5 and .verify.params_error < 1e-5'
+}
+
+@test "ap-fuse: a ring is cheaper than a gather, and takes less memory" {
+    local doc=$BATS_TEST_TMPDIR/gpt.json
+    ap-model gpt --layers 1 --hidden 1024 --heads 4 --seq 131072 --batch 1 --vocab 512 --dtype bf16 | ap-fuse --quiet >"$doc"
+    ap-shard --quiet --mesh 8 --cluster h100-8 "$doc" >"$BATS_TEST_TMPDIR/ring.json"
+    # the same without scores: no ring
+    jq 'del(.graph.nodes[].scores)' "$doc" | ap-shard --quiet --mesh 8 --cluster h100-8 >"$BATS_TEST_TMPDIR/gather.json"
+    jq -s '.[].sharding | .peak_bytes' "$BATS_TEST_TMPDIR/ring.json" "$BATS_TEST_TMPDIR/gather.json" | jq -s -e '.[0] < .[1]'
+    # all keys of the sequence travel n - 1 times, behind the compute of a round
+    [ "$(ap-rewrite --quiet "$BATS_TEST_TMPDIR/ring.json" | tee "$BATS_TEST_TMPDIR/p.json" | wc -c)" -gt 0 ]
+    [ "$(steps "$BATS_TEST_TMPDIR/p.json")" -eq $((7 * (2 + 5))) ]
+    ap-cost --report <(ap-cost "$BATS_TEST_TMPDIR/ring.json") | grep -q '^CP 8 '
+    refuses 1 "scores: expected 0, 1 or 2" ap-shard --mesh 2 <(jq '(.graph.nodes[] | select(.scores)).scores = [3, 1, 2]' "$doc")
+    refuses 1 "is no dimension of a tensor of 4" ap-shard --mesh 2 <(jq '(.graph.nodes[] | select(.scores)).scores = [0, 1, 7]' "$doc")
+    refuses 1 "collective-permute needs one or more mesh axes" ap-exec <(jq -c '(.program.modules[0].graph.nodes[] |
+        select(.op == "collective-permute")).axes = []' "$BATS_TEST_TMPDIR/p.json")
+}
+
 @test "ap-fuse: pipelines of fused blocks compute the same" {
     ap-prune "$(fused gpt2l)" | ap-coarsen --blocks auto |
         ap-stage --quiet --cluster cpu-4 --stages 2 --microbatches 4 --schedule 1f1b |

@@ -135,6 +135,8 @@ int import_reducer(struct import *im, int comp, bool scatter, size_t pos);
  * Exit 2 where the result depends on other arrays.
  */
 int import_reducer_part(struct import *im, int comp, int i, int n, size_t pos);
+/* The reducer of a kind that has a name. */
+int import_reducer_of(struct import *im, enum ap_red red);
 /* The reducer that adds. */
 int import_sum(struct import *im);
 /* Splits the stacked tensors of unrolled loops: see unstack.c. */

@@ -364,6 +364,25 @@ static void carry(const struct stretch *s, int8_t *dim)
     }
 }
 
+/* By what is subtracted from scores: a number per row, which a forward pass left. */
+static void find_key_of_rows(const struct stretch *s, int v)
+{
+    const struct ap_node *n = node_at(s, v);
+
+    if (n->op != AP_OP_SUBTRACT || !is_inside(s, v) || !is_inside(s, n->in[1]))
+        return;
+    const struct ap_node *row = node_at(s, n->in[1]);
+    if (row->op != AP_OP_BROADCAST || row->attrs->dimensions.n != n->shape.rank - 1)
+        return;
+    for (int d = 0; d < n->shape.rank; d++) {
+        bool has = false;
+        for (int k = 0; k < row->attrs->dimensions.n; k++)
+            has |= row->attrs->dimensions.v[k] == d;
+        if (!has)
+            s->key[v - s->first] = (int8_t)d;
+    }
+}
+
 /* By reductions whose rows scores read again: others sum over what scores share. */
 static void find_keys(const struct stretch *s)
 {
@@ -383,6 +402,8 @@ static void find_keys(const struct stretch *s)
         if (n->op == AP_OP_REDUCE && spread[v - s->first] && is_inside(s, n->in[0]) &&
             n->attrs->dimensions.n == 1)
             s->key[n->in[0] - s->first] = (int8_t)n->attrs->dimensions.v[0];
+        if (n->op == AP_OP_EXPONENTIAL)
+            find_key_of_rows(s, n->in[0]);
     }
     carry(s, s->key);
 }

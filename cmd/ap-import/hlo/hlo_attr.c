@@ -56,6 +56,7 @@ static const struct own_row rows[] = {
     {"feature_index", ATTR_INDEX, 0},
     {"frontend_attributes", ATTR_FRONTEND, 0},
     {"metadata", ATTR_METADATA, 0},
+    {"operand_layout_constraints", ATTR_SKIP, 0},
     {"origin", ATTR_SKIP, 0},
     {"output_to_operand_aliasing", ATTR_SKIP, 0},
     {"parameter_replication", ATTR_SKIP, 0},

@@ -1,6 +1,7 @@
 /*
- * Custom calls. Some only carry a sharding or a memory space and are passed by; TopK and
- * LAPACK's Cholesky and triangular solves are operators. All others stay custom-calls in
+ * Custom calls. Some only carry a sharding or a memory space and are passed by; TopK,
+ * LAPACK's Cholesky and triangular solves are operators, and cuDNN's attentions several
+ * (normalise/attention.c). All others stay custom-calls in
  * the graph, one node per result, which every device makes whole; kernels of attention,
  * matrix products and convolutions are priced by their products, others by their bytes
  * alone.
@@ -320,6 +321,8 @@ int inline_custom_call(struct frame *f, const struct hlo_instr *instr, struct va
     if (strcmp(target, "lapack_strsm_ffi") == 0 ||
         strcmp(target, "lapack_dtrsm_ffi") == 0)
         return eval_solve(f, instr, out);
+    if (inline_is_attention(f, instr))
+        return inline_attention(f, instr, out);
     if (!is_no_op_call(target) || instr->n_in != 1)
         return opaque(f, instr, target, out);
     *out = f->values[instr->in[0]];

@@ -72,6 +72,13 @@ int inline_bitcast(struct frame *f, const struct hlo_instr *instr, struct value 
 /* batch-norm-training, -inference and -grad as the operators that they are made of. */
 int inline_batch_norm(struct frame *f, const struct hlo_instr *instr, struct value *out);
 
+/* ---- attention.c ---- */
+
+/* Whether a custom call is an attention of cuDNN that inline_attention knows. */
+bool inline_is_attention(struct frame *f, const struct hlo_instr *instr);
+/* It, as the operators that it is made of. */
+int inline_attention(struct frame *f, const struct hlo_instr *instr, struct value *out);
+
 /* ---- rng.c ---- */
 
 /* rng and rng-bit-generator as the arithmetic that they are. */

@@ -226,11 +226,16 @@ static int find_or_add(struct import *im, const struct ap_reducer *reducer)
     return id;
 }
 
+int import_reducer_of(struct import *im, enum ap_red red)
+{
+    struct ap_reducer reducer = {.name = ap_red_names[red], .red = red};
+    put_text(&(struct body){.im = im}, red, NULL, 0, &im->scratch);
+    return find_or_add(im, &reducer);
+}
+
 int import_sum(struct import *im)
 {
-    struct ap_reducer sum = {.name = ap_red_names[AP_RED_SUM], .red = AP_RED_SUM};
-    put_text(&(struct body){.im = im}, AP_RED_SUM, NULL, 0, &im->scratch);
-    return find_or_add(im, &sum);
+    return import_reducer_of(im, AP_RED_SUM);
 }
 
 static int share(struct body *b, const struct hlo_comp *comp, enum ap_red red,

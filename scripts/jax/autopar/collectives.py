@@ -159,6 +159,8 @@ def all_to_all(run, node, operands):
 
 def collective_permute(run, node, operands):
     n = run.mesh.sizes[node["axes"][0]]
+    if len(node["axes"]) == 1:  # to the next device, in a ring
+        return lax.ppermute(operands[0], names_of(run, node), [(i, (i + 1) % n) for i in range(n)])
     swapped = [(i * n + j, j * n + i) for i in range(n) for j in range(n)]
     return lax.ppermute(operands[0], names_of(run, node), swapped)
 
