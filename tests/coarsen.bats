@@ -160,12 +160,50 @@ holds() {
     doc=$(imported gpt2l)
     refuses 3 'no 9999 blocks: the forward pass has 177 operators' ap-coarsen \
         --blocks 9999 "$doc"
-    refuses 3 'there are 4, or a larger --eps is needed' ap-coarsen --blocks 5 "$doc"
-    ap-coarsen --blocks 4 -o /dev/null "$doc"
-    refuses 3 '--balance count needs none' ap-coarsen - <<<'{"autopar":1,"graph":{"name":"t",
-        "nodes":[{"op":"parameter","name":"p","param":0,"role":"input","shape":"f32[4]"},
-        {"op":"negate","name":"n","in":[0],"shape":"f32[4]"}],
-        "results":[{"node":1,"role":"aux"}],"reducers":[]}}'
+    ap-model gpt --layers 4 --hidden 64 --heads 4 --seq 16 --batch 4 --vocab 64 -o "$BATS_TEST_TMPDIR/gpt.json"
+    refuses 3 'there are 4, or a larger --eps is needed' ap-coarsen --blocks 5 --eps 0.1 "$BATS_TEST_TMPDIR/gpt.json"
+}
+
+# dots_of FILE OPTION...: how many products each block has
+dots_of() {
+    ap-coarsen --no-history "${@:2}" "$1" | jq -c '[.graph.nodes, .blocks.block_of] | transpose |
+        map(select(.[0].op == "dot")) | group_by(.[1]) | map(length)'
+}
+
+# chain WIDTH...: products, one behind the other, of vectors of these widths
+chain() {
+    local f=$BATS_TEST_TMPDIR/chain-${*//[!0-9]/-} i
+    {
+        printf '%s\n' 'HloModule m' 'ENTRY main {' "  v1 = f32[4,$1] parameter(0)"
+        for ((i = 2; i <= $#; i++)); do
+            echo "  w$i = f32[${*:i-1:1},${*:i:1}] parameter($((i - 1)))"
+            echo "  v$i = f32[4,${*:i:1}] dot(v$((i - 1)), w$i), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+        done
+        printf '%s\n' "  ROOT r = f32[4,${!#}] negate(v$#)" '}'
+    } >"$f.hlo"
+    ap-import --no-history -o "$f.json" "$f.hlo"
+    echo "$f.json"
+}
+
+@test "coarsen: Alpa's rule: three heavy operators or the bound, no more than three above it" {
+    # two products of 100 units and six of 1: in two layers the bound is 1.5 * 103
+    f=$(chain 8 800 8 8 8 8 8 8 8)
+    [ "$(dots_of "$f" --blocks 2)" = "[3,5]" ] # three may be above the bound, four may not
+    f=$(chain 8 800 8 80 8 8 8 8 8)            # little is received behind the second:
+    [ "$(dots_of "$f" --blocks 2)" = "[2,6]" ] # it makes a layer with the first one
+    # products are counted: at most five more than the average, 9, are in a layer, not as many
+    f=$(chain 8 8 8 8 8 8 8 8 8 8 8 8 8 4 8 8 8 8 8) # 4 is received behind the 13th
+    [ "$(dots_of "$f" --blocks 2 --balance count)" = "[13,5]" ]
+    f=$(chain 8 8 8 8 8 8 8 8 8 8 8 8 8 8 4 8 8 8 8)
+    [ "$(dots_of "$f" --blocks 2 --balance count)" = "[9,9]" ]
+}
+
+@test "coarsen: N equal layers are N blocks, whatever the rule counts" {
+    ap-model gpt --layers 36 --hidden 64 --heads 4 --seq 16 --batch 4 --vocab 51200 -o "$BATS_TEST_TMPDIR/gpt.json"
+    for options in '' '--balance count' '--balance input-memory' '--cluster-cost optimized'; do
+        # shellcheck disable=SC2086
+        ap-coarsen --blocks 36 $options "$BATS_TEST_TMPDIR/gpt.json" | jq -e '.blocks.n == 36' >/dev/null
+    done
 }
 
 @test "coarsen: options that are not looked at are refused" {
@@ -212,28 +250,36 @@ holds() {
     [ "$output" = "[]" ]
 }
 
-@test "README of cmd/ap-coarsen: Alpa's clustering of eight operators in a chain" {
+@test "README of cmd/ap-coarsen: Alpa's clustering of eight products in a chain" {
     doc=$BATS_TEST_TMPDIR/chain.json
     cat >"$doc" <<'END'
 {"autopar":1,"graph":{"nodes":[
-{"op":"parameter","name":"x","shape":"f32[8]","param":0,"role":"input"},
-{"op":"negate","name":"a","shape":"f32[8]","in":[0]},
-{"op":"slice","name":"b","shape":"f32[2]","in":[1],"slice":"{[0:2]}"},
-{"op":"exponential","name":"c","shape":"f32[2]","in":[2]},
-{"op":"broadcast","name":"d","shape":"f32[2,4]","in":[3],"dimensions":[0]},
-{"op":"tanh","name":"e","shape":"f32[2,4]","in":[4]},
-{"op":"slice","name":"f","shape":"f32[1,4]","in":[5],"slice":"{[0:1],[0:4]}"},
-{"op":"negate","name":"g","shape":"f32[1,4]","in":[6]},
-{"op":"reshape","name":"h","shape":"f32[4]","in":[7]}],
-"results":[{"node":8,"role":"aux"}]}}
+{"op":"parameter","name":"x","shape":"f32[1,4]","param":0,"role":"input"},
+{"op":"parameter","name":"wa","shape":"f32[4,8]","param":1,"role":"weight"},
+{"op":"parameter","name":"wb","shape":"f32[8,2]","param":2,"role":"weight"},
+{"op":"parameter","name":"wc","shape":"f32[2,2]","param":3,"role":"weight"},
+{"op":"parameter","name":"wd","shape":"f32[2,8]","param":4,"role":"weight"},
+{"op":"parameter","name":"we","shape":"f32[8,8]","param":5,"role":"weight"},
+{"op":"parameter","name":"wf","shape":"f32[8,4]","param":6,"role":"weight"},
+{"op":"parameter","name":"wg","shape":"f32[4,4]","param":7,"role":"weight"},
+{"op":"parameter","name":"wh","shape":"f32[4,4]","param":8,"role":"weight"},
+{"op":"dot","name":"a","shape":"f32[1,8]","in":[0,1],"lhs_contracting_dims":[1],"rhs_contracting_dims":[0]},
+{"op":"dot","name":"b","shape":"f32[1,2]","in":[9,2],"lhs_contracting_dims":[1],"rhs_contracting_dims":[0]},
+{"op":"dot","name":"c","shape":"f32[1,2]","in":[10,3],"lhs_contracting_dims":[1],"rhs_contracting_dims":[0]},
+{"op":"dot","name":"d","shape":"f32[1,8]","in":[11,4],"lhs_contracting_dims":[1],"rhs_contracting_dims":[0]},
+{"op":"dot","name":"e","shape":"f32[1,8]","in":[12,5],"lhs_contracting_dims":[1],"rhs_contracting_dims":[0]},
+{"op":"dot","name":"f","shape":"f32[1,4]","in":[13,6],"lhs_contracting_dims":[1],"rhs_contracting_dims":[0]},
+{"op":"dot","name":"g","shape":"f32[1,4]","in":[14,7],"lhs_contracting_dims":[1],"rhs_contracting_dims":[0]},
+{"op":"dot","name":"h","shape":"f32[1,4]","in":[15,8],"lhs_contracting_dims":[1],"rhs_contracting_dims":[0]}],
+"results":[{"node":16,"role":"aux"}]}}
 END
-    [ "$(jq -c '[.graph.nodes[1:][].shape | [scan("\\d+") | tonumber][1:] | reduce .[] as $d (4; . * $d)]' \
+    [ "$(jq -c '[.graph.nodes[9:][].shape | [scan("\\d+") | tonumber][1:] | reduce .[] as $d (4; . * $d)]' \
         "$doc")" = "[32,8,8,32,32,16,16,16]" ]
     for a in alpa exhaustive; do
         while read -r n want sum squares of; do
             ap-coarsen --algorithm $a --balance count --blocks "$n" --stats "$doc" \
                 2>"$BATS_TEST_TMPDIR/stats" | jq -e ".blocks | .objective == $want and .bound == $want
-                    and .block_of[1:] == $of" >/dev/null || { echo "$a $n"; return 1; }
+                    and .block_of[9:] == $of" >/dev/null || { echo "$a $n"; return 1; }
             jq -e ".sum_bytes == $sum and .squares == $squares" "$BATS_TEST_TMPDIR/stats"
         done <<'END'
 2 8 8 34 [0,0,0,1,1,1,1,1]

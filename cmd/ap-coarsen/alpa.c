@@ -3,14 +3,14 @@
  * most expensive layer is as cheap as possible.
  *
  * Problem (Zheng et al., "Alpa", OSDI 2022, section 5.2 and equation 6): a layer costs
- * the bytes that it receives, values made before it and read in it, each once; it must
- * have less than (1 + eps) of the average FLOPs and, as in the public code, three heavy
- * operators. Ties (the code: up to 1e-4) go to the least sum, then to the least variance
- * of operator counts. The code's newer cost is seconds, FLOPs / 30e12 + bytes / 2e9,
- * without bounds; ties go to the least sum, then to the least sum of squares. Read as a
- * program of its own, not as the paper's recursion, this has three steps: the least
- * maximum M; among the layerings with no layer above M (1 + 1e-4) the least sum; among
- * those the least squares. Each is solved exactly.
+ * the bytes that it receives, values made before it and read in it, each once. As in the
+ * public code it has three heavy operators, or (1 + eps) of the average FLOPs; one with
+ * more heavy operators than that has less FLOPs. Ties (the code: up to 1e-4) go to the
+ * least sum, then to the least variance of operator counts. The code's newer cost is
+ * seconds, FLOPs / 30e12 + bytes / 2e9, without bounds; ties go to the least sum, then to
+ * the least sum of squares. Read as a program of its own, not as the paper's recursion,
+ * this has three steps: the least maximum M; among the layerings with no layer above M (1
+ * + 1e-4) the least sum; among those the least squares. Each is solved exactly.
  *
  * Idea: for a fixed first operator the cost grows with the last one, as FLOPs and counts
  * do. So the last operators that a threshold allows are one interval for each first one,
@@ -143,13 +143,13 @@ static struct around find_intervals(struct search *s, const struct layer_rule *r
 {
     const struct layers *l = s->l;
     struct around around = {-1, INFINITY};
-    int need = l->n; /* least last operator with enough heavy ones */
+    int need = l->n; /* least last operator with which the layer is enough */
 
     sweep_start(s);
     for (int first = l->n - 1; first >= 0; first--) {
         int64_t bytes;
         sweep_step(s, first);
-        while (need > first && l->heavy[need] - l->heavy[first] >= rule->min_heavy)
+        while (need > first && layers_weight_suffices(l, rule, first, need - 1))
             need--;
         s->lo[first] = s->end[need];
         if (!l->begins[first]) {

@@ -66,8 +66,8 @@ static const struct ap_choice merges[] = {
 };
 static const struct ap_choice balances[] = {
     {"flops", "of dot and convolution"},
-    {"count", "of operators"},
-    {"input-memory", "bytes that operators read"},
+    {"count", "of dots and convolutions"},
+    {"input-memory", "bytes of weights and inputs that operators read"},
     {NULL, NULL},
 };
 
@@ -102,8 +102,7 @@ static const struct ap_opt *options(struct ap_arena *arena, struct request *r)
         {"balance", AP_OPT_CHOICE, &r->params.alpa.balance, "NAME",
          "alpa: quantity that --eps balances", balances, sizeof *balances, 0, 0},
         {"eps", AP_OPT_NUM, &r->params.alpa.eps, "X",
-         "alpa: a layer has less than 1 + X times the average (0.5)", NULL, 0, 0,
-         INT_MAX},
+         "alpa: the bound is 1 + X times the average (0.5)", NULL, 0, 0, INT_MAX},
         {"cut", AP_OPT_CHOICE, &r->params.alpa.cut, "WHERE",
          "alpa: where layers may begin", cuts, sizeof *cuts, 0, 0},
         {"merge", AP_OPT_CHOICE, &r->params.rannc.merge, "NAME",

@@ -40,12 +40,27 @@ static int64_t received(const struct layers *l, int first, int last)
     return bytes;
 }
 
+/* Alpa's rule as its code has it: operator by operator. */
+static bool may_be_layer(const struct trial *t, int first, int last)
+{
+    const struct layers *l = t->l;
+    bool allowed = false;
+
+    for (int i = first; i <= last; i++) {
+        int n_heavy = l->heavy[i + 1] - l->heavy[first];
+        bool full = l->weight[i + 1] - l->weight[first] >= t->rule.max_weight;
+        bool heavy = l->heavy[i + 1] > l->heavy[i];
+        if (full && heavy && n_heavy > t->rule.min_heavy)
+            return false;
+        allowed = full || n_heavy >= t->rule.min_heavy;
+    }
+    return allowed;
+}
+
 static bool is_allowed(const struct trial *t, int first, int last)
 {
     const struct layers *l = t->l;
-    return l->begins[last + 1] &&
-           l->heavy[last + 1] - l->heavy[first] >= t->rule.min_heavy &&
-           layers_weight_fits(l, &t->rule, first, last) &&
+    return l->begins[last + 1] && may_be_layer(t, first, last) &&
            layers_cost(l, first, last, t->bytes[first][last]) <= t->at_most;
 }
 

@@ -6,6 +6,11 @@
 
 #include "base/names.h"
 
+static bool is_heavy(const struct ap_node *node)
+{
+    return ap_ops[node->op].class == AP_CLASS_HEAVY;
+}
+
 static double balanced(const struct ap_graph *g, int id, enum coarsen_balance balance)
 {
     const struct ap_node *node = &g->nodes[id];
@@ -15,10 +20,15 @@ static double balanced(const struct ap_graph *g, int id, enum coarsen_balance ba
     case COARSEN_FLOPS:
         return ap_node_heavy_flops(g, id);
     case COARSEN_COUNT:
-        return 1;
-    case COARSEN_INPUT_MEMORY:
-        for (int k = 0; k < node->n_in; k++)
-            bytes += (double)ap_shape_bytes(&g->nodes[node->in[k]].shape);
+        return is_heavy(node);
+    case COARSEN_INPUT_MEMORY: /* of the step's inputs: weights, states and data */
+        for (int k = 0; k < node->n_in; k++) {
+            int in = node->in[k], first = 0;
+            while (node->in[first] != in)
+                first++;
+            if (first == k && g->nodes[in].op == AP_OP_PARAMETER)
+                bytes += (double)ap_shape_bytes(&g->nodes[in].shape);
+        }
         return bytes;
     }
     return 0;
@@ -84,12 +94,14 @@ void layers_init(struct ap_arena *arena, const struct ap_graph *g,
     int *ids;
 
     *l = (struct layers){.optimized = params->cost == COARSEN_COST_OPTIMIZED,
+                         .counts = params->balance == COARSEN_COUNT,
                          .eps = params->eps};
     l->n = ap_blocks_operators(arena, g, &ids);
     l->ids = ids;
     int64_t *size = AP_NEW_N(arena, l->n + 1, int64_t);
     int64_t most = INT64_MAX / 2 / (l->n + 1); /* so that all of them add up */
     double *weight = AP_NEW_N(arena, l->n + 1, double);
+    double *capped = AP_NEW_N(arena, l->n + 1, double);
     double *flops = AP_NEW_N(arena, l->n + 1, double);
     int *heavy = AP_NEW_N(arena, l->n + 1, int);
     for (int i = 0; i < l->n; i++) {
@@ -100,10 +112,12 @@ void layers_init(struct ap_arena *arena, const struct ap_graph *g,
         weight[i + 1] =
             weight[i] + balanced(g, id, (enum coarsen_balance)params->balance);
         flops[i + 1] = flops[i] + ap_node_heavy_flops(g, id);
-        heavy[i + 1] = heavy[i] + (ap_ops[g->nodes[id].op].class == AP_CLASS_HEAVY);
+        heavy[i + 1] = heavy[i] + is_heavy(&g->nodes[id]);
+        capped[i + 1] = is_heavy(&g->nodes[id]) ? weight[i + 1] : capped[i];
     }
     l->size = size;
     l->weight = weight;
+    l->capped = capped;
     l->flops = flops;
     l->heavy = heavy;
     l->begins = list_begins(arena, g, l, (enum coarsen_cut)params->cut);
@@ -118,7 +132,10 @@ struct layer_rule layers_rule(const struct layers *l, int n_layers)
         return rule;
     int average = l->heavy[l->n] / n_layers;
     rule.min_heavy = average < 3 ? average : 3;
-    rule.max_weight = l->weight[l->n] / n_layers * (1 + l->eps);
+    double mean = l->weight[l->n] / n_layers;
+    rule.max_weight = mean * (1 + l->eps);
+    if (l->counts && rule.max_weight < mean + 5)
+        rule.max_weight = mean + 5;
     return rule;
 }
 
@@ -142,10 +159,7 @@ int layers_auto(const struct layers *l, layers_exist_fn *exist, void *ctx)
 enum ap_exit layers_infeasible(const struct layers *l, const struct layer_rule *rule,
                                int nearest, struct ap_err *err)
 {
-    if (l->weight[l->n] <= 0)
-        ap_err_set(err, "no layers: the forward pass has no dot or convolution to "
-                        "balance, --balance count needs none");
-    else if (nearest)
+    if (nearest)
         ap_err_set(err,
                    "no %d layers with at least %d dot or convolution each and less than "
                    "%.9g times the average: there are %d, or a larger --eps is needed",

@@ -13,19 +13,25 @@ struct layers {
     const int64_t *size; /* [n] bytes of the value that it makes */
     /* operators whose values operator i reads: reads[read_start[i] .. read_start[i+1]) */
     const int *read_start, *reads;
-    const double *weight; /* [n + 1] sums of what is balanced */
+    const double *weight; /* [n + 1] sums of what is balanced, */
+    const double *capped; /* [n + 1] the same up to the last heavy operator */
     const double *flops;  /* [n + 1] sums of heavy FLOPs */
     const int *heavy;     /* [n + 1] counts of dot and convolution */
     const bool *begins;   /* [n + 1] whether a layer may begin with it; the end may */
     bool optimized;       /* COARSEN_COST_OPTIMIZED */
+    bool counts;          /* COARSEN_COUNT */
     double eps;
 };
 
-/* What a layer may be when there are so many of them. */
+/*
+ * What a layer may be when there are so many of them: it has min_heavy heavy operators,
+ * or weighs max_weight or more; and it weighs less than that at its last heavy operator,
+ * or has min_heavy of them at most.
+ */
 struct layer_rule {
     int n_layers;
-    int min_heavy;     /* heavy operators at least */
-    double max_weight; /* less than that */
+    int min_heavy;
+    double max_weight;
 };
 
 /* Compared in this order. Costs are bytes, or seconds of the optimized cost. */
@@ -46,10 +52,21 @@ static inline double layers_cost(const struct layers *l, int from, int to, int64
     return l->optimized ? flops / 30e12 + (double)bytes / 2e9 : (double)bytes;
 }
 
+/* Whether the layer is not too much; false for no longer layer where it is for this one.
+ */
 static inline bool layers_weight_fits(const struct layers *l,
                                       const struct layer_rule *rule, int from, int to)
 {
-    return l->weight[to + 1] - l->weight[from] < rule->max_weight;
+    return l->capped[to + 1] - l->weight[from] < rule->max_weight ||
+           l->heavy[to + 1] - l->heavy[from] <= rule->min_heavy;
+}
+
+/* Whether the layer is enough; true for all longer layers where it is for this one. */
+static inline bool layers_weight_suffices(const struct layers *l,
+                                          const struct layer_rule *rule, int from, int to)
+{
+    return l->heavy[to + 1] - l->heavy[from] >= rule->min_heavy ||
+           l->weight[to + 1] - l->weight[from] >= rule->max_weight;
 }
 
 static inline double layers_square(const struct layers *l, int from, int to, double cost)
