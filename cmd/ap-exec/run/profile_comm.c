@@ -45,7 +45,7 @@ static void collective(const struct sweep *s, enum ap_op op, int group, int peer
     else if (op == AP_OP_ALL_TO_ALL)
         c->all_to_all(c, group, s->a, s->b, part / n);
     else
-        c->exchange(c, peer, s->a, s->b, bytes);
+        c->exchange(c, &(struct comm_peers){peer, peer}, s->a, s->b, bytes);
     c->wait(c, c->event(c));
 }
 
