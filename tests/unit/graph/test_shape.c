@@ -429,8 +429,8 @@ static void test_program(void)
         "'split':" SPLIT(1, 2, 5, 3) ",'join':" SPLIT(0, 1, 5, 3),
         "join: dimension 0");
     good("f32[3]", "'op':'collective-permute','in':[0],'shape':'f32[3]','axes':[0,2]");
-    bad("f32[3]", "'op':'collective-permute','in':[0],'shape':'f32[3]','axes':[0]",
-        "two");
+    good("f32[3]", "'op':'collective-permute','in':[0],'shape':'f32[3]','axes':[0]");
+    bad("f32[3]", "'op':'collective-permute','in':[0],'shape':'f32[3]','axes':[]", "one");
     good("f32[3]", "'op':'ap-partial','in':[0],'shape':'f32[3]','axes':[0],'red':'sum'");
     good("f32[3]", "'op':'ap-mask','in':[0],'shape':'f32[3]','value':'-inf',"
                    "'global':'f32[11]','layout':['S0']");

@@ -18,10 +18,11 @@ struct life {
     int64_t lo, hi; /* bytes */
 };
 
+/* Of a value, or the same memory reduced in place. */
 static bool is_view(const struct ap_program *p, int i)
 {
-    enum ap_op op = p->local.nodes[i].op;
-    return p->buffer[i].alias >= 0 && (op == AP_OP_RESHAPE || op == AP_OP_OPT_BARRIER);
+    return p->buffer[i].alias >= 0 && (ap_program_view_offset(&p->local, i) >= 0 ||
+                                       ap_program_reduces_in_place(p, i));
 }
 
 /* Lives of all values; views count for the value that they show. */
