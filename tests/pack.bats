@@ -51,6 +51,25 @@ gpt() {
             $w > $s + 1)'
 }
 
+@test "pack: the price pays the latency of a bucket once" {
+    local dir=$BATS_TEST_TMPDIR way
+    gpt data >"$dir/plan.json"
+    for way in 0 100000; do
+        ap-rewrite --no-history --pack-bytes $way "$dir/plan.json" | ap-cost --no-history >"$dir/$way.json"
+    done
+    ap-cost --no-history "$dir/plan.json" | jq -c .cost >"$dir/cost"
+    jq -c .cost "$dir/0.json" | cmp - "$dir/cost"
+    jq -e --slurpfile plain "$dir/cost" '
+        .cluster.levels[0].latency_sec as $alpha | .cost as $c | ($plain[0].comm_sec - $c.comm_sec) as $less |
+        $c.collectives[0].count == 6 and $plain[0].collectives[0].count == 37 and
+        ($less / (31 * 2 * $alpha) | . > 0.99 and . < 1.01) and
+        ($plain[0].step_sec - $c.step_sec - $less | . < 1e-12 and . > -1e-12)' "$dir/100000.json"
+    # a program of another plan says nothing of this one
+    gpt zero2 | jq -c --slurpfile other "$dir/100000.json" '.program = $other[0].program' | ap-cost --no-history |
+        jq -c .cost >"$dir/zero2"
+    gpt zero2 | ap-cost --no-history | jq -c .cost | cmp - "$dir/zero2"
+}
+
 @test "pack: random train steps give one device's bits" {
     needs_exec
     local seed n=0 rules=(zero3 data zero2 data) packs=(100 130 300 4000) meshes=(2 2x2)

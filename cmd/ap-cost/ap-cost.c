@@ -138,6 +138,28 @@ static void price_input(struct ap_arena *arena, const struct cost_input *in,
         ap_die(AP_BAD_INPUT, "%s: /sharding: %s", file, err.msg);
 }
 
+/* The document's plan, by its program where it has one of one mesh. Returns the step of
+ * the plan itself. */
+static double price_document(struct ap_arena *arena, const struct ap_doc *doc,
+                             const struct cost_input *in, struct priced *plan)
+{
+    const struct ap_section *section = ap_doc_find(doc, "program");
+    const struct ap_at at = {.key = "program"};
+    struct ap_program prog;
+    struct ap_err err = {0};
+
+    price_input(arena, in, doc->file, plan);
+    const double sec = plan->price.step_sec;
+    if (!section)
+        return sec;
+    json_t *json = ap_doc_load(doc, section, &err);
+    if (!json || ap_program_from_json(arena, json, &at, &prog, &err))
+        ap_die(AP_BAD_INPUT, "%s%s%s", json ? doc->file : "", json ? ": " : "", err.msg);
+    json_decref(json);
+    price_packed(arena, in, &prog, plan);
+    return sec;
+}
+
 /* Texts for people, one at a time; the document is not written. */
 struct asked {
     bool report, details; /* details: all of the report */
@@ -370,7 +392,7 @@ int main(int argc, char **argv)
         return cost_pipeline(&arena, &tool, &doc, &known, &asked, cluster_path);
     take_known(&known, &in.graph, &in.nests);
     read_input(&arena, &doc, cluster_path, NULL, asked.overlap, &in);
-    price_input(&arena, &in, doc.file, &plan);
+    const double planned_sec = price_document(&arena, &doc, &in, &plan);
     if (asked.trace)
         write_trace(&arena, asked.trace, &in, &plan);
     if (asked.html)
@@ -382,7 +404,7 @@ int main(int argc, char **argv)
         ap_cluster_to_json(&in.cluster, &out[0].json);
         price_to_json(&arena, &in, &plan, &out[1].json);
         out[2].name = "sharding";
-        out[2].json = correct_sharding(&arena, &in, plan.price.step_sec);
+        out[2].json = correct_sharding(&arena, &in, planned_sec);
         ap_tool_write(&tool, &doc, out, out[2].json.len ? 3 : 2, "");
     }
     return ap_tool_finish(

@@ -48,6 +48,10 @@ int64_t price_limit(const struct cost_input *in);
 int price_plan(struct ap_arena *arena, const struct cost_input *in,
                const struct ap_plan *plan, struct priced *out, struct ap_err *err);
 
+/* The collectives' count and seconds as a program of this plan has them, in buckets. */
+void price_packed(struct ap_arena *arena, const struct cost_input *in,
+                  const struct ap_program *prog, struct priced *out);
+
 /* A plan in words and its rates: the head of reports and pages. */
 struct headline {
     struct ap_buf words; /* freed by headline_free */

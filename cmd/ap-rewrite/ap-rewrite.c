@@ -9,9 +9,6 @@
 #include "torch.h"
 #include "trainer.h"
 
-/* Bytes of a bucket of gradients: DistributedDataParallel's bucket_cap_mb of 25. */
-#define PACK_BYTES (25 << 20)
-
 enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TORCH, TO_TRAINER };
 static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
@@ -78,11 +75,13 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
 {
     struct ap_err err = {0};
     const struct ap_plan *plan = &job->sharding.plan;
+    struct ap_program_form priced = *form;
+    priced.cost = &job->cost;
     if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err) ||
         ap_partition(arena, plan, &job->conv, &job->prog, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     ap_program_split(arena, &job->prog);
-    ap_program_pack(arena, &job->prog, form);
+    ap_program_pack(arena, &job->prog, &priced);
     ap_plan_buffers(arena, &job->prog);
     ap_cost_free(&job->cost);
 }
@@ -174,9 +173,9 @@ int main(int argc, char **argv)
          .out = &pack_bytes,
          .arg = "BYTES",
          .hi = INT64_MAX,
-         .help = "reduce gradients in buckets of about so many; 0: one by one (default: "
-                 "26214400 "
-                 "with --overlap, else 0)"},
+         .help =
+             "reduce gradients in buckets of about so many; 0: one by one (default: by "
+             "price with --overlap, else 0)"},
         {0},
     };
     struct ap_tool tool = {.name = "ap-rewrite",
@@ -193,7 +192,9 @@ int main(int argc, char **argv)
     dialect = dialect < 0 ? HLO_GSPMD : dialect;
     if (form != TO_PROGRAM && (program.overlap || pack_bytes >= 0))
         ap_die_usage("--overlap and --pack-bytes are for --to program");
-    program.pack_bytes = pack_bytes >= 0 ? pack_bytes : program.overlap ? PACK_BYTES : 0;
+    program.pack_bytes = pack_bytes >= 0   ? pack_bytes
+                         : program.overlap ? AP_BUCKET_BY_PRICE
+                                           : 0;
     ap_tool_read(&tool, &arena, &doc);
     if (form == TO_TORCH)
         return torch_rewrite(&tool, &arena, &doc);

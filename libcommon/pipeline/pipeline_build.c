@@ -185,11 +185,14 @@ static int partition(struct builder *b, int stage, const struct ap_plan *plan,
         rc = ap_plan_conversions(b->arena, plan, &cost, &conv, err);
     if (!rc)
         rc = ap_partition(b->arena, plan, &conv, prog, err);
-    ap_cost_free(&cost);
-    if (!rc && b->form->split)
+    struct ap_program_form form = *b->form;
+    form.by_turn = true;
+    form.cost = &cost;
+    if (!rc && form.split)
         ap_program_split(b->arena, prog);
     if (!rc)
-        ap_program_pack(b->arena, prog, b->form);
+        ap_program_pack(b->arena, prog, &form);
+    ap_cost_free(&cost);
     prog->part = true;
     return rc;
 }

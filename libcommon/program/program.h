@@ -46,8 +46,14 @@ struct ap_program_form {
     bool split;         /* attentions as groups that can be run (ap_program_split) */
     bool overlap;       /* collectives start early and are awaited late */
     bool by_turn;       /* of a part of a pipeline: groups keep their turns */
-    int64_t pack_bytes; /* of a bucket of gradients; 0: none */
+    int64_t pack_bytes; /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
+    const struct ap_cost *cost; /* for AP_BUCKET_BY_PRICE */
 };
+/* Buckets of at most AP_BUCKET_MOST bytes, such that the last one, which nothing hides,
+ * and the latencies of all take least time together. */
+#define AP_BUCKET_BY_PRICE -1
+/* DistributedDataParallel's bucket_cap_mb of 25 MiB. */
+#define AP_BUCKET_MOST (25 << 20)
 
 /*
  * SPMD partitioning: the plan as a local program. Each conversion once, before its first

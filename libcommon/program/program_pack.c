@@ -37,6 +37,7 @@
 #include "base/pack.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,7 +174,9 @@ static bool can_be_packed(const struct pack *p, int group)
 {
     const struct ap_node *n = first_node(p, group);
     const struct ap_coll *c = &n->attrs->coll;
-    if (row_elems(n) == 0 || operand_bytes(p, group) >= p->form->pack_bytes)
+    const int64_t most =
+        p->form->pack_bytes == AP_BUCKET_BY_PRICE ? AP_BUCKET_MOST : p->form->pack_bytes;
+    if (row_elems(n) == 0 || operand_bytes(p, group) >= most)
         return false;
     return n->op == AP_OP_ALL_REDUCE ||
            c->split.part * ap_mesh_group(&p->prog->mesh, c->axes) == c->split.full;
@@ -225,6 +228,25 @@ static void add_bucket(struct pack *p, const int *group, int n)
     p->n_buckets++;
 }
 
+/*
+ * Bytes of a bucket, of gradients of `sum` bytes in all. By price: with a seconds of
+ * latency and s seconds per byte, buckets of b bytes leave b s + (sum / b) a that nothing
+ * hides, least at b = sqrt(sum a / s).
+ */
+static int64_t bucket_bytes(const struct pack *p, int group, int64_t sum)
+{
+    const struct ap_node *n = first_node(p, group);
+    if (p->form->pack_bytes != AP_BUCKET_BY_PRICE)
+        return p->form->pack_bytes;
+    if (p->form->cost->variant != AP_COST_DEFAULT)
+        return AP_BUCKET_MOST; /* no seconds */
+    const double none = ap_cost_collective(p->form->cost, n->op, n->attrs->coll.axes, 1);
+    const double all = ap_cost_collective(p->form->cost, n->op, n->attrs->coll.axes, sum);
+    const double b =
+        all > none ? (double)sum * sqrt(none / (all - none)) : (double)AP_BUCKET_MOST;
+    return b < 1 ? 1 : b < AP_BUCKET_MOST ? (int64_t)b : AP_BUCKET_MOST;
+}
+
 /* Cuts the groups of one kind, by readiness, into buckets of about equal bytes. */
 static void cut_buckets(struct pack *p, const int *group, int n)
 {
@@ -233,7 +255,7 @@ static void cut_buckets(struct pack *p, const int *group, int n)
 
     for (int i = 0; i < n; i++)
         sum = ap_add64(sum, operand_bytes(p, group[i]));
-    const int64_t n_cuts = ap_ceil_div(sum, p->form->pack_bytes);
+    const int64_t n_cuts = ap_ceil_div(sum, bucket_bytes(p, group[0], sum));
     for (int i = 0; i < n; i++) {
         const int64_t k = (int64_t)((double)at / (double)sum * (double)n_cuts);
         if (k != last) {

@@ -60,7 +60,8 @@ struct comm {
      * Overlap. After start, the next collective (or exchange) may return before it has
      * run; event gives its ticket; wait, once per ticket, orders what the backend does
      * afterwards behind it. Until then nobody may write what it reads, nor touch what it
-     * writes. A communicator without overlap runs it at once.
+     * writes. A communicator without overlap runs it at once. Over MPI the first start
+     * makes a thread, which from then on runs all collectives.
      */
     void (*start)(struct comm *c);
     int (*event)(struct comm *c);

@@ -104,7 +104,7 @@ static bool add_coll(struct exec *x, struct cuda_call *call, const struct coll *
     const int64_t bytes = exec_room(c->n_ranks * c->block_elems * c->size);
     const bool pack = c->pack && !c->direct, unpack = c->unpack && !c->direct;
     *e = (struct exchange){c, at_memory(c->src), at_memory(c->dst), run[c->node->op], -1};
-    if (c->node->op == AP_OP_ALL_REDUCE)
+    if (c->node->op == AP_OP_ALL_REDUCE && c->dst != c->src)
         cuda_add_copy(x, call, e->recv, e->send, c->in_elems * c->size);
     if (pack) {
         e->send = at_scratch(0);
