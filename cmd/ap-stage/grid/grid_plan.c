@@ -16,6 +16,7 @@
 #include "pipeline/pipeline_price.h"
 #include "pipeline/plan_words.h"
 #include "plan/degrees.h"
+#include "plan/patterns.h"
 
 /* From the outside in. */
 enum { DATA, EXPERT, CONTEXT, TENSOR, N_DEGREES };
@@ -347,27 +348,49 @@ static void mark_recomputed(struct maker *k)
 
 /* ---- shardings ---- */
 
-/* A contraction that an axis pads, or, on the tensor axis, leaves whole. */
-static int check_even(const struct maker *k, const struct ap_plan *plan,
-                      struct ap_err *err)
+/* Whether a factor is one of heads: of both operands of a contraction. */
+static bool is_of_heads(const struct ap_nest *nest, int factor)
 {
-    const struct ap_graph *g = plan->graph;
+    return factor >= 0 && factor < nest->n_factors &&
+           nest->factors[factor].kind == AP_FACTOR_PARALLEL && nest->n_ins > 1 &&
+           ap_access_has(&nest->ins[0].access, factor) &&
+           ap_access_has(&nest->ins[1].access, factor);
+}
 
-    for (int i = 0; i < plan->nests->n; i++) {
-        const struct ap_nest *nest = &plan->nests->nest[i];
-        for (int a = 0; a < k->mesh.n_axes && nest->heavy; a++) {
-            int c = plan->choice[i].axis[a];
-            const struct ap_node *n = &g->nodes[nest->members[0]];
-            bool tensor = k->degrees.use[a] == AP_USE_TENSOR && k->mesh.size[a] > 1;
-            if (c >= 0 && c < nest->n_factors && nest->factors[c].size % k->mesh.size[a])
-                return ap_err_set(err, "%s=%lld does not divide the %lld of %s (%s)",
-                                  k->mesh.name[a], (long long)k->mesh.size[a],
-                                  (long long)nest->factors[c].size, n->name, n->scope);
-            if (tensor && c < 0 && n->phase == AP_FORWARD)
-                return ap_err_set(err, "tp=%lld: nothing of %s (%s) is split by it",
-                                  (long long)k->mesh.size[a], n->name, n->scope);
-        }
-    }
+/* What trainers do not do: pad what an axis splits, leave a contraction whole on the
+ * tensor axis, or split attention there by other than heads. */
+static int check_contraction(const struct maker *k, const struct ap_plan *plan,
+                             const struct ap_nest *nest, int axis, const uint8_t *from,
+                             struct ap_err *err)
+{
+    const struct ap_node *n = &plan->graph->nodes[nest->members[0]];
+    const int c = plan->choice[nest->group].axis[axis];
+    const long long size = k->mesh.size[axis];
+    const char *name = k->mesh.name[axis];
+
+    if (c >= 0 && c < nest->n_factors && nest->factors[c].size % size)
+        return ap_err_set(err, "%s=%lld does not divide the %lld of %s (%s)", name, size,
+                          (long long)nest->factors[c].size, n->name, n->scope);
+    if (k->degrees.use[axis] != AP_USE_TENSOR || size == 1 || n->phase != AP_FORWARD)
+        return 0;
+    if (c < 0)
+        return ap_err_set(err, "%s=%lld: nothing of %s (%s) is split by it", name, size,
+                          n->name, n->scope);
+    if (is_of_activations(plan->graph, from, nest->members[0]) && !is_of_heads(nest, c))
+        return ap_err_set(err, "%s=%lld does not divide the heads of %s (%s)", name, size,
+                          n->name, n->scope);
+    return 0;
+}
+
+static int check_even(const struct maker *k, struct ap_arena *arena,
+                      const struct ap_plan *plan, struct ap_err *err)
+{
+    const uint8_t *from = ap_blocks_origins(arena, plan->graph);
+
+    for (int i = 0; i < plan->nests->n; i++)
+        for (int a = 0; a < k->mesh.n_axes && plan->nests->nest[i].heavy; a++)
+            if (check_contraction(k, plan, &plan->nests->nest[i], a, from, err))
+                return -1;
     return 0;
 }
 
@@ -414,7 +437,7 @@ static int shard_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *
         .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
         .stopped = "rule"};
     if (ap_degrees_plan(arena, &k->degrees, &st->sharding.plan, &why) ||
-        check_even(k, &st->sharding.plan, &why) ||
+        check_even(k, arena, &st->sharding.plan, &why) ||
         check_degrees(k, &st->sharding.plan, &why) ||
         ap_stage_put_sharding(arena, &k->m->cluster, st, &why))
         return ap_err_set(err, "stage %d: %s", s, why.msg);

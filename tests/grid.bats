@@ -1,0 +1,134 @@
+#!/usr/bin/env bats
+# Plans written as one line, the kernels between contractions, and measured steps of others.
+
+load helpers
+
+# A small GPT in blocks of layers: small OPTION...
+small() {
+    ap-model gpt --layers 4 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 "$@" |
+        ap-coarsen --quiet --algorithm layers
+}
+
+# As many hosts of four A100s; one A100.
+cluster() {
+    local f=$BATS_FILE_TMPDIR/$1.json
+    jq --argjson n "$1" '.levels[1].size = $n | .levels[0].size = 4' clusters/dgx-a100.json >"$f"
+    echo "$f"
+}
+
+one() {
+    jq 'del(.levels[1]) | .levels[0].size = 1' clusters/dgx-a100.json >"$BATS_FILE_TMPDIR/one.json"
+    echo "$BATS_FILE_TMPDIR/one.json"
+}
+
+@test "ap-stage --grid: a line of keys, each said once" {
+    local f=$BATS_TEST_TMPDIR/m.json line
+    small >"$f"
+    while read -r line why; do
+        refuses 2 "--grid: $why" ap-stage --grid "$line" --cluster cpu-4 "$f"
+    done <<'END'
+tp=2,tp=2 tp is given twice
+tp=2,xp=2 'xp' is none of tp, pp, vpp
+tp 'tp': expected KEY=VALUE, sp or overlap
+tp=0 tp: expected a number from 1 to
+recompute=some recompute: 'some' is none of none, selective, operators, full
+vpp=2 vpp=2: there is no pipeline (pp)
+sp,pp=2 sp: there is no tensor parallelism (tp)
+pp=2,layers=1:2:1 layers: 3 numbers for 2 stages
+dp=4,ep=3 ep=3 does not divide dp=4
+zero=4 zero: expected a number from 0 to 3
+shard=2 shard=2: nothing is sharded (zero)
+pp=2,vpp=2,schedule=1f1b schedule: vpp=2 is interleaved-1f1b
+END
+    refuses 2 "--stages: --grid says the whole plan" ap-stage --grid tp=2 --stages 2 --cluster cpu-4 "$f"
+    refuses 2 "--recompute: --grid says the whole plan" \
+        ap-plan gpt3-350m --grid tp=2 --recompute none --cluster cpu-4
+}
+
+@test "ap-stage --grid: what does not fit model or cluster is refused" {
+    local f=$BATS_TEST_TMPDIR/m.json line why
+    small >"$f"
+    while IFS='|' read -r line why; do
+        refuses 3 "$why" ap-stage --grid "$line" --cluster cpu-4 "$f"
+    done <<'END'
+tp=2,dp=4|tp=2 x cp=1 x pp=1 x dp=4 are 8 devices, cluster cpu-4 has 4
+tp=4,mbs=3|dp=1 x mbs=3 do not divide the batch of 8
+pp=4,vpp=2|4 layers in 8 stages: layers=A:B:... says how many are in each
+pp=2,tp=2,layers=2:3|layers: 5, the model has 4
+pp=4,vpp=1,layers=4:0:0:0|stage 1 has no blocks
+END
+    small --heads 2 >"$f"
+    refuses 3 "tp=4 does not divide the heads of" ap-stage --grid tp=4 --cluster cpu-4 "$f"
+    ap-model gpt --layers 4 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 | ap-coarsen --quiet --blocks 3 --eps 9 >"$f"
+    refuses 3 "ap-coarsen --algorithm layers" ap-stage --grid pp=2,tp=2 --cluster cpu-4 "$f"
+}
+
+# words CLUSTER LINE OPTION...: what the plan of the line is
+words() {
+    local c=$1 line=$2
+    shift 2
+    small "$@" | ap-stage --quiet --grid "$line" --cluster "$(cluster "$c")" | ap-cost --quiet | jq -r .cost.plan.words
+}
+
+@test "ap-stage --grid: the plan is what the line says" {
+    [ "$(words 2 tp=4,pp=2,mbs=2,sp)" = 'TP 4 with sequence parallelism · PP 2 · micro-batch 2' ]
+    [ "$(words 1 tp=1,pp=2,vpp=2,dp=2,recompute=full)" = \
+        'PP 2 × VPP 2 · DP 2 · micro-batch 1 · recompute selected' ]
+    [ "$(words 1 dp=4,zero=3,overlap)" = 'DP 4 · ZeRO-3 · micro-batch 1' ]
+    [ "$(words 1 cp=2,dp=2,zero=1 --dtype bf16 --master-weights)" = 'CP 2 · DP 2 · ZeRO-1 · micro-batch 1' ]
+}
+
+@test "ap-stage --grid: layers of stages, devices, what is recomputed" {
+    local f=$BATS_TEST_TMPDIR/s.json
+    small | ap-stage --quiet --grid pp=2,tp=2,layers=3:1,recompute=selective,mbs=4 --cluster cpu-4 >"$f"
+    [ "$(jq -c '[.stages.stages[] | [.blocks, .devices]]' "$f")" = '[[[0,1,2,3],[0,1]],[[4,5],[2,3]]]' ]
+    jq -e '.stages.microbatches == 2 and .stages.algorithm == "grid"' "$f"
+    # the scores and what is made of them, in all layers
+    jq -e '[.stages.stages[].recomputed[] as $v | .graph.nodes[$v]] |
+        all(.scope | test("/attn/core")) and (map(select(.op == "dot")) | length == 4)' "$f"
+    # tensor parallelism across hosts is two axes
+    small --heads 8 | ap-stage --quiet --grid tp=8 --cluster "$(cluster 2)" >"$f"
+    [ "$(jq -c '.stages.stages[0].sharding.mesh' "$f")" = '{"axes":["tp_hosts","tp"],"shape":[2,4]}' ]
+}
+
+@test "ap-stage --grid: stages run, and their numbers are those of one device" {
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/m.json
+    small >"$f"
+    ap-rewrite "$f" | ap-exec --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)' >"$BATS_TEST_TMPDIR/one"
+    ap-stage --quiet --grid tp=2,pp=2,mbs=4,recompute=full --cluster cpu-4 "$f" | ap-rewrite |
+        ap-exec -n 4 --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)' |
+        diff "$BATS_TEST_TMPDIR/one" -
+}
+
+@test "ap-fuse --kernels: norms and activations are one kernel; the numbers stay" {
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/k.json words
+    for words in '--kernels' '--attention plain --kernels'; do
+        # shellcheck disable=SC2086
+        ap-fuse --quiet $words "$(imported gpt2l)" >"$f"
+        jq -e '[.graph.nodes[] | select(.kernel)] | length > 100' "$f"
+        ap-rewrite "$f" | ap-exec --data "$MODELS/gpt2l/in" --steps 3 --json --quiet |
+            jq -e '.losses | map(. * 1e4 | round) == [60850,53290,47691]'
+    done
+    # less is moved, and less kept for the backward pass
+    ap-model gpt --layers 2 --hidden 256 --heads 4 --seq 256 --vocab 512 --batch 4 --dtype bf16 >"$f"
+    for words in '' --kernels; do
+        # shellcheck disable=SC2086
+        ap-fuse --quiet --attention plain $words "$f" | ap-coarsen --algorithm layers |
+            ap-stage --quiet --grid dp=1,mbs=4 --cluster "$(one)" | ap-cost --quiet |
+            jq -c '.cost | [.step_sec, .peak_bytes]'
+    done | jq -se '.[1][0] < 0.8 * .[0][0] and .[1][1] < 0.7 * .[0][1]'
+}
+
+@test "published: a step of a GPT of 22B on eight A100s is within 5 %" {
+    local table=$BATS_TEST_TMPDIR/t.tsv
+    { # the columns that are read; the run: Korthikanti et al., tables 3 and 5
+        echo 'id source model layers hidden ffn ffn_kind heads kv_heads vocab tied_emb seq gpu gpu_mem_gb n_gpus nodes gpus_per_node interconnect dtype dp shard tp sp pp vpp pp_schedule cp ep micro_batch global_batch recompute attention compile step_s'
+        echo '22B-full Korthikanti GPT-22B 48 6144 24576 gelu 64 64 51200 yes 2048 A100 80 8 1 8 NVSwitch fp16 1 none 8 no 1 1 none 1 1 4 4 full unfused no 1.42'
+        echo 'unknown Korthikanti GPT ? 6144 24576 gelu 64 64 51200 yes 2048 A100 80 8 1 8 NVSwitch fp16 1 none 8 yes 1 1 none 1 1 4 4 selective unfused no 1.1'
+    } | tr ' ' '\t' >"$table"
+    run -0 scripts/published --build "${AP_BUILD:-build}" --json "$BATS_TEST_TMPDIR/out.json" "$table"
+    [[ $output == *'1 of 2 rows'*'layers is not printed: unknown'* ]]
+    jq -e '.[0] | .predicted_s / (.step_s | tonumber) | . > 0.95 and . < 1.05' "$BATS_TEST_TMPDIR/out.json"
+}
