@@ -35,7 +35,6 @@ static void collective(const struct sweep *s, enum ap_op op, int group, int peer
 {
     struct comm *c = s->c;
     const int64_t part = bytes / n;
-    c->start(c);
     if (op == AP_OP_ALL_REDUCE)
         c->all_reduce(c, group, s->a, bytes / 4, AP_F32, AP_RED_SUM);
     else if (op == AP_OP_REDUCE_SCATTER)
@@ -46,7 +45,6 @@ static void collective(const struct sweep *s, enum ap_op op, int group, int peer
         c->all_to_all(c, group, s->a, s->b, part / n);
     else
         c->exchange(c, &(struct comm_peers){peer, peer}, s->a, s->b, bytes);
-    c->wait(c, c->event(c));
 }
 
 /* Ranks 0 and peer send each other in turn: two messages. */
