@@ -6,7 +6,7 @@
 #define AP_MEASURED_H
 
 #include "doc/doc.h"
-#include "graph/kernel.h"
+#include "layout/kernel.h"
 
 /* Seconds at a size (FLOPs or bytes): linear between rows, which rise in size and do not
  * fall in seconds; beyond the last, in proportion to it. */
