@@ -111,7 +111,7 @@ struct exec {
     void *recording;              /* the backend's, of a step; NULL: none */
     struct exec_time *timing;     /* [call]; NULL: calls are not timed */
     struct exec_noise *noise;     /* rounding at random (run/noise.h); NULL: none */
-    struct exec_profile *profile; /* times of calls (run/profile.h); NULL: none */
+    struct exec_profile *profile; /* times of calls (profile/profile.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };
 

@@ -230,12 +230,17 @@ double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64
                      int64_t host_lanes)
 {
     const struct ap_link_level *l = &c->levels[level];
+    const struct ap_send_time *measured = ap_measured_send(&c->measured, level);
     if (bytes == 0)
         return 0;
     if (l->shared)
         lanes = 1;
     else if (l->uplink && level > 0 && (l->rails <= 1 || host_lanes * l->rails < lanes))
         lanes = host_lanes * (l->rails > 1 ? l->rails : 1);
+    if (measured)
+        return ap_time_at(&measured->bytes,
+                          (double)bytes / (double)(lanes > 1 ? lanes : 1),
+                          measured->bytes.row[0].sec);
     return l->latency_sec +
            (double)bytes / (ap_link_rate(l, 1, 1) * (double)(lanes > 1 ? lanes : 1));
 }

@@ -402,8 +402,7 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
     level_names(c, levels);
     if (get_attention(o, at, c, err) || get_flag(o, at, "overlap", &c->overlap, err) ||
         get_factors(o, at, c, err) ||
-        ap_measured_collectives_from_json(arena, o, at, levels, c->n_levels, &c->measured,
-                                          err))
+        ap_measured_links_from_json(arena, o, at, levels, c->n_levels, &c->measured, err))
         return -1;
     c->name = ap_arena_strdup(arena, name);
     c->source = source ? ap_arena_strdup(arena, source) : NULL;
@@ -530,7 +529,7 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
     if (sep[1] == 0)
         ap_buf_putc(out, '}');
     level_names(c, levels);
-    ap_measured_put_collectives(&c->measured, levels, out);
+    ap_measured_put_links(&c->measured, levels, out);
     ap_buf_putc(out, '}');
 }
 

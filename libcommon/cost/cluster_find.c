@@ -139,9 +139,11 @@ static int join_kind(struct ap_arena *arena, const char *path, const char *name,
     } else if (memcmp(c->collective_efficiency, of->collective_efficiency,
                       sizeof c->collective_efficiency) != 0) {
         return ap_err_set(err, "%s: %s has another collective_efficiency", path, name);
-    } else if (c->measured.n_collectives + of->measured.n_collectives > 0) {
+    } else if (c->measured.n_collectives + c->measured.n_sends +
+                   of->measured.n_collectives + of->measured.n_sends >
+               0) {
         return ap_err_set(err,
-                          "%s: collectives of %s are measured, those between kinds of "
+                          "%s: links of %s are measured, those between kinds of "
                           "hosts are not",
                           path, name);
     } else if (join_links(&c->levels[1], &of->levels[1], path, err)) {

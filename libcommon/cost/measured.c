@@ -51,6 +51,14 @@ const struct ap_collective_time *ap_measured_collective(const struct ap_measured
     return NULL;
 }
 
+const struct ap_send_time *ap_measured_send(const struct ap_measured *m, int level)
+{
+    for (int i = 0; i < m->n_sends; i++)
+        if (m->send[i].level == level)
+            return &m->send[i];
+    return NULL;
+}
+
 /* ---- reading ---- */
 
 /* Rows of the member `key`; none if it is absent. */
@@ -157,46 +165,61 @@ int ap_measured_kernels_from_json(struct ap_arena *arena, const json_t *o,
     return 0;
 }
 
-static int get_collective(const json_t *o, const struct ap_at *at,
-                          const char *const *level, int n_levels,
-                          struct ap_collective_time *t, struct ap_err *err)
+/* The level by its name, and rows by bytes. */
+static int get_link(const json_t *o, const struct ap_at *at, const char *const *level,
+                    int n_levels, int *number, struct ap_time_rows *rows,
+                    struct ap_err *err)
 {
-    const struct ap_at op_at = {at, "op", 0}, level_at = {at, "level", 0};
-    const struct ap_at rows_at = {at, "bytes", 0};
-    const char *op, *name;
+    const struct ap_at level_at = {at, "level", 0}, rows_at = {at, "bytes", 0};
+    const char *name;
 
-    if (ap_get_str(o, at, "op", &op, err) || ap_get_str(o, at, "level", &name, err) ||
-        ap_get_int(o, at, "devices", 2, 1 << 20, &t->devices, err) ||
-        ap_get_int(o, at, "rings", 1, 1 << 20, &t->rings, err) ||
-        get_rows(o, at, "bytes", &t->bytes, err))
+    if (ap_get_str(o, at, "level", &name, err) || get_rows(o, at, "bytes", rows, err))
         return -1;
-    t->op = ap_op_find(op, strlen(op));
-    if (t->op == AP_N_OPS || ap_ops[t->op].class != AP_CLASS_COLLECTIVE)
-        return ap_at_err(&op_at, err, "no collective has this name");
-    t->level = 0;
-    while (t->level < n_levels && strcmp(level[t->level], name) != 0)
-        t->level++;
-    if (t->level == n_levels)
+    *number = 0;
+    while (*number < n_levels && strcmp(level[*number], name) != 0)
+        ++*number;
+    if (*number == n_levels)
         return ap_at_err(&level_at, err, "no level has this name");
-    if (t->bytes.n == 0)
+    if (rows->n == 0)
         return ap_at_err(&rows_at, err, "expected 1 to %d rows, got 0", AP_MAX_TIME_ROWS);
     return 0;
 }
 
-int ap_measured_collectives_from_json(struct ap_arena *arena, const json_t *o,
-                                      const struct ap_at *at, const char *const *level,
-                                      int n_levels, struct ap_measured *m,
-                                      struct ap_err *err)
+static int get_collective(const json_t *o, const struct ap_at *at,
+                          const char *const *level, int n_levels,
+                          struct ap_collective_time *t, struct ap_err *err)
 {
-    const struct ap_at list_at = {at, "collectives", 0};
-    json_t *list;
+    const struct ap_at op_at = {at, "op", 0};
+    const char *op;
 
-    if (get_list(o, at, "collectives", &list, err))
+    if (ap_get_str(o, at, "op", &op, err) ||
+        get_link(o, at, level, n_levels, &t->level, &t->bytes, err) ||
+        ap_get_int(o, at, "devices", 2, 1 << 20, &t->devices, err) ||
+        ap_get_int(o, at, "rings", 1, 1 << 20, &t->rings, err))
+        return -1;
+    t->op = ap_op_find(op, strlen(op));
+    if (t->op == AP_N_OPS || ap_ops[t->op].class != AP_CLASS_COLLECTIVE)
+        return ap_at_err(&op_at, err, "no collective has this name");
+    return 0;
+}
+
+int ap_measured_links_from_json(struct ap_arena *arena, const json_t *o,
+                                const struct ap_at *at, const char *const *level,
+                                int n_levels, struct ap_measured *m, struct ap_err *err)
+{
+    const struct ap_at list_at = {at, "collectives", 0}, sends_at = {at, "sends", 0};
+    json_t *list, *sends;
+
+    if (get_list(o, at, "collectives", &list, err) ||
+        get_list(o, at, "sends", &sends, err))
         return -1;
     struct ap_collective_time *t =
         AP_NEW_N(arena, json_array_size(list) + 1, struct ap_collective_time);
+    struct ap_send_time *s =
+        AP_NEW_N(arena, json_array_size(sends) + 1, struct ap_send_time);
     m->collective = t;
-    m->n_collectives = 0;
+    m->send = s;
+    m->n_collectives = m->n_sends = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const struct ap_at here = {&list_at, NULL, (long)i};
         if (get_collective(json_array_get(list, i), &here, level, n_levels, &t[i], err))
@@ -206,6 +229,15 @@ int ap_measured_collectives_from_json(struct ap_arena *arena, const json_t *o,
                 &here, err,
                 "a second table of this collective, level, devices and rings");
         m->n_collectives++;
+    }
+    for (size_t i = 0; i < json_array_size(sends); i++) {
+        const struct ap_at here = {&sends_at, NULL, (long)i};
+        if (get_link(json_array_get(sends, i), &here, level, n_levels, &s[i].level,
+                     &s[i].bytes, err))
+            return -1;
+        if (ap_measured_send(m, s[i].level))
+            return ap_at_err(&here, err, "a second table of this level");
+        m->n_sends++;
     }
     return 0;
 }
@@ -244,23 +276,25 @@ void ap_measured_put_kernels(const struct ap_measured *m, struct ap_buf *out)
     ap_buf_putc(out, ']');
 }
 
-void ap_measured_put_collectives(const struct ap_measured *m, const char *const *level,
-                                 struct ap_buf *out)
+void ap_measured_put_links(const struct ap_measured *m, const char *const *level,
+                           struct ap_buf *out)
 {
-    if (m->n_collectives == 0)
-        return;
-    ap_put_key(out, "collectives");
     for (int i = 0; i < m->n_collectives; i++) {
         const struct ap_collective_time *t = &m->collective[i];
-        ap_buf_printf(out, "%s{\"op\":\"%s\",\"level\":", i ? "," : "[",
+        ap_buf_printf(out, "%s{\"op\":\"%s\",\"level\":", i ? "," : ",\"collectives\":[",
                       ap_ops[t->op].name);
         ap_json_str(out, level[t->level]);
         ap_put_int(out, "devices", t->devices);
         ap_put_int(out, "rings", t->rings);
         put_rows("bytes", &t->bytes, out);
-        ap_buf_putc(out, '}');
+        ap_buf_puts(out, i + 1 < m->n_collectives ? "}" : "}]");
     }
-    ap_buf_putc(out, ']');
+    for (int i = 0; i < m->n_sends; i++) {
+        ap_buf_puts(out, i ? ",{\"level\":" : ",\"sends\":[{\"level\":");
+        ap_json_str(out, level[m->send[i].level]);
+        put_rows("bytes", &m->send[i].bytes, out);
+        ap_buf_puts(out, i + 1 < m->n_sends ? "}" : "}]");
+    }
 }
 
 /* ---- other machines ---- */
@@ -285,18 +319,31 @@ void ap_measured_faster(struct ap_arena *arena, struct ap_measured *m, double fl
     m->kernel = t;
 }
 
+static void speed_up(struct ap_time_rows *rows, double bandwidth, double latency)
+{
+    const double first = rows->row[0].sec;
+
+    for (int k = 0; k < rows->n; k++)
+        rows->row[k].sec = first / latency + (rows->row[k].sec - first) / bandwidth;
+}
+
 void ap_measured_faster_level(struct ap_arena *arena, struct ap_measured *m, int level,
                               double bandwidth, double latency)
 {
     struct ap_collective_time *t =
         AP_NEW_N(arena, m->n_collectives + 1, struct ap_collective_time);
+    struct ap_send_time *s = AP_NEW_N(arena, m->n_sends + 1, struct ap_send_time);
 
     for (int i = 0; i < m->n_collectives; i++) {
         t[i] = m->collective[i];
-        const double first = t[i].bytes.row[0].sec;
-        for (int k = 0; t[i].level == level && k < t[i].bytes.n; k++)
-            t[i].bytes.row[k].sec =
-                first / latency + (t[i].bytes.row[k].sec - first) / bandwidth;
+        if (t[i].level == level)
+            speed_up(&t[i].bytes, bandwidth, latency);
+    }
+    for (int i = 0; i < m->n_sends; i++) {
+        s[i] = m->send[i];
+        if (s[i].level == level)
+            speed_up(&s[i].bytes, bandwidth, latency);
     }
     m->collective = t;
+    m->send = s;
 }

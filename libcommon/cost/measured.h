@@ -6,7 +6,7 @@
 #define AP_MEASURED_H
 
 #include "doc/doc.h"
-#include "graph/kernel.h"
+#include "layout/kernel.h"
 
 /* Seconds at a size (FLOPs or bytes): linear between rows, which rise in size and do not
  * fall in seconds; beyond the last, in proportion to it. */
@@ -39,11 +39,18 @@ struct ap_collective_time {
     struct ap_time_rows bytes;
 };
 
+/* A message between two devices whose path crosses the level (and none outside of it). */
+struct ap_send_time {
+    int level;
+    struct ap_time_rows bytes;
+};
+
 #define AP_MAX_TIMES 256 /* tables of one sort in a cluster */
 struct ap_measured {
-    int n_kernels, n_collectives;
+    int n_kernels, n_collectives, n_sends;
     const struct ap_kernel_time *kernel;
     const struct ap_collective_time *collective;
+    const struct ap_send_time *send;
 };
 
 /* Below the first row: on the line from (0, at_zero). */
@@ -56,20 +63,20 @@ const struct ap_kernel_time *ap_measured_kernel(const struct ap_measured *m,
 const struct ap_collective_time *ap_measured_collective(const struct ap_measured *m,
                                                         enum ap_op op, int level,
                                                         int64_t devices, int64_t rings);
+const struct ap_send_time *ap_measured_send(const struct ap_measured *m, int level);
 
-/* The members "kernels" (at: the object that has it) and "collectives"; level names are
- * those of level[n_levels]. Arena; -1 with err set. */
+/* The members "kernels" (at: the object that has it), and "collectives" and "sends";
+ * level names are those of level[n_levels]. Arena; -1 with err set. */
 int ap_measured_kernels_from_json(struct ap_arena *arena, const json_t *o,
                                   const struct ap_at *at, struct ap_measured *m,
                                   struct ap_err *err);
-int ap_measured_collectives_from_json(struct ap_arena *arena, const json_t *o,
-                                      const struct ap_at *at, const char *const *level,
-                                      int n_levels, struct ap_measured *m,
-                                      struct ap_err *err);
+int ap_measured_links_from_json(struct ap_arena *arena, const json_t *o,
+                                const struct ap_at *at, const char *const *level,
+                                int n_levels, struct ap_measured *m, struct ap_err *err);
 /* The same members, a comma before them; nothing where there are none. */
 void ap_measured_put_kernels(const struct ap_measured *m, struct ap_buf *out);
-void ap_measured_put_collectives(const struct ap_measured *m, const char *const *level,
-                                 struct ap_buf *out);
+void ap_measured_put_links(const struct ap_measured *m, const char *const *level,
+                           struct ap_buf *out);
 
 /* A machine that is so many times as fast: copies of the tables, in the arena. */
 void ap_measured_faster(struct ap_arena *arena, struct ap_measured *m, double flops,

@@ -15,7 +15,7 @@
 #ifndef AP_NEST_H
 #define AP_NEST_H
 
-#include "graph/kernel.h"
+#include "layout/kernel.h"
 #include "graph/group.h"
 #include "layout/layout.h"
 

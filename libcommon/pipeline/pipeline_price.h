@@ -23,10 +23,15 @@ struct ap_link {
     double latency_sec, sec_per_byte;
     double level_share[AP_MAX_LEVELS]; /* of the bytes, by the outermost level crossed */
     int level;                         /* outermost of all */
+    const struct ap_send_time *measured; /* of that level, the cluster's; NULL: none */
+    double scale; /* bytes through the busiest link, of each byte: what it is of */
 };
 struct ap_link ap_link_between(const struct ap_cluster *cluster,
                                const struct ap_devices *from,
                                const struct ap_devices *to);
+
+/* Seconds that n messages take one after the other, of `bytes` together. */
+double ap_link_sec(const struct ap_link *link, double bytes, int n);
 
 /*
  * What every device of the destination having its part of a tensor takes (reshard.h).

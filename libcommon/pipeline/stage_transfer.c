@@ -114,7 +114,19 @@ struct ap_link ap_link_between(const struct ap_cluster *cluster,
         link.latency_sec = level->latency_sec;
         link.sec_per_byte = max2(link.sec_per_byte, sec);
     }
+    link.measured = ap_measured_send(&cluster->measured, link.level);
+    link.scale = link.sec_per_byte * ap_link_rate(&cluster->levels[link.level], 1, 1);
     return link;
+}
+
+double ap_link_sec(const struct ap_link *link, double bytes, int n)
+{
+    const int times = n > 1 ? n : 1;
+
+    if (!link->measured)
+        return times * link->latency_sec + bytes * link->sec_per_byte;
+    const struct ap_time_rows *rows = &link->measured->bytes;
+    return times * ap_time_at(rows, bytes / times * link->scale, rows->row[0].sec);
 }
 
 /* ---- tensors ---- */
@@ -148,7 +160,7 @@ struct ap_transfer_price ap_price_transfer_on(const struct ap_link *link,
         how = x.how = AP_RESHARD_SEND_RECV;
     x.sent_bytes = ap_mul64(ap_ceil_div(ap_shape_bytes(shape), share),
                             how == AP_RESHARD_SEND_RECV ? copies : 1);
-    x.sec = link->latency_sec + (double)x.sent_bytes * link->sec_per_byte;
+    x.sec = ap_link_sec(link, (double)x.sent_bytes, 1);
     if (how != AP_RESHARD_SEND_RECV)
         x.gather_bytes = tile;
     if (how == AP_RESHARD_ALL_GATHER)

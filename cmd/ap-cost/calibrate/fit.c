@@ -186,7 +186,7 @@ static void fit_kernel(const struct cal_class *class, struct ap_kernel_time *t)
 
 /* ---- collectives and messages ---- */
 
-static void fit_collective(const struct cal_class *class, struct ap_collective_time *t)
+static void fit_bytes(const struct cal_class *class, struct ap_time_rows *rows)
 {
     struct range bytes = {0, 0};
     struct least_squares q = {0};
@@ -205,13 +205,9 @@ static void fit_collective(const struct cal_class *class, struct ap_collective_t
         add_equation(&q, a, class->sample[i].weight);
     }
     solve(&q);
-    *t = (struct ap_collective_time){.op = class->op,
-                                     .level = class->level,
-                                     .devices = class->devices,
-                                     .rings = class->rings};
     const double first = q.x[0];
     q.x[0] = 0;
-    rows_of(&b, q.x, first, &t->bytes);
+    rows_of(&b, q.x, first, rows);
 }
 
 /* Bytes that each device sends, and how often it waits for the latency. */
@@ -234,7 +230,8 @@ static void moved_by(const struct cal_class *class, double bytes, double *hops,
 }
 
 /* Latency and bandwidth of a level: messages' if there are any, else what collectives
- * (one ring at once) make of them. */
+ * (one ring at once) make of them. Weights are seconds: what long messages take is the
+ * bandwidth, however links treat short ones. */
 static void fit_level(struct cal *c, int level)
 {
     struct least_squares q = {.m = 2};
@@ -254,7 +251,7 @@ static void fit_level(struct cal *c, int level)
             moved_by(class, s->bytes, &a[0], &a[1]);
             a[0] /= s->sec;
             a[1] /= s->sec;
-            add_equation(&q, a, 1);
+            add_equation(&q, a, s->sec);
         }
     }
     if (n < 2)
@@ -334,8 +331,8 @@ static double predicted(const struct cal *c, const struct cal_class *class,
         return ap_cluster_kernel_sec(&c->cluster, class->kernel, s->flops, class->dtype,
                                      s->bytes);
     if (class->what == CAL_SEND) {
-        const struct ap_link_level *l = &c->cluster.levels[class->level];
-        return l->latency_sec + s->bytes / l->bandwidth_bytes_per_sec;
+        const struct ap_time_rows *rows = &ap_measured_send(m, class->level)->bytes;
+        return ap_time_at(rows, s->bytes, rows->row[0].sec);
     }
     const struct ap_collective_time *t =
         ap_measured_collective(m, class->op, class->level, class->devices, class->rings);
@@ -361,9 +358,13 @@ static void find_errors(const struct cal *c, struct cal_class *class)
 /* ---- all ---- */
 
 /* What the cluster has measured before stays where nothing new replaces it. */
-static void keep_old(struct ap_measured *m, struct ap_kernel_time *kernel,
-                     struct ap_collective_time *collective, struct ap_measured *now)
+static void keep_old(const struct ap_measured *m, struct ap_kernel_time *kernel,
+                     struct ap_collective_time *collective, struct ap_send_time *send,
+                     struct ap_measured *now)
 {
+    for (int i = 0; i < m->n_sends; i++)
+        if (!ap_measured_send(now, m->send[i].level))
+            send[now->n_sends++] = m->send[i];
     for (int i = 0; i < m->n_kernels && now->n_kernels < AP_MAX_TIMES; i++)
         if (!ap_measured_kernel(now, m->kernel[i].kernel, m->kernel[i].dtype))
             kernel[now->n_kernels++] = m->kernel[i];
@@ -380,21 +381,30 @@ void cal_fit(struct cal *c)
     struct ap_kernel_time *kernel = AP_NEW_N(c->arena, room, struct ap_kernel_time);
     struct ap_collective_time *collective =
         AP_NEW_N(c->arena, room, struct ap_collective_time);
-    struct ap_measured now = {.kernel = kernel, .collective = collective};
+    struct ap_send_time *send = AP_NEW_N(c->arena, room, struct ap_send_time);
+    struct ap_measured now = {.kernel = kernel, .collective = collective, .send = send};
 
     for (int k = 0; k < c->n; k++) {
         const struct cal_class *class = &c->class[k];
         if (class->what == CAL_KERNEL && class->n >= LEAST_SAMPLES)
             fit_kernel(class, &kernel[now.n_kernels++]);
-        else if (class->what == CAL_COLLECTIVE)
-            fit_collective(class, &collective[now.n_collectives++]);
+        if (class->what == CAL_COLLECTIVE) {
+            struct ap_collective_time *t = &collective[now.n_collectives++];
+            *t = (struct ap_collective_time){
+                class->op, class->level, class->devices, class->rings, {0}};
+            fit_bytes(class, &t->bytes);
+        }
+        if (class->what == CAL_SEND) {
+            send[now.n_sends].level = class->level;
+            fit_bytes(class, &send[now.n_sends++].bytes);
+        }
     }
     for (int l = 0; l < c->cluster.n_levels; l++)
         fit_level(c, l);
     set_peaks(c, kernel, now.n_kernels);
     for (int i = 0; i < now.n_kernels; i++)
         set_memory(c, &kernel[i]);
-    keep_old(&c->cluster.measured, kernel, collective, &now);
+    keep_old(&c->cluster.measured, kernel, collective, send, &now);
     c->cluster.measured = now;
     for (int k = 0; k < c->n; k++)
         find_errors(c, &c->class[k]);

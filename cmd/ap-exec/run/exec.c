@@ -12,7 +12,7 @@
 #include "run/permute.h"
 #include "run/timing.h"
 #include "run/overlap.h"
-#include "run/profile.h"
+#include "profile/profile.h"
 #include "run/watch.h"
 
 #include <assert.h>

@@ -5,7 +5,7 @@
 
 #include "run/checkpoint.h"
 #include "run/data.h"
-#include "run/profile.h"
+#include "profile/profile.h"
 #include "pipeline/pipeline_program.h"
 
 struct settings {

@@ -83,7 +83,7 @@ static double send_sec(const struct estimate *g, int from, int to, int64_t bytes
     struct ap_link link =
         plan_link_between(g->inst, g->a->replicas, &g->a->stage[from], &g->a->stage[to]);
     *level = link.level > *level ? link.level : *level;
-    return (n > 1 ? n : 1) * link.latency_sec + (double)bytes * link.sec_per_byte;
+    return ap_link_sec(&link, (double)bytes, n);
 }
 
 /* Bytes of a microbatch of all replicas. */

@@ -361,7 +361,7 @@ static double estimate_send(const struct line *ln, int k, bool back, int mesh, i
     int64_t bytes =
         ln->sp->split_bytes[back][k] / ln->c->microbatches + ln->sp->whole_bytes[back][k];
 
-    return link->latency_sec + (double)bytes * link->sec_per_byte;
+    return ap_link_sec(link, (double)bytes, 1);
 }
 
 static void merge(struct label *to, const struct label *from)

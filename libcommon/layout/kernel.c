@@ -1,4 +1,4 @@
-#include "graph/kernel.h"
+#include "layout/kernel.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * once as in a step. Every size is repeated until it has taken a while, and ranks begin
  * together; its seconds are the lower quartile of the slowest rank's.
  */
-#include "run/profile.h"
+#include "profile/profile.h"
 
 #include "backend.h"
 #include "doc/doc.h"

@@ -1,4 +1,4 @@
-#include "run/profile.h"
+#include "profile/profile.h"
 
 #include "backend.h"
 #include "base/array.h"
@@ -226,7 +226,8 @@ static bool row_of(const struct exec *x, const struct call *call, struct row *ro
         row->bytes = (double)ap_coll_bytes(&x->prog->mesh, last, in);
         return !(row->axes & x->prog->mesh.microbatch);
     }
-    if (class == AP_CLASS_LOCAL || class == AP_CLASS_LEAF || class == AP_CLASS_TUPLE)
+    if (class == AP_CLASS_LOCAL || class == AP_CLASS_LEAF || class == AP_CLASS_TUPLE ||
+        last->op == AP_OP_WHILE)
         return false;
     for (int m = 0; m < call->n_nodes; m++)
         row->flops += ap_node_flops(g, call->nodes[m]);
