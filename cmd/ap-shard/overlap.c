@@ -115,7 +115,9 @@ static void find_waited(struct bounding *b, struct ap_arena *scratch)
             bool all = users.n > 0 && !made[i];
             for (int u = 0; u < users.n; u++)
                 all &= users.uses[u].group > i && users.uses[u].alias < 0 &&
-                       users.uses[u].slot >= 0 && users.uses[u].group <= next[i];
+                       users.uses[u].slot >= 0 && users.uses[u].group <= next[i] &&
+                       ap_plan_group_phase(
+                           task->graph, &nests->nest[users.uses[u].group]) != AP_UPDATE;
             waited[node] = all;
         }
     select_users_free(&users);
