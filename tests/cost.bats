@@ -270,7 +270,7 @@ mixed() {
             links: .levels[0] | {bandwidth_bytes_per_sec, latency_sec}}]' <<<"$kinds")
         shift 2
     done
-    jq --argjson hosts "$kinds" --arg name "$name" '{$name, $hosts, levels, attention}' "$CLUSTERS/a100x4.json" \
+    jq --argjson hosts "$kinds" --arg name "$name" '{$name, $hosts, levels, attention, overlap}' "$CLUSTERS/a100x4.json" \
         >"$BATS_TEST_TMPDIR/$name.json"
     echo "$BATS_TEST_TMPDIR/$name.json"
 }

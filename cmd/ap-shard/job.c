@@ -270,12 +270,12 @@ int shard_rule_unpriced(struct ap_arena *arena, const struct shard_task *task,
 /* Cells of work for all that a search does. */
 static int64_t work_limit(const struct shard_job *job)
 {
-    if (job->params.prove)
-        return ap_mul64(WORK, PROVE);
-    if (job->params.work_limit)
+    int64_t searches = ap_cost_overlaps(&job->cost) ? SHARD_SEARCHES : 1;
+
+    if (job->params.work_limit && !job->params.prove)
         return ap_mul64(job->params.work_limit, UNIT);
-    return (int64_t)((double)ap_mul64(WORK, job->memory_bytes > 0 ? WITHIN : 1) *
-                     (ap_cost_overlaps(&job->cost) ? SHARD_SEARCHES : 1));
+    int64_t times = job->params.prove ? PROVE : job->memory_bytes > 0 ? WITHIN : 1;
+    return ap_mul64(WORK, times * searches);
 }
 
 static void set_task(struct shard_job *job, const struct shard_request *req)

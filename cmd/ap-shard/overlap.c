@@ -115,7 +115,9 @@ static void find_waited(struct bounding *b, struct ap_arena *scratch)
             bool all = users.n > 0 && !made[i];
             for (int u = 0; u < users.n; u++)
                 all &= users.uses[u].group > i && users.uses[u].alias < 0 &&
-                       users.uses[u].slot >= 0 && users.uses[u].group <= next[i];
+                       users.uses[u].slot >= 0 && users.uses[u].group <= next[i] &&
+                       ap_plan_group_phase(
+                           task->graph, &nests->nest[users.uses[u].group]) != AP_UPDATE;
             waited[node] = all;
         }
     select_users_free(&users);
@@ -307,7 +309,7 @@ static bool closed(const struct bounding *b)
     return b->bound >= b->best->objective * (1 - CLOSE);
 }
 
-static int search_bounds(struct bounding *b, struct ap_err *err)
+static void search_bounds(struct bounding *b)
 {
     for (int round = 2; round < ROUNDS && !closed(b); round++) {
         struct shard_answer answer;
@@ -315,13 +317,13 @@ static int search_bounds(struct bounding *b, struct ap_err *err)
         if (tried(b, lambda) || height <= b->bound * (1 + CLOSE))
             break;
         double scale = set_weights(b, lambda);
-        if (search(b, LATER, &answer, err))
-            return -1;
+        struct ap_err none = {0};
+        if (search(b, LATER, &answer, &none))
+            break; /* within a limit of memory this one was too short */
         b->tried[b->n_tried++] = lambda;
         b->bound = fmax(b->bound, scale * answer.bound - lambda * b->ahead_sec);
         try_plan(b, &answer.plan, true);
     }
-    return 0;
 }
 
 /* The serial problem's plan and the named ones; what compute waits for counts where it is
@@ -369,10 +371,11 @@ static int search_all(struct bounding *b, struct ap_err *err)
     if (closed(b))
         return 0;
     set_exposed(b, &first.plan, fmin(1, fmax(LEAST, price.comm_sec / price.compute_sec)));
-    if (search(b, LATER, &second, err))
-        return -1;
-    try_plan(b, &second.plan, true);
-    return search_bounds(b, err);
+    struct ap_err none = {0};
+    if (!search(b, LATER, &second, &none)) /* or memory made it too short */
+        try_plan(b, &second.plan, true);
+    search_bounds(b);
+    return 0;
 }
 
 static int finish(struct bounding *b, struct ap_err *err)

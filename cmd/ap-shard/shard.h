@@ -218,7 +218,7 @@ shard_fn shard_rule_unpriced;
  * the bound holds for it. run: the algorithm, of which only shard_ilp looks for plans
  * that overlap well; what others find is simulated.
  */
-#define SHARD_SEARCHES 2.5 /* budgets of one search that it takes */
+#define SHARD_SEARCHES 3 /* budgets of one search that it takes at most */
 int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_fn *run,
                   struct shard_answer *answer, struct ap_err *err);
 

@@ -3,15 +3,15 @@
  * Idea: two streams, each of which does one thing at a time. Compute runs the groups in
  * the order of the program, each when what it reads has arrived. A conversion may start
  * when its tensor is there and the network is free; of several, the one that the program
- * needs first. So a sum in the forward chain is waited for, a weight's gradient is summed
- * while the backward pass goes on, and a weight is gathered before it is needed:
- * that far ahead that all copies that wait for their use take AP_AHEAD_SHARE of the
- * memory, or that only one waits. A weight that is cast before it is gathered is cast
- * then.
- * Microbatches are simulated as the first, one in between, and the last, with all that is
- * before and behind; those in between begin when all that the last one started is done.
- * Source: Li et al., "PyTorch Distributed" (VLDB 2020), section 3.2.3; Zhao et al.,
- * "PyTorch FSDP" (VLDB 2023), sections 3.3 and 3.4 (prefetching, and its rate limiter).
+ * needs first. Updates that need what was sent come last. So a sum in the forward chain
+ * is waited for, a weight's gradient is summed while the backward pass goes on, and a
+ * weight is gathered before it is needed: that far ahead that all copies that wait for
+ * their use take AP_AHEAD_SHARE of the memory, or that only one waits. A weight that is
+ * cast before it is gathered is cast then. Microbatches are simulated as the first, one
+ * in between, and the last, with all that is before and behind; those in between begin
+ * when all that the last one started is done. Source: Li et al., "PyTorch Distributed"
+ * (VLDB 2020), section 3.2.3; Zhao et al., "PyTorch FSDP" (VLDB 2023), sections 3.3
+ * and 3.4 (prefetching, and its rate limiter).
  */
 #include "plan/overlap.h"
 
@@ -165,6 +165,40 @@ static void set_places(struct sim *s)
 {
     for (int i = 0; i < s->plan->nests->n; i++)
         s->place[s->order[i]] = i;
+}
+
+/*
+ * Groups of the update that need what was sent come behind all others, in the order in
+ * which that was made, as ap-rewrite has them with collectives in flight
+ * (program/program_pack.c), so that the rest of the backward pass hides it.
+ */
+static void defer_update(struct ap_arena *arena, struct sim *s, const bool *made)
+{
+    const struct ap_nests *nests = s->plan->nests;
+    const struct ap_graph *g = s->plan->graph;
+    int *key = AP_NEW_N(arena, nests->n + 1, int);
+    int *needs = AP_NEW_N(arena, nests->n + 1, int); /* place; 0: nothing that was sent */
+
+    for (int p = 0; p < nests->n; p++) {
+        const int group = s->order[p];
+        const struct ap_nest *nest = &nests->nest[group];
+        key[group] = p;
+        if (ap_plan_group_phase(g, nest) != AP_UPDATE)
+            continue;
+        for (int k = 0; k < nest->n_ins; k++) {
+            int from = g->nodes[nest->ins[k].node].group;
+            int c = s->conv->in_conv[s->conv->in_start[group] + k];
+            int behind =
+                c >= 0 && s->conv->conv[c].path.sec > 0 && !made[from] && needs[from] == 0
+                    ? s->place[from]
+                    : needs[from];
+            needs[group] = behind > needs[group] ? behind : needs[group];
+        }
+        if (needs[group] > 0)
+            key[group] = nests->n + needs[group];
+    }
+    reorder(arena, s, key);
+    set_places(s);
 }
 
 static void list_moves(struct ap_arena *arena, struct sim *s, const bool *made)
@@ -386,6 +420,7 @@ void ap_plan_overlap(struct ap_arena *arena, const struct ap_plan *plan,
         out->stretch = AP_NEW_N(arena, 3 * (n + conv->n) + 1, struct ap_stretch);
     s.order = ap_plan_order(&scratch, plan, s.when);
     set_places(&s);
+    defer_update(&scratch, &s, made);
     list_moves(&scratch, &s, made);
     int *key = AP_NEW_N(&scratch, n + 1, int);
     for (int i = 0; i < n; i++)
