@@ -204,11 +204,11 @@ void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
 
 /*
  * What each device sends to the next one in a round of a ring: blocks of operands, and of
- * results that are summed up on their way. 0 without a ring.
+ * results that are summed up on their way. The number of messages, 0 without a ring.
  */
-void ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
-                        const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
-                        double *in, double *out);
+int ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
+                       const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                       double *in, double *out);
 
 /* What a contraction does with the blocks of a ring. */
 enum ap_ring_part {

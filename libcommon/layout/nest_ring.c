@@ -173,23 +173,28 @@ void ap_nest_find_ring(struct ap_arena *arena, const struct ap_graph *g,
 
 /* ---- what it sends ---- */
 
-void ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
-                        const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
-                        double *in, double *out)
+int ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
+                       const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                       double *in, double *out)
 {
+    int n = 0;
+
     *in = *out = 0;
     if (ap_choice_ring_axis(nest, mesh, choice) < 0)
-        return;
+        return 0;
     for (int s = 0; s < nest->n_ins && s < 64; s++)
         if (nest->ring->ins >> s & 1) {
             const struct ap_layout l = ap_nest_in_layout(nest, g, mesh, choice, s);
+            n++;
             *in += (double)ap_layout_local_bytes(mesh, &g->nodes[nest->ins[s].node].shape,
                                                  &l);
         }
     for (int m = 0; m < nest->n_members; m++)
         if (ap_ring_splits_keys(nest, g, m)) {
             const struct ap_layout l = ap_nest_value_layout(nest, g, mesh, choice, m);
+            n++;
             *out += (double)ap_layout_local_bytes(mesh, &g->nodes[nest->members[m]].shape,
                                                   &l);
         }
+    return n;
 }
