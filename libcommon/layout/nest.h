@@ -32,6 +32,7 @@ struct ap_factor {
     int64_t size;
     enum ap_factor_kind kind;
     enum ap_red red; /* reduced, and indexed of gather: how partial results combine */
+    bool of_stripes; /* of a sequence in stripes: the major factor of each of these */
 };
 
 /* Factors of one dimension, major to minor; their sizes multiply to the dimension. */
@@ -219,6 +220,8 @@ enum ap_ring_part {
 };
 enum ap_ring_part ap_ring_part_of(const struct ap_nest *nest, const struct ap_graph *g,
                                   int m);
+/* Stripes of the keys: what is major to the ring's factor in their dimension. */
+int64_t ap_ring_stripes(const struct ap_nest *nest, int m);
 /* The dimension of an operand or value that the ring's keys are in, -1. */
 int ap_ring_key_dim(const struct ap_nest *nest, const struct ap_access *access);
 
