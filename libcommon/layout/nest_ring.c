@@ -110,7 +110,10 @@ static int only_factor(const struct ap_nest *nest, const struct ap_access *a, in
     const struct ap_dim_factors *list = &a->dims[d];
     const int last = list->n ? list->factor[list->n - 1] : -1;
 
-    return list->n == 1 || (list->n == 2 && nest->factors[last].of_stripes) ? last : -1;
+    return list->n == 1 ||
+                   (list->n == 2 && nest->factors[last].stripes == AP_STRIPES_INSIDE)
+               ? last
+               : -1;
 }
 
 /* Queries' and keys' factors by the first contraction that says so. */
@@ -127,8 +130,7 @@ static bool find_factors(const struct ap_nest *nest, const struct ap_graph *g,
         ring->keys = only_factor(nest, scores, s->v[2]);
         return ring->rows >= 0 && ring->keys >= 0 && ring->rows != ring->keys &&
                nest->factors[ring->rows].kind != AP_FACTOR_WHOLE &&
-               nest->factors[ring->rows].of_stripes ==
-                   nest->factors[ring->keys].of_stripes;
+               nest->factors[ring->rows].stripes == nest->factors[ring->keys].stripes;
     }
     return false;
 }
