@@ -119,6 +119,25 @@ steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-per
     ap-exec -n 4 --steps 1 --verify --json "$p" | jq -e '.verify.loss_error < 1e-5 and .verify.params_error < 1e-5'
 }
 
+@test "ap-fuse --stripes: devices have parts of all of a causal sequence, gathered or in a ring" {
+    local d=$BATS_TEST_TMPDIR n p=$BATS_TEST_TMPDIR/p.json
+    # four stripes on eight devices: 1/2 + 7/64 of all pairs in place of 15/16
+    ap-model gpt --layers 1 --hidden 1024 --heads 2 --seq 131072 --batch 1 --vocab 512 --dtype bf16 >"$d/gpt.json"
+    for n in 1 4; do
+        ap-fuse --stripes $n "$d/gpt.json" | ap-shard --quiet --mesh 8 --cluster h100-8 | ap-cost >"$d/$n.json"
+        ap-cost --report "$d/$n.json" | grep -q '^CP 8 '
+    done
+    jq -s -e 'map(.sharding.objective_sec) | .[1] < 0.75 * .[0]' "$d/1.json" "$d/4.json"
+    ap-model llama --kv-heads 2 --heads 4 --hidden 32 --ffn 64 --layers 1 --seq 64 --batch 1 --vocab 64 >"$d/llama.json"
+    ap-fuse --stripes 2 --stats "$d/llama.json" 2>&1 >"$d/striped.json" | jq -e '.striped == 2'
+    pin=S2/32 ringed "$d/striped.json" --mesh 4 >"$p"
+    [ "$(steps "$p")" -eq $((3 * (2 + 5))) ]
+    ap-exec -n 4 --steps 1 --verify --json "$p" | jq -e '.verify.loss_error < 1e-6 and .verify.params_error < 1e-6'
+    run --separate-stderr -0 ap-fuse --stripes 3 "$d/llama.json"
+    [[ $stderr == *'2 of 2 fused groups are not in stripes'*' 3 does not divide their sequences'* ]]
+    refuses 2 "--stripes" ap-fuse --stripes 0 "$d/llama.json"
+}
+
 @test "ap-fuse: a ring is cheaper than a gather, and takes less memory" {
     local doc=$BATS_TEST_TMPDIR/gpt.json
     ap-model gpt --layers 1 --hidden 1024 --heads 4 --seq 131072 --batch 1 --vocab 512 --dtype bf16 | ap-fuse --quiet >"$doc"

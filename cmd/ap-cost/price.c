@@ -37,11 +37,40 @@ static void count_phases(const struct cost_input *in, const struct ap_plan *plan
         out->phase_sec[conv->conv[i].phase] += conv->conv[i].path.sec;
 }
 
+/* The messages of rings, which are no conversions: what they take by themselves, though
+ * compute hides it. They go along one axis. */
+static void add_rings(const struct cost_input *in, struct priced *out)
+{
+    for (int i = 0; i < in->nests.n; i++) {
+        const struct ap_rounds r = ap_plan_rounds(&in->nests.nest[i], &in->graph,
+                                                  &in->cost, &out->plan.choice[i]);
+        const double n = (double)(r.n - 1) * times(in, &out->plan, i);
+        int c = 0;
+        if (r.n == 1)
+            continue;
+        while (c < out->n_colls && (out->colls[c].op != AP_OP_COLLECTIVE_PERMUTE ||
+                                    out->colls[c].axes != r.axes))
+            c++;
+        if (c == out->n_colls)
+            out->colls[out->n_colls++] =
+                (struct ap_coll_count){.op = AP_OP_COLLECTIVE_PERMUTE, .axes = r.axes};
+        const int64_t bytes = (int64_t)(r.in_bytes + r.out_bytes);
+        out->colls[c].count += (int64_t)n * r.messages;
+        out->colls[c].bytes = ap_add64(out->colls[c].bytes, ap_mul64((int64_t)n, bytes));
+        out->coll_sec[c] +=
+            n * ap_cost_collective(&in->cost, AP_OP_COLLECTIVE_PERMUTE, r.axes, bytes);
+    }
+}
+
 static void count_collectives(struct ap_arena *arena, const struct cost_input *in,
                               const struct ap_conversions *conv, struct priced *out)
 {
-    out->n_colls = ap_conversion_collectives(arena, &in->cost.mesh, conv, &out->colls);
-    out->coll_sec = AP_NEW_N(arena, out->n_colls + 1, double);
+    struct ap_coll_count *colls;
+    out->n_colls = ap_conversion_collectives(arena, &in->cost.mesh, conv, &colls);
+    out->colls = AP_NEW_N(arena, out->n_colls + AP_MAX_AXES, struct ap_coll_count);
+    for (int c = 0; c < out->n_colls; c++)
+        out->colls[c] = colls[c];
+    out->coll_sec = AP_NEW_N(arena, out->n_colls + AP_MAX_AXES, double);
     for (int i = 0; i < conv->n; i++)
         for (int k = 0; k < conv->conv[i].path.n_steps; k++) {
             const struct ap_step *step = &conv->conv[i].path.steps[k];
@@ -49,6 +78,7 @@ static void count_collectives(struct ap_arena *arena, const struct cost_input *i
                 if (out->colls[c].op == step->op && out->colls[c].axes == step->coll.axes)
                     out->coll_sec[c] += step->sec;
         }
+    add_rings(in, out);
     for (int c = 0; c < out->n_colls; c++)
         out->sent_bytes += ap_cost_collective(&in->byte_count, out->colls[c].op,
                                               out->colls[c].axes, out->colls[c].bytes);

@@ -30,9 +30,11 @@ static char *stats(struct ap_arena *arena, const struct ap_graph *g,
 {
     return ap_arena_printf(arena,
                            ",\"nodes\":%d,\"groups\":%d,\"forward\":%d,\"backward\":%d,"
-                           "\"copies\":%d,\"plain\":%d,\"kernels\":%d",
+                           "\"copies\":%d,\"plain\":%d,\"kernels\":%d,"
+                           "\"striped\":%d",
                            g->n_nodes, g->n_groups, count->forward, count->backward,
-                           count->copies + made->copies, count->plain, made->kernels);
+                           count->copies + made->copies, count->plain, made->kernels,
+                           count->striped);
 }
 
 /* Whether the devices of a cluster have kernels for attention. */
@@ -47,9 +49,22 @@ static bool has_kernels(struct ap_arena *arena, const struct ap_doc *doc,
     return cluster.fused_attention;
 }
 
+static void stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes,
+                   struct ap_attention_count *count)
+{
+    const int n = count->forward + count->backward;
+
+    count->striped = ap_attention_stripe(arena, g, stripes);
+    if (count->striped < n)
+        ap_warn("%d of %d fused groups are not in stripes: they have no causal mask, or "
+                "%lld does not divide their sequences",
+                n - count->striped, n, (long long)stripes);
+}
+
 int main(int argc, char **argv)
 {
     const char *cluster = NULL;
+    int64_t stripes = 1;
     int attention = 0;
     bool kernels = false;
     const struct ap_opt opts[] = {
@@ -59,6 +74,8 @@ int main(int argc, char **argv)
          attentions, sizeof *attentions, 0, 0},
         {"kernels", AP_OPT_FLAG, &kernels, NULL,
          "also make what is between two contractions one kernel", NULL, 0, 0, 0},
+        {"stripes", AP_OPT_INT, &stripes, "N",
+         "parts of a causal sequence that devices may share", NULL, 0, 1, 1 << 20},
         {0}};
     struct ap_tool tool = {.name = "ap-fuse",
                            .summary = "find attentions and make each one operator",
@@ -87,6 +104,8 @@ int main(int argc, char **argv)
         if (ap_kernels_mark(&arena, &marked, &graph, &made, &err))
             ap_die(AP_BAD_INPUT, "%s", err.msg);
     }
+    if (fuse && stripes > 1)
+        stripe(&arena, &graph, stripes, &count);
     ap_group(&arena, &graph);
     if (count.plain)
         ap_warn("%d softmax(es) between contractions stay as they are: their scores are "

@@ -8,6 +8,7 @@ struct ap_attention_count {
     int forward, backward; /* fused groups */
     int plain;             /* softmaxes between contractions that stay as they are */
     int copies;            /* nodes that a backward group runs again */
+    int striped;           /* fused groups whose queries are in stripes */
 };
 
 /*
@@ -27,5 +28,13 @@ int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
  * comparisons and constants (attention_scores.c). Called by ap_attention_mark.
  */
 void ap_attention_describe(struct ap_arena *arena, struct ap_graph *g);
+
+/*
+ * Lets attentions under a causal mask be split by stripes: the sequence falls into so many
+ * parts of equal size, of each of which every device may have a block, so that devices
+ * see about as many pairs (Brandon et al., "Striped Attention", 2023). Returns how many
+ * groups can be split so: those whose queries and keys the number divides.
+ */
+int ap_attention_stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes);
 
 #endif

@@ -524,3 +524,33 @@ void ap_attention_describe(struct ap_arena *arena, struct ap_graph *g)
         v = s.end;
     }
 }
+
+/* The size of dimension i of the attribute, of the scores of a contraction. */
+static int64_t size_of(const struct ap_graph *g, const struct ap_node *n, int i)
+{
+    const struct ap_ints *s = &n->attrs->scores;
+    const struct ap_shape *of = s->v[0] ? &g->nodes[n->in[s->v[0] - 1]].shape : &n->shape;
+    return of->dims[s->v[i]];
+}
+
+int ap_attention_stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes)
+{
+    int n_groups = 0;
+    bool first = false;
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        struct ap_node *n = &g->nodes[v];
+        const struct ap_ints *s = &n->attrs->scores;
+        first |= n->attrs->attention == AP_ATTENTION_FIRST;
+        if (s->n != 5 || s->v[4] >= size_of(g, n, 2) - 1 || size_of(g, n, 1) % stripes ||
+            size_of(g, n, 2) % stripes)
+            continue;
+        const int64_t text[6] = {s->v[0], s->v[1], s->v[2], s->v[3], s->v[4], stripes};
+        struct ap_attrs *attrs = ap_arena_dup(arena, n->attrs, sizeof *attrs);
+        attrs->scores = (struct ap_ints){6, ap_arena_dup(arena, text, sizeof text)};
+        n->attrs = attrs;
+        n_groups += first;
+        first = false;
+    }
+    return n_groups;
+}

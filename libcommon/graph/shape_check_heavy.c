@@ -49,10 +49,10 @@ static int check_scores(const struct check *c)
 
     if (s->n == 0)
         return 0;
-    if ((s->n != 3 && s->n != 5) || s->v[0] < 0 || s->v[0] > 2)
+    if ((s->n != 3 && s->n != 5 && s->n != 6) || s->v[0] < 0 || s->v[0] > 2)
         return ap_err_set(c->err,
                           "scores: expected 0, 1 or 2, two dimensions, and none or "
-                          "two distances");
+                          "two distances, and stripes");
     const struct ap_shape *of = s->v[0] ? check_in(c, (int)s->v[0] - 1) : &c->node->shape;
     for (int i = 1; i < s->n; i++)
         if (s->v[i] < 0 || (i < 3 && s->v[i] >= of->rank))

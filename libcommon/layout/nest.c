@@ -206,12 +206,13 @@ static int make_atoms(struct builder *b, struct ap_err *err)
 
 /* ---- factors ---- */
 
-static void add_factor(struct builder *b, const struct atom *a, int64_t size)
+static void add_factor(struct builder *b, const struct atom *a, int64_t size,
+                       enum ap_stripes stripes)
 {
     struct ap_nest *nest = b->nest;
     if (nest->n_factors < AP_MAX_FACTORS)
-        nest->factors[nest->n_factors] =
-            (struct ap_factor){size, size == 0 ? AP_FACTOR_WHOLE : a->kind, a->red};
+        nest->factors[nest->n_factors] = (struct ap_factor){
+            size, size == 0 ? AP_FACTOR_WHOLE : a->kind, a->red, (uint8_t)stripes};
     nest->n_factors++;
 }
 
@@ -230,10 +231,13 @@ static void number_factors(struct builder *b, struct atom *a)
     if (b->refined && !coarse)
         bounds = ap_refine_bounds(b->refine, a->node, a->dim);
     for (int i = 0; i < bounds->n; i++) {
-        add_factor(b, a, size / bounds->minor[i]);
+        add_factor(b, a, size / bounds->minor[i],
+                   size == bounds->stripe               ? AP_STRIPES_INSIDE
+                   : bounds->minor[i] == bounds->stripe ? AP_STRIPES_WHICH
+                                                        : AP_STRIPES_NONE);
         size = bounds->minor[i];
     }
-    add_factor(b, a, size);
+    add_factor(b, a, size, size == bounds->stripe ? AP_STRIPES_INSIDE : AP_STRIPES_NONE);
     a->n_factors = bounds->n + 1;
 }
 

@@ -28,10 +28,14 @@ enum ap_factor_kind {
     AP_FACTOR_WHOLE    /* cannot be split */
 };
 
+/* Of a sequence in stripes (graph/attention.h): which of them, or what is in each. */
+enum ap_stripes { AP_STRIPES_NONE, AP_STRIPES_WHICH, AP_STRIPES_INSIDE };
+
 struct ap_factor {
     int64_t size;
     enum ap_factor_kind kind;
     enum ap_red red; /* reduced, and indexed of gather: how partial results combine */
+    uint8_t stripes; /* enum ap_stripes */
 };
 
 /* Factors of one dimension, major to minor; their sizes multiply to the dimension. */
@@ -90,7 +94,7 @@ struct ap_nest {
     uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
     bool heavy;        /* holds a dot or convolution */
     enum ap_kernel kernel;
-    bool attention;    /* several operators that are no chain of elementwise ones */
+    bool attention; /* several operators that are no chain of elementwise ones */
     /* operands, then outs, that are not in memory for this group: they stay in the kernel
        that the group is of, or another group of it has read them (graph/kernels.h); NULL:
        none */
@@ -190,8 +194,8 @@ double ap_nest_trips(const struct ap_nest *nest, const struct ap_graph *g);
 void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                   double *flops, double *bytes, enum ap_dtype *dtype);
-/* How often an operator that runs alone reads operand k (all of it, or what it takes of it
- * as often as its result), and how often it writes its result. */
+/* How often an operator that runs alone reads operand k (all of it, or what it takes of
+ * it as often as its result), and how often it writes its result. */
 double ap_op_reads(enum ap_op op, int k);
 double ap_op_writes(enum ap_op op);
 /*
@@ -204,11 +208,11 @@ void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
 
 /*
  * What each device sends to the next one in a round of a ring: blocks of operands, and of
- * results that are summed up on their way. 0 without a ring.
+ * results that are summed up on their way. The number of messages, 0 without a ring.
  */
-void ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
-                        const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
-                        double *in, double *out);
+int ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
+                       const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                       double *in, double *out);
 
 /* What a contraction does with the blocks of a ring. */
 enum ap_ring_part {
@@ -219,6 +223,8 @@ enum ap_ring_part {
 };
 enum ap_ring_part ap_ring_part_of(const struct ap_nest *nest, const struct ap_graph *g,
                                   int m);
+/* Stripes of the keys: what is major to the ring's factor in their dimension. */
+int64_t ap_ring_stripes(const struct ap_nest *nest, int m);
 /* The dimension of an operand or value that the ring's keys are in, -1. */
 int ap_ring_key_dim(const struct ap_nest *nest, const struct ap_access *access);
 

@@ -73,6 +73,7 @@ void ap_rule_add_cut(struct ap_rule *rule, int port, int dim, int n, const int64
 struct ap_bounds {
     int n;
     int64_t minor[2];
+    int64_t stripe; /* of these, the one below the stripes of a sequence, 0: none */
 };
 
 /* All dimensions of all nodes in classes that share factors. */

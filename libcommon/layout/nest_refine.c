@@ -319,6 +319,23 @@ static void join_links(struct ap_refine *r, const struct ap_rule *rule, int id)
     }
 }
 
+/* The stripes of attentions (graph/attention.h). */
+static void add_stripes(const struct ap_refine *r, int id)
+{
+    const struct ap_node *n = &r->g->nodes[id];
+    const struct ap_ints *s = &n->attrs->scores;
+
+    if (s->n < 6 || s->v[5] < 2)
+        return;
+    const int of = s->v[0] ? n->in[s->v[0] - 1] : id;
+    for (int i = 1; i < 3; i++) {
+        const int64_t size = r->g->nodes[of].shape.dims[s->v[i]];
+        struct ap_bounds *b = &r->bounds[r->class[r->dim_start[of] + s->v[i]]];
+        if (size % s->v[5] == 0 && bounds_add(b, size, size / s->v[5]))
+            b->stripe = size / s->v[5];
+    }
+}
+
 int ap_refine_build(struct ap_arena *arena, const struct ap_graph *g,
                     struct ap_rule *rule, struct ap_refine *refine, struct ap_err *err)
 {
@@ -340,6 +357,9 @@ int ap_refine_build(struct ap_arena *arena, const struct ap_graph *g,
     }
     for (int d = 0; d < n_dims; d++)
         refine->class[d] = ap_sets_root(refine->class, d);
+    for (int v = 0; v < g->n_nodes; v++)
+        if (g->nodes[v].op == AP_OP_DOT)
+            add_stripes(refine, v);
     carry(arena, refine, n_dims);
     return 0;
 }

@@ -11,7 +11,8 @@
  * A group has one if each of its contractions makes scores from keys, sums over keys, or
  * sums over queries for each key, and keys come from outside, where contractions alone
  * read them. What else has keys (masks, biases of the scores) has queries, too, or is
- * there whole. Linear in the members.
+ * there whole. Of a sequence in stripes, a device's block has its part of each (Brandon
+ * et al., "Striped Attention"). Linear in the members.
  */
 #include "layout/nest_impl.h"
 
@@ -88,12 +89,31 @@ int ap_ring_key_dim(const struct ap_nest *nest, const struct ap_access *access)
     return -1;
 }
 
+int64_t ap_ring_stripes(const struct ap_nest *nest, int m)
+{
+    const struct ap_access *a = &nest->values[m];
+
+    for (int i = 0; i <= nest->n_ins; i++) {
+        const int d = ap_ring_key_dim(nest, a);
+        if (d >= 0)
+            return a->dims[d].n > 1 ? nest->factors[a->dims[d].factor[0]].size : 1;
+        a = i < nest->n_ins ? &nest->ins[i].access : NULL;
+    }
+    return 1;
+}
+
 /* ---- which attentions have one ---- */
 
-/* The one factor of a dimension, -1: it has several, or none. */
-static int only_factor(const struct ap_access *a, int64_t d)
+/* The one factor of a dimension, or what it has below its stripes, -1: neither. */
+static int only_factor(const struct ap_nest *nest, const struct ap_access *a, int64_t d)
 {
-    return d < a->rank && a->dims[d].n == 1 ? a->dims[d].factor[0] : -1;
+    const struct ap_dim_factors *list = &a->dims[d];
+    const int last = list->n ? list->factor[list->n - 1] : -1;
+
+    return list->n == 1 ||
+                   (list->n == 2 && nest->factors[last].stripes == AP_STRIPES_INSIDE)
+               ? last
+               : -1;
 }
 
 /* Queries' and keys' factors by the first contraction that says so. */
@@ -106,10 +126,11 @@ static bool find_factors(const struct ap_nest *nest, const struct ap_graph *g,
             continue;
         const struct ap_access *scores =
             s->v[0] ? access_of(nest, g, m, (int)s->v[0] - 1) : &nest->values[m];
-        ring->rows = only_factor(scores, s->v[1]);
-        ring->keys = only_factor(scores, s->v[2]);
+        ring->rows = only_factor(nest, scores, s->v[1]);
+        ring->keys = only_factor(nest, scores, s->v[2]);
         return ring->rows >= 0 && ring->keys >= 0 && ring->rows != ring->keys &&
-               nest->factors[ring->rows].kind != AP_FACTOR_WHOLE;
+               nest->factors[ring->rows].kind != AP_FACTOR_WHOLE &&
+               nest->factors[ring->rows].stripes == nest->factors[ring->keys].stripes;
     }
     return false;
 }
@@ -173,23 +194,28 @@ void ap_nest_find_ring(struct ap_arena *arena, const struct ap_graph *g,
 
 /* ---- what it sends ---- */
 
-void ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
-                        const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
-                        double *in, double *out)
+int ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
+                       const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                       double *in, double *out)
 {
+    int n = 0;
+
     *in = *out = 0;
     if (ap_choice_ring_axis(nest, mesh, choice) < 0)
-        return;
+        return 0;
     for (int s = 0; s < nest->n_ins && s < 64; s++)
         if (nest->ring->ins >> s & 1) {
             const struct ap_layout l = ap_nest_in_layout(nest, g, mesh, choice, s);
+            n++;
             *in += (double)ap_layout_local_bytes(mesh, &g->nodes[nest->ins[s].node].shape,
                                                  &l);
         }
     for (int m = 0; m < nest->n_members; m++)
         if (ap_ring_splits_keys(nest, g, m)) {
             const struct ap_layout l = ap_nest_value_layout(nest, g, mesh, choice, m);
+            n++;
             *out += (double)ap_layout_local_bytes(mesh, &g->nodes[nest->members[m]].shape,
                                                   &l);
         }
+    return n;
 }

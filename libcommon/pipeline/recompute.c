@@ -51,7 +51,7 @@ static bool is_recomputed(const struct recomputer *r, int node)
 /* Whether a member is made once more with its group's copy, not read where it is kept. */
 static bool has_copy(const struct recomputer *r, const struct ap_nest *nest, int m)
 {
-    return r->gone[nest->members[m]] || nest->attention || nest->n_members == 1;
+    return r->gone[nest->members[m]] || nest->heavy || nest->n_members == 1;
 }
 
 /* Whether a member's operand k comes from outside its group's copy: its node. */

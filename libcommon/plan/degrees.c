@@ -178,6 +178,8 @@ static enum ap_axis_split use_of_axis(const struct finder *f, const struct ap_ne
         return AP_USE_CONTEXT;
     if (x < 0 || x >= nest->n_factors || f->mesh->size[axis] == 1)
         return AP_USE_NONE;
+    if (nest->factors[x].stripes)
+        return AP_USE_CONTEXT;
     if (x == f->labels.batch[nest->group])
         return AP_USE_DATA;
     if (x == f->labels.sequence[nest->group])

@@ -460,7 +460,8 @@ struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_grap
         return r;
     r.n = cost->mesh.size[a];
     r.axes = 1u << a;
-    ap_nest_ring_bytes(nest, g, &cost->mesh, choice, &r.in_bytes, &r.out_bytes);
+    r.messages =
+        ap_nest_ring_bytes(nest, g, &cost->mesh, choice, &r.in_bytes, &r.out_bytes);
     return r;
 }
 

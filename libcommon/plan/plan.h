@@ -107,6 +107,7 @@ struct ap_rounds {
     int64_t n;
     unsigned axes;              /* of the ring */
     double in_bytes, out_bytes; /* that a device sends on in a round: operands, sums */
+    int messages;               /* of which these are */
 };
 struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_graph *g,
                                 const struct ap_cost *cost,

@@ -24,8 +24,9 @@ struct ring {
     struct partition *p;
     const struct ap_nest *nest;
     int axis, n;   /* of the mesh; devices */
-    int64_t block; /* keys of one device */
-    int m;         /* member at hand */
+    int64_t block; /* keys of one device, of each stripe */
+    int64_t stripes;
+    int m; /* member at hand */
 };
 
 enum { MAX_WAITING = 2 }; /* blocks that come before the group */
@@ -79,6 +80,43 @@ static int constant(const struct ring *r, const struct ap_shape *shape, const vo
     return put(r, AP_OP_CONSTANT, 0, &none, shape, attrs);
 }
 
+/* ---- stripes ---- */
+
+/* Dimension d as stripes and what is in them; the node itself without stripes. */
+static int open_stripes(const struct ring *r, int node, int d)
+{
+    const struct ap_shape *s = &local_at(r, node)->shape;
+    int64_t *dims = AP_NEW_N(r->p->arena, s->rank + 1, int64_t);
+    struct ap_shape to = *s;
+
+    if (r->stripes == 1)
+        return node;
+    for (int k = 0; k <= s->rank; k++)
+        dims[k] = s->dims[k > d ? k - 1 : k];
+    dims[d] = r->stripes;
+    dims[d + 1] = s->dims[d] / r->stripes;
+    to.rank = s->rank + 1;
+    to.dims = dims;
+    return put(r, AP_OP_RESHAPE, 1, &node, &to, new_attrs(r));
+}
+
+/* The other way. */
+static int close_stripes(const struct ring *r, int node, int d)
+{
+    const struct ap_shape *s = &local_at(r, node)->shape;
+    int64_t *dims = AP_NEW_N(r->p->arena, s->rank + 1, int64_t);
+    struct ap_shape to = *s;
+
+    if (r->stripes == 1)
+        return node;
+    for (int k = 0; k + 1 < s->rank; k++)
+        dims[k] = s->dims[k > d ? k + 1 : k];
+    dims[d] = s->dims[d] * s->dims[d + 1];
+    to.rank = s->rank - 1;
+    to.dims = dims;
+    return put(r, AP_OP_RESHAPE, 1, &node, &to, new_attrs(r));
+}
+
 /* ---- blocks ---- */
 
 /* Where the block that a device has after t rounds starts: block r - t - back. */
@@ -105,10 +143,10 @@ static int start_of(const struct ring *r, int t, int back)
     return put(r, AP_OP_RESHAPE, 1, &table, &scalar, new_attrs(r));
 }
 
-/* Operands of a dynamic slice: the tensor, an update (-1: none), and where it starts. */
-static int slice_at(const struct ring *r, enum ap_op op, int tensor, int update, int d,
-                    int start)
+/* A dynamic slice, or update, of what a block has in dimension d of an open tensor. */
+static int slice_at(const struct ring *r, int tensor, int update, int d, int start)
 {
+    const enum ap_op op = update < 0 ? AP_OP_DYNAMIC_SLICE : AP_OP_DYNAMIC_UPDATE_SLICE;
     static const int32_t zero = 0;
     const struct ap_shape scalar = {.dtype = AP_S32};
     const struct ap_shape *s = &local_at(r, tensor)->shape;
@@ -207,20 +245,28 @@ static int add(const struct ring *r, int a, int b)
     return put(r, AP_OP_ADD, 2, in, &local_at(r, a)->shape, new_attrs(r));
 }
 
+/* The columns of a block of keys, of opened scores with keys in dimension d. */
+static int block_columns(const struct ring *r, int scores, int d, int start)
+{
+    return close_stripes(r, slice_at(r, scores, -1, d + (r->stripes > 1), start), d);
+}
+
 static int make_scores(const struct ring *r, const int in[2], const struct ap_shape *s)
 {
     const int d = ap_ring_key_dim(r->nest, &r->nest->values[r->m]);
     const int k = goes_round(r, 0) ? 0 : 1;
-    const struct ap_shape part = with_dim(r, s, d, r->block);
+    const struct ap_shape part = with_dim(r, s, d, r->stripes * r->block);
+    const int inside = d + (r->stripes > 1);
     int all = constant(r, s, AP_NEW_N(r->p->arena, 16, char));
 
+    all = open_stripes(r, all, d);
     for (int t = 0; t < r->n; t++) {
         int on[2] = {in[0], in[1]};
         on[k] = block_of(r, r->nest->in_slot[r->m][k], t);
-        all = slice_at(r, AP_OP_DYNAMIC_UPDATE_SLICE, all, dot(r, on, &part), d,
+        all = slice_at(r, all, open_stripes(r, dot(r, on, &part), d), inside,
                        start_of(r, t, 0));
     }
-    return all;
+    return close_stripes(r, all, d);
 }
 
 /* Sums of half precision are added up in f32, as one contraction would. */
@@ -228,6 +274,7 @@ static int sum_values(const struct ring *r, const int in[2], const struct ap_sha
 {
     const int k = goes_round(r, 0) ? 0 : 1;
     const int d = ap_ring_key_dim(r->nest, access_of(r, 1 - k));
+    const int scores = open_stripes(r, in[1 - k], d);
     struct ap_shape wide = *s;
     int sum = -1;
 
@@ -235,7 +282,7 @@ static int sum_values(const struct ring *r, const int in[2], const struct ap_sha
     for (int t = 0; t < r->n; t++) {
         int on[2];
         on[k] = block_of(r, r->nest->in_slot[r->m][k], t);
-        on[1 - k] = slice_at(r, AP_OP_DYNAMIC_SLICE, in[1 - k], -1, d, start_of(r, t, 0));
+        on[1 - k] = block_columns(r, scores, d, start_of(r, t, 0));
         const int part = dot(r, on, &wide);
         sum = sum < 0 ? part : add(r, sum, part);
     }
@@ -246,11 +293,12 @@ static int sum_rows(const struct ring *r, const int in[2], const struct ap_shape
 {
     const int k = ap_ring_key_dim(r->nest, access_of(r, 0)) >= 0 ? 0 : 1;
     const int d = ap_ring_key_dim(r->nest, access_of(r, k));
+    const int scores = open_stripes(r, in[k], d);
     int sum = -1;
 
     for (int t = 0; t < r->n; t++) {
         int on[2] = {in[0], in[1]};
-        on[k] = slice_at(r, AP_OP_DYNAMIC_SLICE, in[k], -1, d, start_of(r, t, 1));
+        on[k] = block_columns(r, scores, d, start_of(r, t, 1));
         const int part = dot(r, on, s);
         sum = sum < 0 ? part : add(r, pass_on(r, sum), part);
     }
@@ -268,6 +316,7 @@ int ap_part_ring_member(struct partition *p, const struct ap_nest *nest, int m,
         return -1;
     r.n = (int)plan->mesh.size[r.axis];
     r.block = nest->factors[nest->ring->keys].size / r.n;
+    r.stripes = ap_ring_stripes(nest, m);
     switch (ap_ring_part_of(nest, plan->graph, m)) {
     case AP_RING_SCORES:
         return goes_round(&r, 0) || goes_round(&r, 1) ? make_scores(&r, in, local) : -1;
@@ -284,7 +333,7 @@ int ap_part_ring_member(struct partition *p, const struct ap_nest *nest, int m,
 int ap_part_ring_nodes(const struct ap_plan *plan, const struct ap_nest *nest)
 {
     const int axis = ap_choice_ring_axis(nest, &plan->mesh, &plan->choice[nest->group]);
-    const int of_round = 8, beside = 2; /* nodes of a contraction */
+    const int of_round = 10, beside = 4; /* nodes of a contraction */
     int n = 0;
 
     if (axis < 0)

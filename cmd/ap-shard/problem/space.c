@@ -50,7 +50,7 @@ static void offer_factors(struct lister *l)
                 int f = a->dims[d].factor[j];
                 bool on_microbatches =
                     l->microbatch_choice && l->microbatch_choice[nest->group] == f;
-                l->offered[f] |= !enough;
+                l->offered[f] |= !enough || nest->factors[f].stripes == AP_STRIPES_INSIDE;
                 enough |= nest->factors[f].size %
                               (on_microbatches ? devices * l->mesh->size[0] : devices) ==
                           0;
