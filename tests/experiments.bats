@@ -29,7 +29,7 @@ load helpers
     [ "$output" = "claims: there is no B9.9" ]
 }
 
-@test "claims: results that are there are not made again, and the page has them" {
+@test "claims: results that are there are kept, and the page has them" {
     local id dir=$BATS_TEST_TMPDIR/results
     mkdir "$dir"
     while read -r id; do
