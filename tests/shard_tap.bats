@@ -125,10 +125,13 @@ mlp/proj/w S0
 END
 }
 
-@test "tap §6.4.1: the best plan needs less memory than Megatron's" {
+# The paper's Megatron is 2.3 to 14.8 % faster, as measured. By these prices it is slower: its
+# tensor parallelism crosses the Ethernet.
+@test "tap §6.4.1: the best plan needs less memory than Megatron's, and is no slower" {
     doc=$(model bert --layers 4 --hidden 1024 --heads 16 --batch 16 --vocab 1000 --seq 192)
-    best=$(plan tap 16 default "$doc" | jq .sharding.peak_bytes)
-    less "$best" "$(plan megatron 16 default "$doc" | jq .sharding.peak_bytes)"
+    for a in tap megatron; do
+        plan $a 16 default "$doc" | jq '.sharding | [.peak_bytes, .objective_sec]'
+    done | jq -es '.[0][0] < .[1][0] and .[0][1] <= .[1][1]'
 }
 
 @test "tap §4.6: what 8 workers in a node hide is what 16 in two save, not with every weight split" {
