@@ -58,9 +58,9 @@ struct backend {
     bool (*step_begin)(struct exec *x);
     void (*step_end)(struct exec *x);
     void (*close)(struct exec *x);
-    /* Whether the kernel of a dot can write its result in the order that `to`, a
-     * transpose of it, wants: where x->permuted (exec.h) says so, it does. */
-    bool (*writes_permuted)(const struct ap_graph *g, int dot, const struct ap_node *to);
+    /* Once x->value is final, and before calls are prepared: may move a value that one
+     * other node reads. aside: [node], computed elsewhere and copied to its place. */
+    void (*place)(struct exec *x, const bool *aside);
     /* Seconds that this thread spent in BLAS so far. NULL: calls cannot be timed. */
     double (*blas_sec)(void);
     /* Waits for all that the device was given, so that a step's time is the step's. */

@@ -38,7 +38,7 @@ struct call {
     struct exec_access *access;
 };
 
-/* What a call took so far: runs, and seconds (run/timing.h). */
+/* What a call took so far: runs, and seconds (run/timing.c). */
 struct exec_time {
     int64_t runs;
     double sec, blas_sec;
@@ -180,5 +180,15 @@ struct shard {
 };
 struct shard exec_shard(struct ap_arena *arena, const struct ap_mesh *mesh,
                         const struct placement *place, const int64_t *coords);
+
+/* ---- times (run/timing.c) ---- */
+
+/* Seconds of the processor that this thread, all threads of this process took. */
+double timing_thread_sec(void);
+double timing_process_sec(void);
+/* Call c of x->timing took this thread from `start` on, and BLAS since then. */
+void timing_note(struct exec *x, int c, double start, double blas_start);
+/* Forgets what was noted: the first step touches memory for the first time. */
+void timing_reset(struct exec *x);
 
 #endif

@@ -69,6 +69,6 @@ const struct backend cpu_backend = {
     .fusible = backend_fusible,
     .in_place = backend_in_place,
     .prepare = prepare,
-    .writes_permuted = cpu_writes_permuted,
+    .place = cpu_permute,
     .blas_sec = cpu_blas_sec,
 };

@@ -239,8 +239,11 @@ void cpu_open(char **argv);
 /* ---- kernels: each prepares a call ---- */
 
 typedef backend_prepare_fn cpu_prepare_fn;
-/* struct backend's writes_permuted (cpu_dot.c). */
+/* Whether the kernel of a dot can write its result in the order that `to`, a transpose of
+ * it, wants (cpu_dot.c). */
 bool cpu_writes_permuted(const struct ap_graph *g, int dot, const struct ap_node *to);
+/* struct backend's `place`: fills x->permuted (cpu_permute.c). */
+void cpu_permute(struct exec *x, const bool *aside);
 cpu_prepare_fn cpu_fused_prepare;
 cpu_prepare_fn cpu_dot_prepare, cpu_conv_prepare;
 cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,

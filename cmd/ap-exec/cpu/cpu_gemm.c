@@ -78,7 +78,7 @@ double cpu_blas_sec(void)
  * rows cost 1 % (2048 x 512 x 512; of 512 rows 4 %), two of LEAST_SIDE / 2 rows as much.
  */
 #define PART_SIDE  1024
-#define LEAST_SIDE 512
+#define LEAST_SIDE 256
 #define MOST_PARTS 16
 /* FLOPs that are worth waking a thread. */
 #define PART_FLOPS 8e6

@@ -14,9 +14,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* How often a thread looks for work before it sleeps: some 20 microseconds, about what it
- * takes to wake one. */
-#define LOOKS 1000
+/* How often a thread looks for work before it sleeps: some 100 microseconds, a few times
+ * what it takes to wake one. */
+#define LOOKS 8000
 
 static struct {
     int n_threads; /* 0: not set, one */

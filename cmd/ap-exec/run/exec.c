@@ -9,8 +9,6 @@
 #include "backend.h"
 #include "run/guard.h"
 #include "run/noise.h"
-#include "run/permute.h"
-#include "run/timing.h"
 #include "run/overlap.h"
 #include "profile/profile.h"
 #include "run/watch.h"
@@ -471,7 +469,8 @@ int exec_open_at(struct exec *x, struct ap_arena *arena, const struct ap_program
     if (!x->temps)
         return ap_err_set(err, "out of memory");
     place_temps(&p);
-    permute_find(x, p.aside);
+    if (backend->place)
+        backend->place(x, p.aside);
     if (prepare_calls(&p, err) || (!place->first && make_copies(&p, err)) ||
         open_working(x, err))
         return -1;

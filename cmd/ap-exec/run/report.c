@@ -3,7 +3,6 @@
 
 #include "doc/doc.h"
 #include "run/arrays.h"
-#include "run/timing.h"
 
 #include <errno.h>
 #include <math.h>

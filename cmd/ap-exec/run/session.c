@@ -2,7 +2,6 @@
 #include "run/job.h"
 #include "run/memory.h"
 #include "run/noise.h"
-#include "run/timing.h"
 #include "run/watch.h"
 
 #include "tool/tool.h"

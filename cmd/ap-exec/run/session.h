@@ -79,7 +79,7 @@ struct session_opts {
     bool keep;       /* parameters and results of the last step */
     bool keep_start; /* parameters before the first one */
     bool save;       /* checkpoints and a profile, where the settings ask for them */
-    bool timed;      /* seconds by kind of kernel (timing.h) */
+    bool timed;      /* seconds by kind of kernel (timing.c) */
     struct exec_noise *noise;
     const struct session_hook *hook; /* NULL: none */
 };
@@ -124,6 +124,20 @@ int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_g
                     const struct settings *set, bool save, struct ap_err *err);
 /* A scalar node's value. */
 double session_scalar(const struct exec *x, int node);
+
+/* ---- seconds by kind of kernel (timing.c) ---- */
+
+/* Kernels of one kind in a step, of the rank's program. */
+struct timing_row {
+    const char *kind; /* an operator's name, "elementwise" (fused passes) or "copy" */
+    double calls;
+    double sec, blas_sec; /* of this rank's first thread; of it within BLAS */
+    double flops;         /* of dot and convolution */
+    double bytes;         /* each kernel reads its operands and writes its results once */
+};
+/* Rows in order of seconds, per step of `steps`; how many. A loop is one kernel. */
+int timing_rows(struct ap_arena *arena, const struct exec *x, int64_t steps,
+                struct timing_row **out);
 
 /* ---- results for people and programs (report.c) ---- */
 

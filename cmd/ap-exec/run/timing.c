@@ -3,7 +3,7 @@
  * (what other processes take does not count) and added up by kind of kernel, with their
  * FLOPs and bytes, so that a reader can hold them against what the machine can do.
  */
-#include "run/timing.h"
+#include "run/session.h"
 
 #include "backend.h"
 #include "graph/blocks.h"

@@ -7,9 +7,7 @@
  * written there from the dot to the transpose, else to its own, and the transpose is a
  * plain copy. Cost: linear in the calls between the two.
  */
-#include "run/permute.h"
-
-#include "backend.h"
+#include "cpu/cpu.h"
 
 static bool overlap(const char *a, int64_t n, const char *b, int64_t m)
 {
@@ -71,11 +69,9 @@ static bool is_result(const struct ap_graph *g, int node)
     return false;
 }
 
-void permute_find(struct exec *x, const bool *aside)
+void cpu_permute(struct exec *x, const bool *aside)
 {
     const struct ap_graph *g = &x->prog->local;
-    if (!x->backend->writes_permuted)
-        return;
     x->permuted = AP_NEW_N(x->arena, g->n_nodes + 1, int);
     for (int i = 0; i < g->n_nodes; i++)
         x->permuted[i] = -1;
@@ -83,7 +79,7 @@ void permute_find(struct exec *x, const bool *aside)
         const int dot = g->nodes[i].op == AP_OP_TRANSPOSE ? g->nodes[i].in[0] : -1;
         if (dot < 0 || g->nodes[dot].op != AP_OP_DOT || x->call_of[i] < 0 || aside[i] ||
             aside[dot] || g->user_start[dot + 1] - g->user_start[dot] != 1 ||
-            is_result(g, dot) || !x->backend->writes_permuted(g, dot, &g->nodes[i]))
+            is_result(g, dot) || !cpu_writes_permuted(g, dot, &g->nodes[i]))
             continue;
         x->permuted[dot] = i;
         if (place_is_free(x, dot, i))
