@@ -224,6 +224,7 @@ static void run(struct ap_tool *tool, struct settings *set,
     open_resume(&arena, &comm, set->resume_dir, set);
     job_read(tool, &arena, &comm, &doc);
     const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
+    job_places(&arena, &doc, &comm);
     if (comm.rank == 0 && !set->prepare_only)
         rc = check_ends(&arena, &doc, set, &prog, staged ? &pipeline : NULL, &err);
     job_agree(&comm, rc, AP_BAD_INPUT, &err);

@@ -4,6 +4,7 @@
 
 #include "pipeline/stages.h"
 #include "program/program.h"
+#include "placement.h"
 #include "tool/tool.h"
 
 struct staged_input {
@@ -22,6 +23,6 @@ _Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
 /* Writes the document with the section "pipeline", its programs in that form; the tool's
  * exit code. Ends the tool when the plan is bad or cannot be run. */
 int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
-                 const struct ap_program_form *form);
+                 const struct ap_program_form *form, const struct placement_asked *asked);
 
 #endif

@@ -85,35 +85,6 @@ static void watch_job(struct comm *c, double sec)
     job_agree(c, watch_join(&self, word, &err), AP_BAD_INPUT, &err);
 }
 
-/* Planners number devices host by host, and price links so: warns where a host's ranks
- * are not neighbours. Called by all ranks. */
-static void check_places(struct comm *c)
-{
-    enum { BYTES = 64 };
-    char own[BYTES] = "";
-    char *host = ap_xrealloc(NULL, (size_t)c->size * BYTES); /* [rank], on rank 0 */
-    gethostname(own, BYTES - 1);
-    for (int r = 0; r < c->size; r++) {
-        memcpy(host + (size_t)r * BYTES, own, BYTES);
-        if (c->rank == 0 || c->rank == r)
-            c->to_root(c, r, host + (size_t)r * BYTES, BYTES);
-    }
-    for (int r = 1; c->rank == 0 && r < c->size; r++) {
-        const char *here = host + (size_t)r * BYTES;
-        int q = 0; /* the first rank on this host */
-        while (strcmp(host + (size_t)q * BYTES, here))
-            q++;
-        if (q == r || !strcmp(here - BYTES, here))
-            continue;
-        ap_warn("rank %d is on host %s, as rank %d is: plans number devices host by "
-                "host, so this run sends other bytes between hosts than were priced "
-                "(mpirun --map-by slot, srun --distribution=block)",
-                r, here, q);
-        break;
-    }
-    free(host);
-}
-
 void job_join(struct comm *c, double watchdog_sec)
 {
     const char *rank = started_as(), *hub = getenv(WATCH_VARIABLE);
@@ -131,7 +102,6 @@ void job_join(struct comm *c, double watchdog_sec)
     comm_mpi_open(c);
     if (!hub && watchdog_sec > 0 && c->size > 1)
         watch_job(c, watchdog_sec);
-    check_places(c);
 }
 
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
@@ -188,6 +158,97 @@ void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c
     else
         ap_buf_free(&part);
     job_agree(c, rc, AP_BAD_INPUT, &err);
+}
+
+/* ---- where ranks lie ---- */
+
+enum { HOST_BYTES = 64 };
+
+/* Names of the ranks' hosts, HOST_BYTES each, on rank 0. Caller frees. */
+static char *gather_hosts(struct comm *c)
+{
+    char own[HOST_BYTES] = "";
+    char *host = ap_xrealloc(NULL, (size_t)c->size * HOST_BYTES);
+    gethostname(own, HOST_BYTES - 1);
+    for (int r = 0; r < c->size; r++) {
+        memcpy(host + (size_t)r * HOST_BYTES, own, HOST_BYTES);
+        if (c->rank == 0 || c->rank == r)
+            c->to_root(c, r, host + (size_t)r * HOST_BYTES, HOST_BYTES);
+    }
+    return host;
+}
+
+/* The section "placement": the host, by number, that each rank was priced on (arena);
+ * NULL: there is none. */
+static int read_places(struct ap_arena *arena, const struct ap_doc *doc, int n,
+                       const int **planned, struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(doc, "placement");
+    const struct ap_at at = {NULL, "placement", 0};
+    *planned = NULL;
+    if (!section)
+        return 0;
+    json_t *o = ap_doc_load(doc, section, err);
+    const int rc =
+        !o || ap_get_ids(arena, o, &at, "hosts", n, 0, n - 1, NULL, planned, err) ? -1
+                                                                                  : 0;
+    json_decref(o);
+    return rc && err->msg[0] == '/' ? ap_doc_err(doc, err) : rc;
+}
+
+/* The plan says which ranks share a host: one whose ranks are on several sends over
+ * slower links than were priced. */
+static void compare_places(const char *host, const int *planned, int n)
+{
+    for (int r = 1; r < n; r++) {
+        int q = 0; /* the first rank that is priced on the same host */
+        while (planned[q] != planned[r])
+            q++;
+        const char *here = host + (size_t)r * HOST_BYTES;
+        const char *there = host + (size_t)q * HOST_BYTES;
+        if (!strcmp(here, there))
+            continue;
+        ap_warn("rank %d is on host %s and rank %d on host %s, but the plan has both on "
+                "one host: this run sends more between hosts than was priced (ap-rewrite "
+                "--rankfile, or ap-shard --cluster for these hosts)",
+                r, here, q, there);
+        return;
+    }
+}
+
+/* Without a placement: planners number devices host by host, so that ranks of a host are
+ * neighbours. */
+static void check_neighbours(const char *host, int n)
+{
+    for (int r = 1; r < n; r++) {
+        const char *here = host + (size_t)r * HOST_BYTES;
+        int q = 0; /* the first rank on this host */
+        while (strcmp(host + (size_t)q * HOST_BYTES, here))
+            q++;
+        if (q == r || !strcmp(here - HOST_BYTES, here))
+            continue;
+        ap_warn("rank %d is on host %s, as rank %d is: plans number devices host by "
+                "host, so this run sends other bytes between hosts than were priced "
+                "(mpirun --map-by slot, srun --distribution=block)",
+                r, here, q);
+        return;
+    }
+}
+
+void job_places(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c)
+{
+    struct ap_err err = {{0}};
+    const int *planned = NULL;
+    char *host = gather_hosts(c);
+    const int rc = c->rank == 0 && c->size > 1
+                       ? read_places(arena, doc, c->size, &planned, &err)
+                       : 0;
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+    if (c->rank == 0 && planned)
+        compare_places(host, planned, c->size);
+    else if (c->rank == 0)
+        check_neighbours(host, c->size);
+    free(host);
 }
 
 /* c: the job that it has to fit, or NULL. */

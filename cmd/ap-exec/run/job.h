@@ -27,5 +27,9 @@ bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *
 /* The same without a job, for any number of ranks; *rc -1 with err set. */
 bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
                struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc);
+/* Warns where the ranks do not lie on hosts as the document's "placement" says, or,
+ * without one, as planners number devices. Called by all ranks; rank 0 has the document.
+ */
+void job_places(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c);
 
 #endif
