@@ -202,7 +202,7 @@ static void open_resume(struct ap_arena *arena, struct comm *comm, const char *d
 static void run(struct ap_tool *tool, struct settings *set,
                 const struct cuda_plugin *plugin, const struct ap_err *no_backend)
 {
-    struct ap_arena arena = {0};
+    struct ap_arena arena = {0}, text = {0};
     struct ap_err err = {{0}};
     struct ap_doc doc;
     struct ap_program prog;
@@ -222,12 +222,14 @@ static void run(struct ap_tool *tool, struct settings *set,
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
     tool->stats = tool->stats && comm.rank == 0;
     open_resume(&arena, &comm, set->resume_dir, set);
-    job_read(tool, &arena, &comm, &doc);
+    job_read(tool, &text, &comm, &doc);
     const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
     job_places(&arena, &doc, &comm);
     if (comm.rank == 0 && !set->prepare_only)
         rc = check_ends(&arena, &doc, set, &prog, staged ? &pipeline : NULL, &err);
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
+    if (!set->verify)
+        ap_arena_free(&text);
     const bool keep = set->out_dir || set->verify || set->compare_dir;
     struct executor *executor =
         staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hook) : NULL;
@@ -246,6 +248,7 @@ static void run(struct ap_tool *tool, struct settings *set,
     else
         session_close(&s);
     comm.close(&comm);
+    ap_arena_free(&text);
     ap_arena_free(&arena);
 }
 

@@ -118,46 +118,179 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
     exit(code);
 }
 
-/* What other ranks need of a document: what they run. */
-static void put_part(const struct ap_doc *doc, struct ap_buf *out)
-{
-    const struct ap_section *run = ap_doc_find(doc, "program");
-    if (!run)
-        run = ap_doc_find(doc, "pipeline");
-    ap_buf_printf(out, "{\"autopar\":%d", AP_DOC_VERSION);
-    if (run) {
-        ap_buf_printf(out, ",\"%s\":", run->name);
-        ap_buf_put(out, run->text, run->len);
-    }
-    ap_buf_putc(out, '}');
-}
-
 void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc)
 {
     struct ap_err err = {{0}};
-    struct ap_buf part = {0};
     char *text = NULL;
     size_t len = 0;
     int rc = 0;
     const char *kept = strcmp(tool->path, "-") ? NULL : getenv(INPUT_VARIABLE);
     const char *file = strcmp(tool->path, "-") ? tool->path : "<stdin>";
+    *doc = (struct ap_doc){.file = file};
     if (c->rank == 0)
         rc = ap_read_file(arena, kept ? kept : tool->path, false, &text, &len, &err) ||
              ap_doc_parse(arena, file, text, len, doc, &err);
     job_agree(c, rc, AP_BAD_INPUT, &err);
-    if (c->rank == 0 && c->size > 1)
-        put_part(doc, &part);
-    int64_t bytes = (int64_t)part.len;
+}
+
+/* ---- the program ---- */
+
+struct loaded {
+    bool staged; /* a pipeline */
+    struct ap_program *prog;
+    struct ap_pipeline_program *pipeline;
+};
+
+/* The document's program; checked: by rank 0. */
+static int load(struct ap_arena *arena, const struct ap_doc *doc, bool checked,
+                const struct loaded *l, struct ap_err *err)
+{
+    const char *name = l->staged ? "pipeline" : "program";
+    const struct ap_section *section = ap_doc_find(doc, name);
+    struct ap_err why = {{0}};
+    if (!section)
+        return ap_err_set(err, "%s: has no program: pipe it through ap-rewrite first",
+                          doc->file);
+    json_t *o = ap_doc_load(doc, section, &why);
+    const struct ap_at at = {NULL, name, 0};
+    int rc = !o           ? -1
+             : !l->staged ? ap_program_from_json(arena, o, &at, l->prog, &why)
+             : checked    ? ap_pipeline_part_from_json(arena, o, &at, l->pipeline, &why)
+                          : ap_pipeline_from_json(arena, o, &at, l->pipeline, &why);
+    json_decref(o);
+    if (rc) {
+        const bool placed = !strncmp(why.msg, doc->file, strlen(doc->file));
+        return ap_err_set(err, placed ? "%s%s" : "%s: %s", placed ? "" : doc->file,
+                          why.msg);
+    }
+    return 0;
+}
+
+static int check_ranks(const struct ap_doc *doc, const struct loaded *l, int n_ranks,
+                       struct ap_err *err)
+{
+    const long long n =
+        l->staged ? l->pipeline->n_ranks : (long long)ap_mesh_devices(&l->prog->mesh);
+    if (n != n_ranks)
+        return ap_err_set(err,
+                          "%s: the program is for %lld rank%s, this job has %d: run it "
+                          "with -n %lld",
+                          doc->file, n, n == 1 ? "" : "s", n_ranks, n);
+    return 0;
+}
+
+static bool is_staged(const struct ap_doc *doc)
+{
+    return !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
+}
+
+bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
+               struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc)
+{
+    const struct loaded l = {is_staged(doc), prog, pipeline};
+    *rc = load(arena, doc, false, &l, err);
+    return l.staged;
+}
+
+/* Rank 0's text to all ranks of c (arena). */
+static void pass_text(struct ap_arena *arena, struct comm *c, struct ap_buf *text)
+{
+    int64_t bytes = (int64_t)text->len;
     c->broadcast(c, &bytes, sizeof bytes);
     if (c->rank != 0)
-        part.data = ap_arena_alloc(arena, (size_t)bytes + 1);
-    c->broadcast(c, part.data, bytes);
-    if (c->rank != 0)
-        rc = ap_doc_parse(arena, file, part.data, (size_t)bytes, doc, &err);
-    else
-        ap_buf_free(&part);
+        *text = (struct ap_buf){ap_arena_alloc(arena, (size_t)bytes + 1), (size_t)bytes,
+                                (size_t)bytes};
+    c->broadcast(c, text->data, bytes);
+}
+
+/* A document with one section. */
+static void put_doc(struct ap_buf *out, const char *name, const char *text, size_t len)
+{
+    ap_buf_printf(out, "{\"autopar\":%d,\"%s\":", AP_DOC_VERSION, name);
+    ap_buf_put(out, text, len);
+    ap_buf_putc(out, '}');
+}
+
+/* The document of a lane's part, from rank 0 to the lane's ranks. Called by all ranks,
+ * which know the lane of each; r: on rank 0. Text is the caller's on rank 0, else in the
+ * arena. */
+static void pass_lane(struct ap_arena *arena, struct comm *c,
+                      const struct ap_pipeline_program *r, const int *lane_of, int lane,
+                      struct ap_buf *mine)
+{
+    struct ap_buf text = {0}, json = {0};
+    int *ranks = AP_NEW_N(arena, c->size + 1, int), n = 0;
+    struct comm sub;
+    ranks[n++] = 0;
+    for (int k = 1; k < c->size; k++)
+        if (lane_of[k] == lane)
+            ranks[n++] = k;
+    if (c->rank == 0) {
+        struct ap_arena scratch = {0};
+        const struct ap_pipeline_program part = ap_pipeline_part(&scratch, r, lane);
+        ap_pipeline_to_json(&part, &json);
+        put_doc(&text, "pipeline", json.data, json.len);
+        ap_buf_free(&json);
+        ap_arena_free(&scratch);
+    }
+    if (n > 1 && c->split(c, ranks, n, &sub)) {
+        pass_text(arena, &sub, &text);
+        sub.close(&sub);
+    }
+    if (lane_of[c->rank] == lane)
+        *mine = text;
+    else if (c->rank == 0)
+        ap_buf_free(&text);
+}
+
+/* Each rank's part of rank 0's pipeline. */
+static void pass_parts(struct ap_arena *arena, struct comm *c,
+                       const struct ap_pipeline_program *r, struct ap_buf *mine)
+{
+    int *lane_of = AP_NEW_N(arena, c->size + 1, int);
+    int64_t n_lanes = r->n_lanes;
+    for (int i = 0; c->rank == 0 && i < r->n_lanes; i++)
+        for (int k = 0; k < r->lane[i].n_ranks; k++)
+            lane_of[r->lane[i].ranks[k]] = i;
+    c->broadcast(c, &n_lanes, sizeof n_lanes);
+    c->broadcast(c, lane_of, c->size * (int64_t)sizeof *lane_of);
+    for (int i = 0; i < n_lanes; i++)
+        pass_lane(arena, c, r, lane_of, i, mine);
+}
+
+bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                 struct ap_program *prog, struct ap_pipeline_program *pipeline)
+{
+    struct ap_err err = {{0}};
+    struct ap_arena whole = {0}; /* what is not this rank's, and texts */
+    struct ap_buf text = {0};
+    struct loaded l = {is_staged(doc), prog, pipeline};
+    struct ap_doc part;
+    *pipeline = (struct ap_pipeline_program){0};
+    int rc = c->rank == 0 && (load(c->size > 1 && l.staged ? &whole : arena, doc, false,
+                                   &l, &err) ||
+                              check_ranks(doc, &l, c->size, &err))
+                 ? -1
+                 : 0;
     job_agree(c, rc, AP_BAD_INPUT, &err);
+    c->broadcast(c, &l.staged, sizeof l.staged);
+    if (c->size > 1 && l.staged)
+        pass_parts(&whole, c, pipeline, &text);
+    if (c->size > 1 && !l.staged) {
+        const struct ap_section *run = ap_doc_find(doc, "program");
+        if (c->rank == 0)
+            put_doc(&text, "program", run->text, run->len);
+        pass_text(&whole, c, &text);
+    }
+    if (c->size > 1 && (l.staged || c->rank != 0))
+        rc = ap_doc_parse(&whole, doc->file, text.data, text.len, &part, &err) ||
+             load(arena, &part, true, &l, &err);
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+    if (c->rank == 0)
+        ap_buf_free(&text);
+    ap_arena_free(&whole);
+    return l.staged;
 }
 
 /* ---- where ranks lie ---- */
@@ -249,54 +382,4 @@ void job_places(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c
     else if (c->rank == 0)
         check_neighbours(host, c->size);
     free(host);
-}
-
-/* c: the job that it has to fit, or NULL. */
-static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                        bool staged, struct ap_program *prog,
-                        struct ap_pipeline_program *pipeline, struct ap_err *err)
-{
-    const char *name = staged ? "pipeline" : "program";
-    const struct ap_section *section = ap_doc_find(doc, name);
-    struct ap_err why = {{0}};
-    if (!section)
-        return ap_err_set(err, "%s: has no program: pipe it through ap-rewrite first",
-                          doc->file);
-    json_t *o = ap_doc_load(doc, section, &why);
-    const struct ap_at at = {NULL, name, 0};
-    int rc = !o       ? -1
-             : staged ? ap_pipeline_from_json(arena, o, &at, pipeline, &why)
-                      : ap_program_from_json(arena, o, &at, prog, &why);
-    json_decref(o);
-    if (rc) {
-        const bool placed = !strncmp(why.msg, doc->file, strlen(doc->file));
-        return ap_err_set(err, placed ? "%s%s" : "%s: %s", placed ? "" : doc->file,
-                          why.msg);
-    }
-    const long long n =
-        staged ? pipeline->n_ranks : (long long)ap_mesh_devices(&prog->mesh);
-    if (c && n != c->size)
-        return ap_err_set(err,
-                          "%s: the program is for %lld rank%s, this job has %d: run it "
-                          "with -n %lld",
-                          doc->file, n, n == 1 ? "" : "s", c->size, n);
-    return 0;
-}
-
-bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
-               struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc)
-{
-    const bool staged = !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
-    *rc = read_program(arena, doc, NULL, staged, prog, pipeline, err);
-    return staged;
-}
-
-bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog, struct ap_pipeline_program *pipeline)
-{
-    struct ap_err err = {{0}};
-    const bool staged = !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
-    const int rc = read_program(arena, doc, c, staged, prog, pipeline, &err);
-    job_agree(c, rc, AP_BAD_INPUT, &err);
-    return staged;
 }

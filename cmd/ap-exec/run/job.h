@@ -17,11 +17,11 @@ int job_cores(void);
 void job_join(struct comm *c, double watchdog_sec);
 /* If rc is not 0 anywhere: the first such rank says why, all ranks end with exit_code. */
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
-/* Rank 0 reads the document, the others get what they run of it. */
+/* Rank 0 reads the document; the others have none. */
 void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc);
-/* The section "program", or "pipeline" if there is none, fit for this job; whether it was
- * the latter. */
+/* Rank 0's section "program", or "pipeline" if there is none, fit for this job; whether
+ * it was the latter. Of a pipeline each rank gets its own part (ap_pipeline_part). */
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
                  struct ap_program *prog, struct ap_pipeline_program *pipeline);
 /* The same without a job, for any number of ranks; *rc -1 with err set. */
