@@ -115,6 +115,22 @@ sizes() {
     refuses 2 "--rankfile is for --to program" ap-rewrite --to hlo --rankfile "$file" --hosts x "$plan"
 }
 
+@test "ap-exec --alternate: plans of one step take turns on the same ranks, and each is right" {
+    needs_exec
+    local a b
+    a=$(rewritten mlp 2x2 data) b=$(rewritten mlp 4 zero3)
+    ap-exec -n 4 --data "$MODELS/mlp/in" --steps 3 --verify --alternate "$b" "$a" >"$BATS_TEST_TMPDIR/out"
+    [ "$(grep -o '^.*: step [0-9]' "$BATS_TEST_TMPDIR/out" | tr '\n' ' ')" = "$(for i in 1 2 3; do
+        printf '%s: step %d ' "$a" $i "$b" $i; done)" ]
+    [ "$(grep -c '^verify: losses' "$BATS_TEST_TMPDIR/out")" -eq 2 ]
+    ap-exec -n 4 --data "$MODELS/mlp/in" --steps 5 --compare "$MODELS/mlp" --tolerance 1e-4 --json --alternate "$b" "$a" >"$BATS_TEST_TMPDIR/out"
+    jq -se 'length == 2 and all(.[]; .compare.loss_error < 1e-5 and .memory[0].measured_bytes == null)
+        and .[1].memory[0].buffer_bytes < .[0].memory[0].buffer_bytes' "$BATS_TEST_TMPDIR/out"
+    refuses 1 "the program is for 4 ranks, this job has 2" ap-exec -n 2 --alternate "$a" "$(rewritten mlp 2)"
+    refuses 2 "--alternate: --save is of one program" ap-exec --save x --alternate "$a" "$b"
+    refuses 2 "--alternate: expected a file, got -" ap-exec --alternate - "$b"
+}
+
 @test "ap-exec: a placement of other ranks is refused" {
     needs_exec
     jq '.placement.hosts = [0, 0, 1]' "$(rewritten mlp 2)" >"$BATS_TEST_TMPDIR/bad.json"

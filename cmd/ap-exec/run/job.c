@@ -118,18 +118,18 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
     exit(code);
 }
 
-void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
+void job_read(const char *path, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc)
 {
     struct ap_err err = {{0}};
     char *text = NULL;
     size_t len = 0;
     int rc = 0;
-    const char *kept = strcmp(tool->path, "-") ? NULL : getenv(INPUT_VARIABLE);
-    const char *file = strcmp(tool->path, "-") ? tool->path : "<stdin>";
+    const char *kept = strcmp(path, "-") ? NULL : getenv(INPUT_VARIABLE);
+    const char *file = strcmp(path, "-") ? path : "<stdin>";
     *doc = (struct ap_doc){.file = file};
     if (c->rank == 0)
-        rc = ap_read_file(arena, kept ? kept : tool->path, false, &text, &len, &err) ||
+        rc = ap_read_file(arena, kept ? kept : path, false, &text, &len, &err) ||
              ap_doc_parse(arena, file, text, len, doc, &err);
     job_agree(c, rc, AP_BAD_INPUT, &err);
 }

@@ -18,7 +18,7 @@ void job_join(struct comm *c, double watchdog_sec);
 /* If rc is not 0 anywhere: the first such rank says why, all ranks end with exit_code. */
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
 /* Rank 0 reads the document; the others have none. */
-void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
+void job_read(const char *path, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc);
 /* Rank 0's section "program", or "pipeline" if there is none, fit for this job; whether
  * it was the latter. Of a pipeline each rank gets its own part (ap_pipeline_part). */
