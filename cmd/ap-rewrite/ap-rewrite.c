@@ -7,18 +7,20 @@
 #include "placement.h"
 #include "rewrite.h"
 #include "stage_texts.h"
+#include "taskgraph.h"
 #include "torch.h"
 #include "trainer.h"
 
 /* Bytes of a bucket of gradients: DistributedDataParallel's bucket_cap_mb of 25. */
 #define PACK_BYTES (25 << 20)
 
-enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TORCH, TO_TRAINER };
+enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TORCH, TO_TASKGRAPH, TO_TRAINER };
 static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
     {"hlo", "HLO text of the graph, annotated with shardings"},
     {"jax", "Python module of PartitionSpecs of parameters and results"},
     {"torch", "JSON of placements for PyTorch, for DTensor and FSDP2"},
+    {"taskgraph", "JSON: Rhino's task graph, and its order by a list scheduler"},
     {"megatron", "arguments of Megatron-LM, as a bash array"},
     {"torchtitan", "arguments of torchtitan, as a bash array"},
     {"deepspeed", "DeepSpeed's JSON"},
@@ -289,11 +291,17 @@ int main(int argc, char **argv)
     if (ap_doc_find(&doc, "stages")) {
         if (form == TO_PROGRAM)
             return pipe_rewrite(&tool, &arena, &doc, &asked.program, &asked.place);
+        if (form == TO_TASKGRAPH)
+            return taskgraph_of_stages(&tool, &arena, &doc);
         return form == TO_JAX
                    ? stages_to_jax(&tool, &arena, &doc)
                    : stages_to_hlo(&tool, &arena, &doc, (enum hlo_dialect)dialect);
     }
     rewrite_set_up(&arena, &doc, &job);
+    if (form == TO_TASKGRAPH) {
+        rewrite(&arena, &doc, &asked.program, &job);
+        return taskgraph_of_program(&tool, &arena, &job.prog);
+    }
     if (form != TO_PROGRAM) {
         write_text(&tool, &arena, &doc, &job, form, dialect);
         return ap_tool_finish(&tool, "");

@@ -25,6 +25,21 @@ void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct staged_i
         pipe_refuse(doc, AP_BAD_INPUT, &err);
 }
 
+void pipe_build(struct ap_arena *arena, const struct ap_doc *doc,
+                const struct ap_program_form *form, struct staged_input *in,
+                struct ap_pipeline_program *program)
+{
+    struct ap_err err = {0};
+    bool unsupported;
+
+    pipe_read(arena, doc, in);
+    if (ap_pipeline_build(
+            arena,
+            &(struct ap_staged_graph){&in->graph, &in->nests, &in->blocks, &in->cluster},
+            &in->stages, form, program, &unsupported, &err))
+        pipe_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
+}
+
 /* Members of the --stats line. */
 static const char *stats(struct ap_arena *arena, const struct ap_pipeline_program *r)
 {
@@ -68,18 +83,11 @@ int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_d
 {
     struct staged_input in = {0};
     struct ap_pipeline_program program;
-    struct ap_err err = {0};
     /* the program was of an older plan */
     struct ap_new_section out[] = {
         {.name = "pipeline"}, {.name = "program"}, {.name = "placement"}};
-    bool unsupported;
 
-    pipe_read(arena, doc, &in);
-    if (ap_pipeline_build(
-            arena,
-            &(struct ap_staged_graph){&in.graph, &in.nests, &in.blocks, &in.cluster},
-            &in.stages, form, &program, &unsupported, &err))
-        pipe_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
+    pipe_build(arena, doc, form, &in, &program);
     ap_pipeline_to_json(&program, &out[0].json);
     placement_write(asked, arena, &in.cluster, rank_devices(arena, &in, program.n_ranks),
                     program.n_ranks, &out[2].json);

@@ -359,7 +359,8 @@ static void parts(struct stage_case *c)
 
     if (price(c, TWO_STAGES("\"microbatches\":4,", ""), &s, &price_of))
         return;
-    CHECK(!ap_pipeline_build(&arena, &of, &s, true, &whole, &unsupported, &err),
+    CHECK(!ap_pipeline_build(&arena, &of, &s, &(struct ap_program_form){.split = true},
+                             &whole, &unsupported, &err),
           "a program of two lanes %s", err.msg);
     for (int lane = 0; lane < whole.n_lanes && !err.msg[0]; lane++) {
         struct ap_buf all = {0}, some = {0}, again = {0};
