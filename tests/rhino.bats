@@ -176,3 +176,19 @@ f0 f1 b0 f2 b1 f3 b2 b3
 f0 f1 f2 b0 f3 b1 b2 b3
 END
 }
+
+@test "rhino §1: Megatron, ZeRO and GShard are points of the space: plan files that are valid and have a price" {
+    local dir=$BATS_TEST_TMPDIR a best mesh
+    ap-model moe --layers 2 --hidden 64 --heads 4 --seq 32 --vocab 256 --batch 16 --experts 4 | ap-prune -o "$dir/moe.json"
+    best=$(ap-shard --mesh 2x4 --cluster h100-8 "$dir/moe.json" | jq .sharding.objective_sec)
+    for a in megatron zero3 expert; do
+        mesh=dp=2,tp=4
+        [ $a != expert ] || mesh=dp=2,expert=4
+        ap-shard --mesh $mesh --algorithm $a --cluster h100-8 -o "$dir/$a.json" "$dir/moe.json"
+        ap-shard --mesh $mesh --plan "$dir/$a.json" --cluster h100-8 "$dir/moe.json" | ap-cost >"$dir/again.json"
+        jq -e --slurpfile of "$dir/$a.json" --argjson best "$best" '.sharding.objective_sec == $of[0].sharding.objective_sec
+            and .sharding.objective_sec >= $best and .cost.step_sec > 0 and .cost.memory.peak_bytes > 0' "$dir/again.json"
+    done
+    # they are three plans
+    [ "$(jq -c '[.sharding.groups[] | .choice]' "$dir"/{megatron,zero3,expert}.json | sort -u | wc -l)" -eq 3 ]
+}

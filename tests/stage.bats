@@ -444,3 +444,11 @@ EOF
     refuses 2 "alpa: plans for 1f1b and gpipe, not eager-1f1b" ap-stage --schedule eager-1f1b --algorithm alpa --cluster tap "$blocks"
     ap-rewrite --to megatron "$BATS_TEST_TMPDIR/eager-1f1b.json" 2>&1 | grep "the schedule is eager-1f1b: 1f1b instead"
 }
+
+@test "alpa table 5: compiling, profiling, the search of stages and the rest are 2393.26 s of 39B; ours waits for prices and searches" {
+    local stats blocks=$BATS_TEST_TMPDIR/blocks.json
+    jq -en '1582.66 + 804.48 + 1.65 + 4.47 | . * 100 | round == 239326'
+    ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --batch 32 --seq 64 | ap-prune | ap-coarsen --blocks 4 -o "$blocks"
+    stats=$(ap-stage --algorithm alpa --stages 2 --microbatches 4 --cluster p3x1 --stats -o /dev/null "$blocks" 2>&1)
+    jq -e '.wait_sec > 0 and .wait_sec <= .sec and .requests > 0' <<<"$stats"
+}
