@@ -120,6 +120,8 @@ TOOL_fuzz_hlo = ap-import
 TOOL_fuzz_onnx = ap-import
 TOOL_fuzz_answer = ap-stage
 TOOL_fuzz_config = ap-model
+TOOL_fuzz_roles = ap-import
+TOOL_fuzz_serve = ap-shard
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 # The CUDA backend takes functions of the program that opens it.

@@ -1,7 +1,8 @@
-"""mutate.py FILE SEED: the document with one change to what ap-exec runs: to the lanes, cuts,
-messages or buffers of its section "pipeline" or "program", not to the graphs themselves. What was
-changed goes to standard error."""
+"""mutate.py FILE FIRST LAST DIR: for each seed DIR/SEED.json, the document with one change to what
+ap-exec runs: to the lanes, cuts, messages or buffers of its section "pipeline" or "program", not to
+the graphs themselves; DIR/SEED.json.what says what was changed."""
 import json
+import pathlib
 import random
 import sys
 
@@ -20,9 +21,8 @@ def numbers(value, path):
             yield from numbers(item, path + [key])
 
 
-def main():
-    doc = json.load(open(sys.argv[1]))
-    rng = random.Random(int(sys.argv[2]))
+def change(doc, rng):
+    """One change, in place; what it was."""
     name = "pipeline" if "pipeline" in doc else "program"
     lists = [lane["instructions"] for lane in doc[name].get("lanes", []) if len(lane["instructions"]) > 1]
     kind = rng.choice(["number", "buffer", "delete", "swap", "repeat"] if lists else ["number", "buffer"])
@@ -32,19 +32,26 @@ def main():
         old = holder[key]
         others = [other[0][other[1]] for other in rng.sample(places, min(4, len(places)))]
         holder[key] = rng.choice([old + 1, old - 1, old + 64, 0] + others)
-        what = "/".join(map(str, path)) + f": {old} -> {holder[key]}"
+        return "/".join(map(str, path)) + f": {old} -> {holder[key]}"
+    lane = rng.randrange(len(lists))
+    at = rng.randrange(len(lists[lane]) - 1)
+    what = f"{kind} {lane}/{at}: {lists[lane][at]}"
+    if kind == "delete":
+        del lists[lane][at]
+    elif kind == "swap":
+        lists[lane][at], lists[lane][at + 1] = lists[lane][at + 1], lists[lane][at]
     else:
-        lane = rng.randrange(len(lists))
-        at = rng.randrange(len(lists[lane]) - 1)
-        what = f"{kind} {lane}/{at}: {lists[lane][at]}"
-        if kind == "delete":
-            del lists[lane][at]
-        elif kind == "swap":
-            lists[lane][at], lists[lane][at + 1] = lists[lane][at + 1], lists[lane][at]
-        else:
-            lists[lane].insert(rng.randrange(len(lists[lane])), dict(lists[lane][at]))
-    print(what, file=sys.stderr)
-    json.dump(doc, sys.stdout)
+        lists[lane].insert(rng.randrange(len(lists[lane])), dict(lists[lane][at]))
+    return what
+
+
+def main():
+    text, folder = pathlib.Path(sys.argv[1]).read_text(), pathlib.Path(sys.argv[4])
+    for seed in range(int(sys.argv[2]), int(sys.argv[3]) + 1):
+        doc = json.loads(text)
+        what = change(doc, random.Random(seed))
+        (folder / f"{seed}.json").write_text(json.dumps(doc))
+        (folder / f"{seed}.json.what").write_text(what)
 
 
 main()

@@ -90,6 +90,53 @@ sizes() {
     [ "$two" -gt $((3 * one)) ] && [ "$two" -lt $((4 * one)) ]
 }
 
+@test "ap-rewrite --rankfile, --hosts, --rankfile-format, --rankfile-cores: ranks on the hosts of the plan" {
+    local plan=$BATS_TEST_TMPDIR/plan.json file=$BATS_TEST_TMPDIR/ranks
+    ap-shard --mesh 2x8 --cluster tap -o "$plan" "$(imported mlp)"
+    ap-rewrite --rankfile "$file" --hosts b,a "$plan" | jq -e '.placement.hosts == ([range(16)] | map(. / 8 | floor))'
+    diff "$file" <(for r in {0..15}; do
+        if [ "$r" -lt 8 ]; then echo "rank $r=b slot=$r"; else echo "rank $r=a slot=$((r - 8))"; fi
+    done)
+    ap-rewrite --rankfile "$file" --hosts b,a --rankfile-cores 4 -o /dev/null "$plan"
+    [ "$(sed -n 10p "$file")" = "rank 9=a slot=4-7" ]
+    ap-rewrite --rankfile "$file" --hosts b,a --rankfile-format slurm -o /dev/null "$plan"
+    diff "$file" <(printf 'b\n%.0s' {1..8} && printf 'a\n%.0s' {1..8})
+    # stages on some devices of two of three hosts, whose ranks are the devices in order
+    ap-coarsen --blocks 2 --eps 1 "$(imported mlp)" | jq --argjson c "$(jq '.levels[1].size = 3' "$CLUSTERS/tap.json")" '.cluster = $c
+        | .stages = {schedule: "1f1b", microbatches: 2, stages: [[0, [2, 3]], [1, [20, 21]]]
+        | map({blocks: [.[0]], devices: .[1], sharding: {algorithm: "data", mesh: "2"}})}' >"$plan"
+    ap-rewrite --rankfile "$file" --hosts x,z "$plan" | jq -e '.placement.hosts == [0, 0, 1, 1]'
+    [ "$(tr '\n' ' ' <"$file")" = "rank 0=x slot=0 rank 1=x slot=1 rank 2=z slot=0 rank 3=z slot=1 " ]
+    refuses 2 "the plan's 4 ranks are priced on 2 hosts, got 3 names" ap-rewrite --rankfile "$file" --hosts x,y,z "$plan"
+    refuses 2 "--hosts: x is named twice" ap-rewrite --rankfile "$file" --hosts x,x "$plan"
+    refuses 2 '--hosts: expected names of hosts with commas between them, got ""' ap-rewrite --rankfile "$file" --hosts x, "$plan"
+    refuses 2 "--rankfile: needs --hosts" ap-rewrite --rankfile "$file" "$plan"
+    refuses 2 "--hosts: needs --rankfile" ap-rewrite --hosts x "$plan"
+    refuses 2 "--rankfile is for --to program" ap-rewrite --to hlo --rankfile "$file" --hosts x "$plan"
+}
+
+@test "ap-exec --alternate: plans of one step take turns on the same ranks, and each is right" {
+    needs_exec
+    local a b
+    a=$(rewritten mlp 2x2 data) b=$(rewritten mlp 4 zero3)
+    ap-exec -n 4 --data "$MODELS/mlp/in" --steps 3 --verify --alternate "$b" "$a" >"$BATS_TEST_TMPDIR/out"
+    [ "$(grep -o '^.*: step [0-9]' "$BATS_TEST_TMPDIR/out" | tr '\n' ' ')" = "$(for i in 1 2 3; do
+        printf '%s: step %d ' "$a" $i "$b" $i; done)" ]
+    [ "$(grep -c '^verify: losses' "$BATS_TEST_TMPDIR/out")" -eq 2 ]
+    ap-exec -n 4 --data "$MODELS/mlp/in" --steps 5 --compare "$MODELS/mlp" --tolerance 1e-4 --json --alternate "$b" "$a" >"$BATS_TEST_TMPDIR/out"
+    jq -se 'length == 2 and all(.[]; .compare.loss_error < 1e-5 and .memory[0].measured_bytes == null)
+        and .[1].memory[0].buffer_bytes < .[0].memory[0].buffer_bytes' "$BATS_TEST_TMPDIR/out"
+    refuses 1 "the program is for 4 ranks, this job has 2" ap-exec -n 2 --alternate "$a" "$(rewritten mlp 2)"
+    refuses 2 "--alternate: --save is of one program" ap-exec --save x --alternate "$a" "$b"
+    refuses 2 "--alternate: expected a file, got -" ap-exec --alternate - "$b"
+}
+
+@test "ap-exec: a placement of other ranks is refused" {
+    needs_exec
+    jq '.placement.hosts = [0, 0, 1]' "$(rewritten mlp 2)" >"$BATS_TEST_TMPDIR/bad.json"
+    refuses 1 "bad.json: /placement/hosts: expected 2 integers, got 3" ap-exec -n 2 "$BATS_TEST_TMPDIR/bad.json"
+}
+
 @test "ap-shard --max-axes: --mesh auto tries meshes of so many axes" {
     local n
     for n in 1 2 3; do

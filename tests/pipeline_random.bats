@@ -64,6 +64,9 @@ one() {
     /usr/bin/python3 tests/slices.py data "$dir/whole.json" "$seed" "$m" "$dir"
     timeout 60 ap-exec -n "$(jq .pipeline.n_ranks "$dir/run.json")" --quiet --verify --tolerance 0 \
         --data "$dir/whole" --out "$dir/out" --json "$dir/run.json" >"$dir/out.json" || return 1
+    # the list scheduler over the task graph orders passes as the lists do, or refuses
+    ap-rewrite --no-history --to taskgraph "$dir/plan.json" >"$dir/tasks.json" || return 1
+    jq -e '[.lanes[].order[]] | length == (unique | length)' "$dir/tasks.json" >"$dir/same" || return 1
     # what each rank sent each other one is what was priced
     if ap-cost --no-history --trace "$dir/trace.json" "$dir/plan.json" >"$dir/cost.json" 2>"$dir/why"; then
         # the passes of the simulation are those of the lists, in order; the lists are priced likewise

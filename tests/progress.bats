@@ -47,3 +47,18 @@ taken_away() {
     [[ $output$stderr != *$'\r'* && $output$stderr != *$'\e'* ]]
     [[ $stderr == 'ap-model gpt3-2.6b'* && $output == *'where the time goes'* ]]
 }
+
+@test "progress: ap-exec says the step, alone and above mpirun; not where steps are printed, nor in a pipe" {
+    needs_exec
+    local one=$BATS_TEST_TMPDIR/one.json run
+    ap-model gpt --layers 2 --hidden 64 --heads 4 --vocab 500 --batch 8 --seq 16 | ap-rewrite -o "$one"
+    run="ap-exec --seed 1 --json -o /dev/null"
+    on_terminal "$BATS_TEST_TMPDIR/terminal" "$run --steps 450 $one"
+    grep -qE 'ap-exec: step [0-9]+ of 450, loss [0-9.]+, 1 s' "$BATS_TEST_TMPDIR/terminal"
+    taken_away "$BATS_TEST_TMPDIR/terminal"
+    on_terminal "$BATS_TEST_TMPDIR/terminal" "$run -n 2 --steps 3000 $(rewritten mlp 2)"
+    grep -qE 'ap-exec: step [0-9]+ of 3000, [12] s' "$BATS_TEST_TMPDIR/terminal"
+    taken_away "$BATS_TEST_TMPDIR/terminal"
+    on_terminal "$BATS_TEST_TMPDIR/steps" "ap-exec --seed 1 --steps 450 $one"
+    run ! grep -q $'\e' "$BATS_TEST_TMPDIR/steps"
+}

@@ -164,3 +164,17 @@ non_constant() {
     [ "$(blocks rough "$layers | tostring")" = '"[1,4,5,0]"' ]
     [ "$(blocks mlp '.blocks | .objective < 1.11 * .bound and .objective > 1.1 * .bound')" = true ]
 }
+
+@test "rannc §IV-C: without coarsening the search asks for the square of the blocks: over 24 h for 48 layers" {
+    local k asked=()
+    for k in 8 64; do
+        ap-model bert --layers 12 --hidden 64 --heads 4 --seq 16 --vocab 100 --batch 32 | ap-prune |
+            ap-coarsen --algorithm rannc --blocks $k -o "$BATS_TEST_TMPDIR/blocks.json" 2>/dev/null
+        asked+=("$(ap-stage --algorithm rannc --cluster p3x1 --microbatches 8 --shard-command 'ap-shard --serve --algorithm data' \
+            --stats -o /dev/null "$BATS_TEST_TMPDIR/blocks.json" 2>&1 | jq .asked)")
+    done
+    echo "${asked[*]} stages are asked for"
+    [ "${asked[1]}" -gt $((50 * asked[0])) ] && [ "${asked[1]}" -lt $((80 * asked[0])) ]
+    # 58.6 components a layer (§III-A): at a second for a profile, 48 layers alone take longer than a day
+    [ $((asked[0] * (48 * 586 / 10 / 8) ** 2)) -gt $((24 * 3600)) ]
+}

@@ -142,3 +142,53 @@ ENTRY e { p = f32[8] parameter(0) n = f32[8] negate(p) ROOT s = f32[8] sine(n) }
     refuses 3 'at most 1' ap-coarsen --algorithm rhino --blocks 2 "$f"
     diff <(blocks "$(imported moe)") <(blocks "$(imported moe)")
 }
+
+# The tasks of a plan, in order: kinds with their numbers. tasks FILE
+tasks() {
+    ap-rewrite --to taskgraph "$1" >"$BATS_TEST_TMPDIR/tasks.json"
+    /usr/bin/python3 tests/validate.py --schema taskgraph.json "$BATS_TEST_TMPDIR/tasks.json" >&2
+    jq -c '[.tasks[].kind] | group_by(.) | map({key: .[0], value: length}) | from_entries' "$BATS_TEST_TMPDIR/tasks.json"
+}
+
+@test "rhino §6.1: SPMD is CG and AG, microbatches add local sums, stages sends and receives" {
+    local dir=$BATS_TEST_TMPDIR s
+    [ "$(tasks "$(sharded mlp 4 data)")" = '{"ag":1,"cg":1,"merge":1,"split":1}' ]
+    ap-shard --mesh 2 --microbatches 4 --algorithm data -o "$dir/micro.json" "$(imported mlp)"
+    [ "$(tasks "$dir/micro.json")" = '{"ag":1,"ar":1,"cg":4,"ga":4,"init":1,"merge":1,"split":1}' ]
+    # every module's groups once; sums in the order of microbatches, then over devices, then applied
+    jq -e '.tasks as $t | [.modules[].groups[] | range(.[0]; .[1])] | length == (unique | length)
+        and ([$t[] | select(.kind == "ga")] | .[1].in == [2, 6]) and ($t[] | select(.kind == "ag").in | map($t[.].kind) == ["ar"])' "$dir/tasks.json"
+    ap-coarsen --quiet --blocks 2 --eps 1 "$(imported mlp)" | jq -c '.stages = {microbatches: 4, stages: [range(2) |
+        {blocks: [.], devices: [2 * ., 2 * . + 1], sharding: {algorithm: "data", mesh: "2"}}]}' >"$dir/plan.json"
+    for s in gpipe 1f1b eager-1f1b; do
+        jq -c --arg s $s '.stages.schedule = $s' "$dir/plan.json" >"$dir/$s.json"
+        tasks "$dir/$s.json" >"$dir/kinds"
+        jq -e '.cg == 16 and .ga == 8 and .ar == 2 and .send == .receive and .send >= 8' "$dir/kinds"
+        # local sums go with the backward pass of their stage; messages cross lanes
+        jq -e '.tasks as $t | all(.tasks[] | select(.kind == "ga"); .stage as $s | any(.in[]; $t[.].pass == "backward" and $t[.].stage == $s))
+            and all(.tasks[] | select(.kind == "receive"); $t[.in[0]].kind == "send" and $t[.in[0]].stage != .stage)
+            and $t[0].kind == "split" and $t[-1].kind == "merge"' "$dir/tasks.json"
+        jq -r '.tasks as $t | [.lanes[0].order[] | $t[.] | select(.pass) | (.pass[0:1] + "\(.microbatch)")] | join(" ")' "$dir/tasks.json"
+    done >"$dir/orders"
+    diff <(grep '^f' "$dir/orders") - <<'END'
+f0 f1 f2 f3 b0 b1 b2 b3
+f0 f1 b0 f2 b1 f3 b2 b3
+f0 f1 f2 b0 f3 b1 b2 b3
+END
+}
+
+@test "rhino §1: Megatron, ZeRO and GShard are points of the space: plan files that are valid and have a price" {
+    local dir=$BATS_TEST_TMPDIR a best mesh
+    ap-model moe --layers 2 --hidden 64 --heads 4 --seq 32 --vocab 256 --batch 16 --experts 4 | ap-prune -o "$dir/moe.json"
+    best=$(ap-shard --mesh 2x4 --cluster h100-8 "$dir/moe.json" | jq .sharding.objective_sec)
+    for a in megatron zero3 expert; do
+        mesh=dp=2,tp=4
+        [ $a != expert ] || mesh=dp=2,expert=4
+        ap-shard --mesh $mesh --algorithm $a --cluster h100-8 -o "$dir/$a.json" "$dir/moe.json"
+        ap-shard --mesh $mesh --plan "$dir/$a.json" --cluster h100-8 "$dir/moe.json" | ap-cost >"$dir/again.json"
+        jq -e --slurpfile of "$dir/$a.json" --argjson best "$best" '.sharding.objective_sec == $of[0].sharding.objective_sec
+            and .sharding.objective_sec >= $best and .cost.step_sec > 0 and .cost.memory.peak_bytes > 0' "$dir/again.json"
+    done
+    # they are three plans
+    [ "$(jq -c '[.sharding.groups[] | .choice]' "$dir"/{megatron,zero3,expert}.json | sort -u | wc -l)" -eq 3 ]
+}

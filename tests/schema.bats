@@ -55,6 +55,10 @@ del(.blocks.block_of)
 .blocks.unit = "furlongs"
 del(.blocks.objective)
 .blocks.cone_of = [0]
+.placement = []
+.placement.hosts = {}
+.placement.hosts[0] = -1
+.placement.node = 3
 .families = []
 .families.families = {}
 .families.families[0].nodes[0][0] = -1

@@ -13,7 +13,7 @@ document = json.load(sys.stdin)
 nodes, blocks = document["graph"]["nodes"], document["blocks"]
 forward = all(n["phase"] == "forward" for n in nodes if n["op"] != "parameter")
 n_blocks = blocks["n"]
-schedule = "inference" if forward else rng.choice(["1f1b", "gpipe", "interleaved-1f1b", "1f1b"])
+schedule = "inference" if forward else rng.choice(["1f1b", "gpipe", "interleaved-1f1b", "eager-1f1b"])
 microbatches = rng.choice([1, 2, 2, 4, 4, 8])
 if schedule == "interleaved-1f1b" and n_blocks % 2 == 0:
     lanes, chunks = n_blocks // 2, 2

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BACKEND_CPU, BACKEND_CUDA, BACKEND_AUTO };
 static const struct ap_choice backends[] = {
@@ -33,6 +34,22 @@ struct chosen {
     int backend, product;    /* rows of the tables */
     const char *compile_for; /* --cuda-compile */
     struct cuda_options cuda;
+    struct ap_list alternate; /* documents whose steps alternate with the first one's */
+};
+
+/* A program and its run. */
+struct task {
+    const char *path;
+    const struct settings *set;
+    struct ap_progress *progress; /* NULL: nobody waits */
+    struct ap_arena text;         /* of doc; freed when nobody reads it any more */
+    struct ap_doc doc;
+    bool staged;
+    struct ap_program prog;
+    struct ap_pipeline_program pipeline; /* if it is staged */
+    struct session session;
+    struct executor *executor; /* likewise */
+    struct session_hook hook;
 };
 
 /* Everything printed so far is written, or the tool ends. */
@@ -44,12 +61,29 @@ static void check_stdout(void)
                strerror(errno ? errno : EIO));
 }
 
+/* The line of progress. */
+static void show_step(const struct task *t, int64_t step, bool has_loss, double loss)
+{
+    static char what[128];
+    const int64_t last = t->session.first + t->set->steps;
+    const int n = snprintf(what, sizeof what, "step %lld of %lld", (long long)step,
+                           (long long)last);
+    if (has_loss)
+        snprintf(what + n, sizeof what - (size_t)n, ", loss %.6g", loss);
+    t->progress->what = what;
+    t->progress->show(t->progress);
+}
+
 /* Steps are printed as they end, unless the output is one piece. */
 static void say_step(const void *ctx, int64_t step, bool has_loss, double loss)
 {
-    const struct settings *set = ctx;
-    if (set->json || set->quiet)
+    const struct task *t = ctx;
+    if (t->progress)
+        show_step(t, step, has_loss, loss);
+    if (t->set->json || t->set->quiet)
         return;
+    if (t->set->n_programs > 1)
+        printf("%s: ", t->path);
     if (has_loss)
         printf("step %lld loss %.9g\n", (long long)step, loss);
     else
@@ -78,24 +112,23 @@ static void print_comparison(const char *what, const struct comparison *c,
     ap_buf_putc(out, '\n');
 }
 
-/* Rank 0's output after the last step. */
-static void finish(struct ap_tool *tool, struct ap_arena *arena,
-                   const struct settings *set, const struct session *s,
-                   const struct comparison *cmp, const struct comparison *verified)
+/* What rank 0 prints of a program after the last step. */
+static void put_end(struct ap_arena *arena, const struct task *t,
+                    const struct comparison *cmp, const struct comparison *verified,
+                    struct ap_buf *out)
 {
-    struct ap_buf out = {0};
+    const struct settings *set = t->set;
     if (set->json) {
-        report_json(arena, s, cmp, verified, &out);
-    } else {
-        print_comparison("", cmp, &out);
-        print_comparison("verify: ", verified, &out);
-        report_kinds(verified, &out);
-        if (set->report)
-            report_text(arena, s, &out);
+        report_json(arena, &t->session, cmp, verified, out);
+        return;
     }
-    if (out.len)
-        ap_tool_write_bytes(tool, &out);
-    ap_buf_free(&out);
+    if (set->n_programs > 1 && (cmp->done || verified->done || set->report))
+        ap_buf_printf(out, "%s:\n", t->path);
+    print_comparison("", cmp, out);
+    print_comparison("verify: ", verified, out);
+    report_kinds(verified, out);
+    if (set->report)
+        report_text(arena, &t->session, out);
 }
 
 /* Numbers, in the whole graph, of parameters that a program gives new values, after those
@@ -138,15 +171,19 @@ static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
 }
 
 /* After the last step: files, comparisons and the report; all ranks. */
-static void end_run(struct ap_tool *tool, struct ap_arena *arena,
-                    const struct ap_doc *doc, const struct settings *set,
-                    struct session *s)
+static void end_run(struct ap_arena *arena, struct task *t, struct ap_buf *out)
 {
+    const struct settings *set = t->set;
+    struct session *s = &t->session;
     struct comm *comm = s->exec.comm;
     struct comparison cmp = {0}, verified = {0};
     struct ap_err err = {{0}};
     struct ap_buf profile = {0};
     int rc = 0;
+    if (t->staged)
+        executor_end(t->executor, s);
+    else
+        session_end(s);
     if (s->profile)
         profile_write(s->profile, set->backend, &profile);
     if (s->profile && comm->rank == 0)
@@ -158,34 +195,36 @@ static void end_run(struct ap_tool *tool, struct ap_arena *arena,
         rc = compare_goldens(arena, s, set->compare_dir, set->tolerance, &cmp, &err);
     job_agree(comm, rc, AP_BAD_INPUT, &err);
     if (comm->rank == 0 && set->verify)
-        rc = verify_run(arena, doc, set, s, &verified, &err);
+        rc = verify_run(arena, &t->doc, set, s, &verified, &err);
     job_agree(comm, rc, AP_BAD_INPUT, &err);
     if (comm->rank == 0)
-        finish(tool, arena, set, s, &cmp, &verified);
+        put_end(arena, t, &cmp, &verified, out);
 }
 
 /* --check: what a run would read, and that it may be trusted; one process. */
-static void check(struct ap_tool *tool, const struct settings *set)
+static void check(struct ap_tool *tool, const struct task *t, int n)
 {
-    struct ap_arena arena = {0};
-    struct ap_err err = {{0}};
-    struct ap_doc doc;
-    struct ap_program prog = {0};
-    struct ap_pipeline_program pipeline = {0};
-    struct comm comm;
     struct ap_buf out = {0};
-    int rc = 0;
-
-    comm_self_open(&comm);
-    job_read(tool, &arena, &comm, &doc);
-    const bool staged = job_check(&arena, &doc, &prog, &pipeline, &err, &rc);
-    job_agree(&comm, rc, AP_BAD_INPUT, &err);
-    report_checked(staged ? NULL : &prog, staged ? &pipeline : NULL, set->json, &out);
-    if (!set->quiet)
+    for (int k = 0; k < n; k++) {
+        struct ap_arena arena = {0};
+        struct ap_err err = {{0}};
+        struct ap_doc doc;
+        struct ap_program prog = {0};
+        struct ap_pipeline_program pipeline = {0};
+        struct comm comm;
+        int rc = 0;
+        comm_self_open(&comm);
+        job_read(t[k].path, &arena, &comm, &doc);
+        const bool staged = job_check(&arena, &doc, &prog, &pipeline, &err, &rc);
+        job_agree(&comm, rc, AP_BAD_INPUT, &err);
+        report_checked(staged ? NULL : &prog, staged ? &pipeline : NULL, t->set->json,
+                       &out);
+        comm.close(&comm);
+        ap_arena_free(&arena);
+    }
+    if (!tool->quiet)
         ap_tool_write_bytes(tool, &out);
     ap_buf_free(&out);
-    comm.close(&comm);
-    ap_arena_free(&arena);
 }
 
 /* --resume, on all ranks: the same file has to be there for each of them. */
@@ -199,17 +238,59 @@ static void open_resume(struct ap_arena *arena, struct comm *comm, const char *d
     set->source.resume = dir ? c : NULL;
 }
 
-static void run(struct ap_tool *tool, struct settings *set,
+/* Reads the program, and looks at what will be needed at its end. */
+static void load(struct ap_arena *arena, struct task *t, struct comm *comm)
+{
+    const struct settings *set = t->set;
+    struct ap_err err = {{0}};
+    int rc = 0;
+    job_read(t->path, &t->text, comm, &t->doc);
+    t->staged = job_program(arena, &t->doc, comm, &t->prog, &t->pipeline);
+    job_places(arena, &t->doc, comm);
+    if (comm->rank == 0 && !set->prepare_only)
+        rc = check_ends(arena, &t->doc, set, &t->prog, t->staged ? &t->pipeline : NULL,
+                        &err);
+    job_agree(comm, rc, AP_BAD_INPUT, &err);
+    if (!set->verify)
+        ap_arena_free(&t->text);
+}
+
+/* Prepares the programs, runs their steps and reports. */
+static void run_tasks(struct ap_tool *tool, struct ap_arena *arena, struct task *t, int n,
+                      struct comm *comm)
+{
+    const struct settings *set = t->set;
+    const bool keep = set->out_dir || set->verify || set->compare_dir;
+    struct session **all = AP_NEW_N(arena, n, struct session *);
+    struct ap_buf out = {0};
+    for (int k = 0; k < n; k++) {
+        t[k].hook = (struct session_hook){say_step, &t[k]};
+        const struct session_opts opts = {.keep = keep,
+                                          .save = true,
+                                          .timed = set->report || set->json,
+                                          .hook = &t[k].hook};
+        all[k] = &t[k].session;
+        if (t[k].staged)
+            t[k].executor =
+                executor_open(all[k], arena, &t[k].pipeline, set, comm, keep, &t[k].hook);
+        else
+            session_open(all[k], arena, &t[k].prog, set, comm, &opts);
+    }
+    if (!set->prepare_only)
+        session_steps(all, n);
+    for (int k = 0; k < n && !set->prepare_only; k++)
+        end_run(arena, &t[k], &out);
+    if (out.len)
+        ap_tool_write_bytes(tool, &out);
+    ap_buf_free(&out);
+}
+
+static void run(struct ap_tool *tool, struct settings *set, struct task *t, int n,
                 const struct cuda_plugin *plugin, const struct ap_err *no_backend)
 {
     struct ap_arena arena = {0};
     struct ap_err err = {{0}};
-    struct ap_doc doc;
-    struct ap_program prog;
-    struct ap_pipeline_program pipeline;
-    struct session s;
     struct comm comm;
-    const struct session_hook hook = {say_step, set};
     job_join(&comm, set->watchdog_sec);
     job_agree(&comm, set->backend ? 0 : -1, AP_BAD_INPUT, no_backend);
     int rc = 0;
@@ -222,28 +303,18 @@ static void run(struct ap_tool *tool, struct settings *set,
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
     tool->stats = tool->stats && comm.rank == 0;
     open_resume(&arena, &comm, set->resume_dir, set);
-    job_read(tool, &arena, &comm, &doc);
-    const bool staged = job_program(&arena, &doc, &comm, &prog, &pipeline);
-    if (comm.rank == 0 && !set->prepare_only)
-        rc = check_ends(&arena, &doc, set, &prog, staged ? &pipeline : NULL, &err);
-    job_agree(&comm, rc, AP_BAD_INPUT, &err);
-    const bool keep = set->out_dir || set->verify || set->compare_dir;
-    struct executor *executor =
-        staged ? executor_run(&s, &arena, &pipeline, set, &comm, keep, &hook) : NULL;
-    if (!staged)
-        session_run(&s, &arena, &prog, set, &comm,
-                    &(struct session_opts){.keep = keep,
-                                           .save = true,
-                                           .timed = set->report || set->json,
-                                           .hook = &hook});
+    for (int k = 0; k < n; k++)
+        load(&arena, &t[k], &comm);
+    run_tasks(tool, &arena, t, n, &comm);
     if (set->prepare_only && comm.rank == 0)
         printf("kernels %d\n", plugin->kernels());
-    else if (!set->prepare_only)
-        end_run(tool, &arena, &doc, set, &s);
-    if (staged)
-        executor_close(executor, &s);
-    else
-        session_close(&s);
+    for (int k = 0; k < n; k++) {
+        if (t[k].staged)
+            executor_close(t[k].executor, &t[k].session);
+        else
+            session_close(&t[k].session);
+        ap_arena_free(&t[k].text);
+    }
     comm.close(&comm);
     ap_arena_free(&arena);
 }
@@ -324,6 +395,11 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .out = &set->resume_dir,
          .arg = "DIR",
          .help = "go on from DIR/" CHECKPOINT_NAME},
+        {.name = "alternate",
+         .kind = AP_OPT_LIST,
+         .out = &chosen->alternate,
+         .arg = "FILE",
+         .help = "also run FILE's program on the same ranks, a step of each in turn"},
         {.name = "watchdog",
          .kind = AP_OPT_NUM,
          .out = &set->watchdog_sec,
@@ -422,6 +498,44 @@ static const struct backend *choose_backend(struct chosen *chosen,
     return &cpu_backend;
 }
 
+/* The programs of the command line (arena), the first of them FILE's. */
+static struct task *tasks(struct ap_arena *arena, const struct ap_tool *tool,
+                          const struct chosen *chosen, struct settings *set)
+{
+    struct ap_progress *progress =
+        job_is_started() || (!set->json && isatty(STDOUT_FILENO)) ? NULL
+                                                                  : ap_tool_progress();
+    set->n_programs = 1 + chosen->alternate.n;
+    struct task *t = AP_NEW_N(arena, set->n_programs, struct task);
+    for (int k = 0; k < set->n_programs; k++)
+        t[k] = (struct task){.path = k ? chosen->alternate.v[k - 1] : tool->path,
+                             .set = set,
+                             .progress = progress};
+    return t;
+}
+
+static void check_options(struct settings *set, const struct chosen *chosen)
+{
+    if (set->tolerance < 0)
+        ap_die_usage("--tolerance: expected a number >= 0, got %g", set->tolerance);
+    if (set->save_every && !set->save_dir)
+        ap_die_usage("--every: needs --save");
+    if (set->steps == 0)
+        set->steps = set->profile_path ? PROFILE_STEPS : 1;
+    if (set->profile_path && set->steps < PROFILE_LEAST_STEPS)
+        ap_die_usage("--profile: needs at least %d steps", PROFILE_LEAST_STEPS);
+    const char *one = set->save_dir       ? "save"
+                      : set->resume_dir   ? "resume"
+                      : set->profile_path ? "profile"
+                      : set->out_dir      ? "out"
+                                          : NULL;
+    if (chosen->alternate.n && one)
+        ap_die_usage("--alternate: --%s is of one program", one);
+    for (int i = 0; i < chosen->alternate.n; i++)
+        if (!strcmp(chosen->alternate.v[i], "-"))
+            ap_die_usage("--alternate: expected a file, got -");
+}
+
 int main(int argc, char **argv)
 {
     struct settings set = {.threads = 1, .tolerance = NAN, .watchdog_sec = WATCHDOG_SEC};
@@ -435,28 +549,23 @@ int main(int argc, char **argv)
                            .operand = "[FILE]",
                            .opts = options(&arena, &set, &chosen)};
     ap_tool_start(&tool, argc, argv);
-    if (set.tolerance < 0)
-        ap_die_usage("--tolerance: expected a number >= 0, got %g", set.tolerance);
     ap_tool_check_file(&tool, "profile", set.profile_path);
-    if (set.steps == 0)
-        set.steps = set.profile_path ? PROFILE_STEPS : 1;
-    if (set.profile_path && set.steps < PROFILE_LEAST_STEPS)
-        ap_die_usage("--profile: needs at least %d steps", PROFILE_LEAST_STEPS);
-    if (set.save_every && !set.save_dir)
-        ap_die_usage("--every: needs --save");
+    check_options(&set, &chosen);
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */
     if (set.n_ranks && !set.check && !job_is_started())
-        launch(&tool, set.n_ranks, set.watchdog_sec);
+        launch(&tool,
+               &(struct launch_opts){set.n_ranks, set.steps, set.watchdog_sec, set.json});
     cpu_set_threads(set.threads ? (int)set.threads : job_cores());
     set.backend = set.check ? &cpu_backend : choose_backend(&chosen, &plugin, &err);
     set.prepare_only = chosen.compile_for != NULL;
     set.source.seeded = chosen.seed >= 0 || !set.source.dir;
     set.source.seed = chosen.seed > 0 ? (uint64_t)chosen.seed : 0;
     set.quiet = tool.quiet;
+    struct task *t = tasks(&arena, &tool, &chosen, &set);
     if (set.check)
-        check(&tool, &set);
+        check(&tool, t, set.n_programs);
     else
-        run(&tool, &set, plugin, &err);
+        run(&tool, &set, t, set.n_programs, plugin, &err);
     check_stdout();
     ap_arena_free(&arena);
     return ap_tool_finish(&tool, "");

@@ -89,39 +89,22 @@ static void read_dims(struct ap_arena *arena, const char *text, struct onnx_opti
     }
 }
 
-/* {"GLOB": "word", ...} of --roles or --phases, words being names[0 .. n). */
+/* import_read_overrides of a file; NULL: none. */
 static int read_overrides(struct ap_arena *arena, const char *path,
                           const char *const *names, int n, struct override **out)
 {
-    if (!path)
-        return 0;
     char *text;
     size_t len;
     struct ap_err err = {{0}};
-    if (ap_read_file(arena, path, false, &text, &len, &err))
+    if (!path)
+        return 0;
+    int count =
+        ap_read_file(arena, path, false, &text, &len, &err)
+            ? -1
+            : import_read_overrides(
+                  arena, &(struct import_words){path, text, len, names, n}, out, &err);
+    if (count < 0)
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    json_error_t where;
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where);
-    if (!root)
-        ap_die(AP_BAD_INPUT, "%s:%d:%d: %s", path, where.line, where.column, where.text);
-    if (!json_is_object(root))
-        ap_die(AP_BAD_INPUT, "%s: expected an object", path);
-    int count = 0;
-    const char *key;
-    json_t *value;
-    *out = AP_NEW_N(arena, json_object_size(root) + 1, struct override);
-    json_object_foreach(root, key, value)
-    {
-        const char *word = json_is_string(value) ? json_string_value(value) : "";
-        int i = 0;
-        while (i < n && (!names[i] || strcmp(names[i], word) != 0))
-            i++;
-        if (i == n)
-            ap_die(AP_BAD_INPUT, "%s: /%s: '%s' is not one of the words allowed", path,
-                   key, word);
-        (*out)[count++] = (struct override){ap_arena_strdup(arena, key), i, false};
-    }
-    json_decref(root);
     return count;
 }
 

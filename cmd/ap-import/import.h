@@ -62,6 +62,17 @@ struct override {
     bool used;
 };
 
+/* The text of such a file, and the words that it may have. */
+struct import_words {
+    const char *file, *text;
+    size_t len;
+    const char *const *names; /* [n], NULL: none */
+    int n;
+};
+/* Their number, -1 with err; arena. (normalise/overrides.c) */
+int import_read_overrides(struct ap_arena *arena, const struct import_words *of,
+                          struct override **out, struct ap_err *err);
+
 struct import_params {
     int n_roles, n_phases;
     struct override *roles, *phases;

@@ -4,17 +4,20 @@
 
 #include "hlo.h"
 #include "pipe.h"
+#include "placement.h"
 #include "rewrite.h"
 #include "stage_texts.h"
+#include "taskgraph.h"
 #include "torch.h"
 #include "trainer.h"
 
-enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TORCH, TO_TRAINER };
+enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TORCH, TO_TASKGRAPH, TO_TRAINER };
 static const struct ap_choice forms[] = {
     {"program", "section \"program\": what ap-exec runs"},
     {"hlo", "HLO text of the graph, annotated with shardings"},
     {"jax", "Python module of PartitionSpecs of parameters and results"},
     {"torch", "JSON of placements for PyTorch, for DTensor and FSDP2"},
+    {"taskgraph", "JSON: Rhino's task graph, and its order by a list scheduler"},
     {"megatron", "arguments of Megatron-LM, as a bash array"},
     {"torchtitan", "arguments of torchtitan, as a bash array"},
     {"deepspeed", "DeepSpeed's JSON"},
@@ -23,6 +26,12 @@ static const struct ap_choice forms[] = {
 static const struct ap_choice dialects[] = {
     [HLO_GSPMD] = {"gspmd", "sharding attributes and \"Sharding\" calls"},
     [HLO_SHARDY] = {"shardy", "Shardy's, as frontend attributes"},
+    {NULL, NULL},
+};
+
+static const struct ap_choice rankfiles[] = {
+    [RANKFILE_OPENMPI] = {"openmpi", "mpirun --rankfile"},
+    [RANKFILE_SLURM] = {"slurm", "SLURM_HOSTFILE of srun --distribution=arbitrary"},
     {NULL, NULL},
 };
 
@@ -146,55 +155,133 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
     ap_buf_free(&text);
 }
 
-int main(int argc, char **argv)
+/* What the options say. */
+struct asked {
+    int form, dialect;              /* rows of the tables; dialect -1: not given */
+    int64_t pack_bytes;             /* -1: not given */
+    struct ap_program_form program; /* of --to program */
+    struct placement_asked place;
+};
+
+/* The section "program", with its place; a pipeline's programs were of an older plan. */
+static int write_program(struct ap_tool *tool, struct ap_arena *arena,
+                         const struct ap_doc *doc, struct job *job,
+                         const struct asked *asked)
 {
-    int form = TO_PROGRAM, dialect = -1;
-    int64_t pack_bytes = -1;
-    struct ap_program_form program = {.split = true};
+    struct ap_new_section out[] = {
+        {.name = "program"}, {.name = "pipeline"}, {.name = "placement"}};
+    const int n = (int)ap_mesh_devices(&job->sharding.plan.mesh);
+    int *devices = AP_NEW_N(arena, n + 1, int);
+
+    rewrite(arena, doc, &asked->program, job);
+    for (int r = 0; r < n; r++)
+        devices[r] = r;
+    placement_write(&asked->place, arena, &job->cluster, devices, n, &out[2].json);
+    ap_program_to_json(&job->prog, &out[0].json);
+    ap_tool_write(tool, doc, out, 3, "");
+    return ap_tool_finish(tool, stats(arena, &job->prog));
+}
+
+static void check_options(const struct ap_tool *tool, const struct asked *all)
+{
+    const struct placement_asked *asked = &all->place;
+    static const char *const of_rankfile[] = {"hosts", "rankfile-format",
+                                              "rankfile-cores"};
+
+    if (all->dialect >= 0 && all->form != TO_HLO)
+        ap_die_usage("--dialect is for --to hlo");
+    if (asked->rankfile && all->form != TO_PROGRAM)
+        ap_die_usage("--rankfile is for --to program");
+    if (all->form != TO_PROGRAM && (all->program.overlap || all->pack_bytes >= 0))
+        ap_die_usage("--overlap and --pack-bytes are for --to program");
+    if (asked->rankfile && !asked->hosts)
+        ap_die_usage("--rankfile: needs --hosts");
+    for (int i = 0; i < 3 && !asked->rankfile; i++)
+        if (ap_tool_given(tool, of_rankfile[i]))
+            ap_die_usage("--%s: needs --rankfile", of_rankfile[i]);
+    if (asked->rankfile && !strcmp(asked->rankfile, "-"))
+        ap_die_usage("--rankfile: expected a file, got -");
+    ap_tool_check_file(tool, "rankfile", asked->rankfile);
+}
+
+/* The options, written to asked; arena. */
+static const struct ap_opt *options(struct ap_arena *arena, struct asked *asked)
+{
     const struct ap_opt opts[] = {
         {.name = "to",
          .kind = AP_OPT_CHOICE,
-         .out = &form,
+         .out = &asked->form,
          .arg = "NAME",
          .help = "what to write (default: program)",
          .choices = forms},
         {.name = "dialect",
          .kind = AP_OPT_CHOICE,
-         .out = &dialect,
+         .out = &asked->dialect,
          .arg = "NAME",
          .help = "shardings of --to hlo (default: gspmd)",
          .choices = dialects},
         {.name = "overlap",
          .kind = AP_OPT_FLAG,
-         .out = &program.overlap,
+         .out = &asked->program.overlap,
          .help = "start collectives early and await them late; packs gradients"},
         {.name = "pack-bytes",
          .kind = AP_OPT_INT,
-         .out = &pack_bytes,
+         .out = &asked->pack_bytes,
          .arg = "BYTES",
          .hi = INT64_MAX,
          .help =
              "reduce gradients in buckets of about so many; 0: one by one (default: by "
              "price with --overlap, else 0)"},
+        {.name = "rankfile",
+         .kind = AP_OPT_STR,
+         .out = &asked->place.rankfile,
+         .arg = "FILE",
+         .help = "also write which rank runs on which host, for the launcher"},
+        {.name = "hosts",
+         .kind = AP_OPT_STR,
+         .out = &asked->place.hosts,
+         .arg = "NAME,...",
+         .help = "--rankfile: the hosts, in the order of the plan's"},
+        {.name = "rankfile-format",
+         .kind = AP_OPT_CHOICE,
+         .out = &asked->place.format,
+         .arg = "NAME",
+         .help = "whose rankfile",
+         .choices = rankfiles,
+         .choice_stride = sizeof rankfiles[0]},
+        {.name = "rankfile-cores",
+         .kind = AP_OPT_INT,
+         .out = &asked->place.cores,
+         .arg = "N",
+         .help = "cores that Open MPI binds a rank to (1)",
+         .lo = 1,
+         .hi = 4096},
         {0},
     };
+    return ap_arena_dup(arena, opts, sizeof opts);
+}
+
+int main(int argc, char **argv)
+{
+    struct asked asked = {.form = TO_PROGRAM,
+                          .dialect = -1,
+                          .pack_bytes = -1,
+                          .program = {.split = true},
+                          .place = {.cores = 1}};
+    struct ap_arena arena = {0};
     struct ap_tool tool = {.name = "ap-rewrite",
                            .summary = "turn a plan into the program that every rank runs",
                            .operand = "[FILE]",
-                           .opts = opts};
-    struct ap_arena arena = {0};
+                           .opts = options(&arena, &asked)};
     struct ap_doc doc;
     struct job job = {0};
 
     ap_tool_start(&tool, argc, argv);
-    if (dialect >= 0 && form != TO_HLO)
-        ap_die_usage("--dialect is for --to hlo");
-    dialect = dialect < 0 ? HLO_GSPMD : dialect;
-    if (form != TO_PROGRAM && (program.overlap || pack_bytes >= 0))
-        ap_die_usage("--overlap and --pack-bytes are for --to program");
-    program.pack_bytes = pack_bytes >= 0   ? pack_bytes
-                         : program.overlap ? AP_BUCKET_BY_PRICE
-                                           : 0;
+    check_options(&tool, &asked);
+    if (asked.pack_bytes < 0)
+        asked.pack_bytes = asked.program.overlap ? AP_BUCKET_BY_PRICE : 0;
+    asked.program.pack_bytes = asked.pack_bytes;
+    const int form = asked.form, dialect = asked.dialect < 0 ? HLO_GSPMD : asked.dialect;
     ap_tool_read(&tool, &arena, &doc);
     if (form == TO_TORCH)
         return torch_rewrite(&tool, &arena, &doc);
@@ -202,20 +289,21 @@ int main(int argc, char **argv)
         return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);
     if (ap_doc_find(&doc, "stages")) {
         if (form == TO_PROGRAM)
-            return pipe_rewrite(&tool, &arena, &doc, &program);
+            return pipe_rewrite(&tool, &arena, &doc, &asked.program, &asked.place);
+        if (form == TO_TASKGRAPH)
+            return taskgraph_of_stages(&tool, &arena, &doc);
         return form == TO_JAX
                    ? stages_to_jax(&tool, &arena, &doc)
                    : stages_to_hlo(&tool, &arena, &doc, (enum hlo_dialect)dialect);
     }
     rewrite_set_up(&arena, &doc, &job);
+    if (form == TO_TASKGRAPH) {
+        rewrite(&arena, &doc, &asked.program, &job);
+        return taskgraph_of_program(&tool, &arena, &job.prog);
+    }
     if (form != TO_PROGRAM) {
         write_text(&tool, &arena, &doc, &job, form, dialect);
         return ap_tool_finish(&tool, "");
     }
-    rewrite(&arena, &doc, &program, &job);
-    /* a pipeline's programs were of an older plan */
-    struct ap_new_section out[] = {{.name = "program"}, {.name = "pipeline"}};
-    ap_program_to_json(&job.prog, &out[0].json);
-    ap_tool_write(&tool, &doc, out, 2, "");
-    return ap_tool_finish(&tool, stats(&arena, &job.prog));
+    return write_program(&tool, &arena, &doc, &job, &asked);
 }

@@ -2,8 +2,8 @@
 #ifndef REWRITE_PIPE_H
 #define REWRITE_PIPE_H
 
-#include "pipeline/stages.h"
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
+#include "placement.h"
 #include "tool/tool.h"
 
 struct staged_input {
@@ -15,6 +15,10 @@ struct staged_input {
 };
 /* Ends the tool when the plan is bad. */
 void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct staged_input *in);
+/* The same, and its programs in that form. */
+void pipe_build(struct ap_arena *arena, const struct ap_doc *doc,
+                const struct ap_program_form *form, struct staged_input *in,
+                struct ap_pipeline_program *program);
 /* Ends the tool with the message, and the file in front of a JSON pointer. */
 _Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
                            const struct ap_err *err);
@@ -22,6 +26,6 @@ _Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
 /* Writes the document with the section "pipeline", its programs in that form; the tool's
  * exit code. Ends the tool when the plan is bad or cannot be run. */
 int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
-                 const struct ap_program_form *form);
+                 const struct ap_program_form *form, const struct placement_asked *asked);
 
 #endif

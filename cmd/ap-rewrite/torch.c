@@ -465,6 +465,8 @@ static void write_stages(const struct ap_tool *tool, struct ap_arena *arena,
         ap_die_usage("--to torch: %s", err.msg);
     if (in.stages.schedule == AP_SCHEDULE_INFERENCE)
         ap_die_usage("--to torch: the schedule is inference, and the loader trains");
+    if (in.stages.schedule == AP_SCHEDULE_EAGER)
+        ap_die_usage("--to torch: PyTorch has no schedule eager-1f1b");
     struct ap_stage_microbatch micro;
     if (ap_stage_microbatch_axis(arena, &in.graph, &in.nests, in.stages.microbatches,
                                  &micro, &err))

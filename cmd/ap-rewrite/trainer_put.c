@@ -97,6 +97,10 @@ static void fit_common(struct trainer_plan *p, struct trainer_notes *notes)
 
     if (p->s.schedule == AP_SCHEDULE_INFERENCE)
         ap_die_usage("--to: the schedule is inference, and trainers train");
+    if (p->n_stages > 1 && p->s.schedule == AP_SCHEDULE_EAGER) {
+        trainer_note(notes, "the schedule is eager-1f1b: 1f1b instead");
+        p->s.schedule = AP_SCHEDULE_1F1B;
+    }
     if (d->idle > 1) {
         trainer_note(notes, "%lld devices do the same in the plan: they split the batch",
                      (long long)d->idle);

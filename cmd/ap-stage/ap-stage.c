@@ -13,6 +13,7 @@ static const struct ap_choice schedules[] = {
     {"1f1b", "one forward, one backward"},
     {"interleaved-1f1b", "1f1b with several stages on a device"},
     {"inference", "forwards only, for graphs without a backward pass"},
+    {"eager-1f1b", "1f1b with forwards ahead, while values are sent"},
     {NULL, NULL},
 };
 static const struct ap_choice reductions[] = {

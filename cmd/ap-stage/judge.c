@@ -329,6 +329,8 @@ int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches
 {
     if (schedule == AP_SCHEDULE_INFERENCE)
         return 1;
+    if (schedule == AP_SCHEDULE_EAGER)
+        n_behind = 2 * n_behind - 1;
     if (schedule == AP_SCHEDULE_GPIPE || n_behind > microbatches)
         return (int)microbatches;
     return n_behind;

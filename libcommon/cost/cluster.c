@@ -59,6 +59,11 @@ double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype)
     return sum / hosts;
 }
 
+int64_t ap_cluster_host_devices(const struct ap_cluster *c)
+{
+    return c->levels[0].uplink ? 1 : c->levels[0].size;
+}
+
 int ap_cluster_kind_of(const struct ap_cluster *c, int64_t device)
 {
     int64_t host = device / c->levels[0].size;

@@ -77,6 +77,9 @@ int64_t ap_cluster_devices(const struct ap_cluster *c);
 /* Peak of a device in dtype, where there are several kinds their mean over all devices.
  */
 double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype);
+/* Devices of a host: a group of the innermost level, or, where that level has a network
+ * card per child, one. */
+int64_t ap_cluster_host_devices(const struct ap_cluster *c);
 /* Number of the kind of the device, 0 where all are alike. */
 int ap_cluster_kind_of(const struct ap_cluster *c, int64_t device);
 /* What is said of the device: c, or the cluster of its kind. */

@@ -150,15 +150,15 @@ static int read_slots(struct ap_arena *arena, const json_t *o, const struct ap_a
 }
 
 static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                      const struct ap_pipeline_program *r, struct ap_pipeline_stage *st,
-                      struct ap_err *err)
+                      bool part, const struct ap_pipeline_program *r,
+                      struct ap_pipeline_stage *st, struct ap_err *err)
 {
     struct ap_at prog_at = {at, "program", 0};
     const struct ap_graph *g = &st->prog.local;
     const int *cuts;
 
     if (read_int(o, at, "lane", 0, r->n_lanes - 1, &st->lane, err) ||
-        ap_program_part_from_json(arena, json_object_get(o, "program"), &prog_at,
+        ap_program_part_from_json(arena, json_object_get(o, "program"), &prog_at, !part,
                                   &st->prog, err) ||
         ap_get_ids(arena, o, at, "params", g->n_params, -1, INT_MAX - 1, NULL, &st->param,
                    err) ||
@@ -493,8 +493,9 @@ static int check_lanes(struct ap_arena *arena, const struct ap_pipeline_program 
     return check_peaks(r, at, err);
 }
 
-int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                          struct ap_pipeline_program *r, struct ap_err *err)
+/* part: of ap_pipeline_part, checked before. */
+static int read_pipeline(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         bool part, struct ap_pipeline_program *r, struct ap_err *err)
 {
     struct ap_at stages_at = {at, "stages", 0}, transfers_at = {at, "transfers", 0};
     json_t *stages, *transfers;
@@ -518,8 +519,8 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
     r->stage = AP_NEW_N(arena, r->n_stages + 1, struct ap_pipeline_stage);
     for (int i = 0; i < r->n_stages; i++) {
         struct ap_at here = {&stages_at, NULL, i};
-        if (read_stage(arena, json_array_get(stages, (size_t)i), &here, r, &r->stage[i],
-                       err))
+        if (read_stage(arena, json_array_get(stages, (size_t)i), &here, part, r,
+                       &r->stage[i], err))
             return -1;
     }
     r->n_transfers = (int)json_array_size(transfers);
@@ -530,9 +531,22 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
                           &r->transfer[t], err))
             return -1;
     }
-    return check_lanes(arena, r, at, err) || check_handed(arena, r, at, err) ||
-                   check_numbers(arena, r, at, err) || ap_pipeline_check(r, at, err) ||
-                   ap_pipeline_check_flow(r, at, err) ||
+    return 0;
+}
+
+int ap_pipeline_part_from_json(struct ap_arena *arena, const json_t *o,
+                               const struct ap_at *at, struct ap_pipeline_program *r,
+                               struct ap_err *err)
+{
+    return read_pipeline(arena, o, at, true, r, err);
+}
+
+int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                          struct ap_pipeline_program *r, struct ap_err *err)
+{
+    return read_pipeline(arena, o, at, false, r, err) || check_lanes(arena, r, at, err) ||
+                   check_handed(arena, r, at, err) || check_numbers(arena, r, at, err) ||
+                   ap_pipeline_check(r, at, err) || ap_pipeline_check_flow(r, at, err) ||
                    ap_pipeline_check_memory(r, at, err)
                ? -1
                : 0;

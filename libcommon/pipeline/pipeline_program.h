@@ -130,6 +130,18 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
                           struct ap_pipeline_program *program, struct ap_err *err);
 
 /*
+ * What the ranks of a lane need of the program: their own stages, and of the others
+ * parameters and results without operators (arena; shares `of`'s). It is written by
+ * ap_pipeline_to_json and read back for this lane, unchecked, as only what has been
+ * checked as a whole can be. (pipeline_part.c)
+ */
+struct ap_pipeline_program
+ap_pipeline_part(struct ap_arena *arena, const struct ap_pipeline_program *of, int lane);
+int ap_pipeline_part_from_json(struct ap_arena *arena, const json_t *o,
+                               const struct ap_at *at,
+                               struct ap_pipeline_program *program, struct ap_err *err);
+
+/*
  * The order in which each device of stages runs their microbatches, by the section
  * "pipeline" o: fills stages->order, in the arena. So what is simulated is the list that
  * runs, whoever wrote it. -1 with the place when the section is not of these stages.

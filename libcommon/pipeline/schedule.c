@@ -8,7 +8,9 @@
  * Cost: linear in the instructions, each is looked at once when it runs and at most once
  * when it waits.
  * Source: GPipe (Huang et al., NeurIPS 2019, section 2.3), 1F1B (Fan et al., "DAPPLE",
- * PPoPP 2021, section 3), interleaved 1F1B (Narayanan et al., SC 2021, section 2.2).
+ * PPoPP 2021, section 3), interleaved 1F1B (Narayanan et al., SC 2021, section 2.2),
+ * eager 1F1B (Zhuang et al., "On Optimizing the Communication of Model Parallelism",
+ * MLSys 2023, section 4; Alpa's 1f1b_overlap_friendly).
  */
 #include "pipeline/schedule.h"
 
@@ -16,8 +18,8 @@
 #include <limits.h>
 #include <math.h>
 
-const char *const ap_schedule_names[AP_N_SCHEDULES] = {"gpipe", "1f1b",
-                                                       "interleaved-1f1b", "inference"};
+const char *const ap_schedule_names[AP_N_SCHEDULES] = {
+    "gpipe", "1f1b", "interleaved-1f1b", "inference", "eager-1f1b"};
 
 /* ---- order ---- */
 
@@ -37,10 +39,8 @@ static int check_size(const struct ap_schedule_size *z, struct ap_err *err)
     return 0;
 }
 
-/* The k-th forward (or backward) of a device: groups of n_devices microbatches go through
- * one chunk after the other. */
-static struct ap_instr nth(const struct ap_schedule_size *z, int k, int device,
-                           bool backward)
+struct ap_instr ap_schedule_pass(const struct ap_schedule_size *z, int k, int device,
+                                 bool backward)
 {
     int n = z->n_devices, group = n * z->chunks, chunk = k % group / n;
 
@@ -51,8 +51,7 @@ static struct ap_instr nth(const struct ap_schedule_size *z, int k, int device,
                              .backward = backward};
 }
 
-/* Forwards before the first backward, of n on the device. */
-static int warm_up(const struct ap_schedule_size *z, int n, int device)
+int ap_schedule_warm_up(const struct ap_schedule_size *z, int n, int device)
 {
     int ahead = z->n_devices - device - 1;
 
@@ -60,6 +59,8 @@ static int warm_up(const struct ap_schedule_size *z, int n, int device)
         return n;
     if (z->schedule == AP_SCHEDULE_INTERLEAVED && z->chunks > 1)
         ahead = 2 * ahead + (z->chunks - 1) * z->n_devices;
+    if (z->schedule == AP_SCHEDULE_EAGER)
+        ahead *= 2;
     return ahead + 1 < n ? ahead + 1 : n;
 }
 
@@ -69,16 +70,16 @@ int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *z,
     if (check_size(z, err))
         return -1;
     assert(device >= 0 && device < z->n_devices);
-    int n = z->microbatches * z->chunks, at = 0, warm = warm_up(z, n, device);
+    int n = z->microbatches * z->chunks, at = 0, warm = ap_schedule_warm_up(z, n, device);
     int n_backward = z->schedule == AP_SCHEDULE_INFERENCE ? 0 : n;
     struct ap_instr *list = AP_NEW_N(arena, n + n_backward, struct ap_instr);
 
     for (int k = 0; k < warm; k++)
-        list[at++] = nth(z, k, device, false);
+        list[at++] = ap_schedule_pass(z, k, device, false);
     for (int k = 0; k < n_backward; k++) {
-        list[at++] = nth(z, k, device, true);
+        list[at++] = ap_schedule_pass(z, k, device, true);
         if (warm + k < n)
-            list[at++] = nth(z, warm + k, device, false);
+            list[at++] = ap_schedule_pass(z, warm + k, device, false);
     }
     *out = list;
     *n_out = at;

@@ -16,12 +16,15 @@
  * interleaved-1f1b: a device has several stages (chunks), stage s runs on device s modulo
  *   the devices; microbatches go through in groups of as many as there are devices.
  * inference: forwards only, nothing is kept.
+ * eager-1f1b: 1f1b whose device of stage i runs 2 (n - i) - 1 forwards before its first
+ *   backward, so that a value has a forward's time to arrive; it holds as many.
  */
 enum ap_schedule {
     AP_SCHEDULE_GPIPE,
     AP_SCHEDULE_1F1B,
     AP_SCHEDULE_INTERLEAVED,
     AP_SCHEDULE_INFERENCE,
+    AP_SCHEDULE_EAGER,
     AP_N_SCHEDULES
 };
 extern const char *const ap_schedule_names[AP_N_SCHEDULES];
@@ -43,6 +46,14 @@ struct ap_schedule_size {
     int chunks; /* stages of a device, 1 but for interleaved-1f1b */
     int microbatches;
 };
+
+/* The k-th forward, or backward, of a device: groups of n_devices microbatches go through
+ * one chunk after the other. */
+struct ap_instr ap_schedule_pass(const struct ap_schedule_size *size, int k, int device,
+                                 bool backward);
+/* Forwards that a device runs before its first backward, of n in all: as many
+ * microbatches are in flight. */
+int ap_schedule_warm_up(const struct ap_schedule_size *size, int n, int device);
 
 /*
  * Instructions of one device in order, into the arena; *n_out of them. -1 when the

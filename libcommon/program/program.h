@@ -160,9 +160,10 @@ int ap_program_check_memory(const struct ap_program *prog, const struct ap_at *a
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
 int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_program *prog, struct ap_err *err);
-/* The same of a part of a larger program, whose memory is not checked. */
+/* The same of a part of a larger program, whose memory is not checked; check: false if
+ * nothing is, for somebody has. */
 int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
-                              const struct ap_at *at, struct ap_program *prog,
+                              const struct ap_at *at, bool check, struct ap_program *prog,
                               struct ap_err *err);
 
 #endif

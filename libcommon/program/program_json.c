@@ -259,7 +259,7 @@ static int read_each(struct ap_arena *arena, const json_t *o, const struct ap_at
 }
 
 static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                       struct ap_program *prog, struct ap_err *err)
+                       bool check, struct ap_program *prog, struct ap_err *err)
 {
     json_t *modules;
     if (ap_get_arr(o, at, "modules", &modules, err))
@@ -278,13 +278,14 @@ static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_
         read_source(arena, module, &here, prog, err) ||
         read_waits(arena, module, &here, prog, err))
         return -1;
-    if (ap_program_check(prog, &here, err))
+    if (check && ap_program_check(prog, &here, err))
         return -1;
     return prog->part ? 0 : ap_program_check_memory(prog, &here, err);
 }
 
 static int read_program(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                        bool part, struct ap_program *prog, struct ap_err *err)
+                        bool part, bool check, struct ap_program *prog,
+                        struct ap_err *err)
 {
     *prog = (struct ap_program){.part = part};
     if (!json_is_object(o))
@@ -303,18 +304,18 @@ static int read_program(struct ap_arena *arena, const json_t *o, const struct ap
     }
     if (check_instructions(o, at, err) || read_each(arena, o, at, prog, err))
         return -1;
-    return read_module(arena, o, at, prog, err);
+    return read_module(arena, o, at, check, prog, err);
 }
 
 int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_program *prog, struct ap_err *err)
 {
-    return read_program(arena, o, at, false, prog, err);
+    return read_program(arena, o, at, false, true, prog, err);
 }
 
 int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
-                              const struct ap_at *at, struct ap_program *prog,
+                              const struct ap_at *at, bool check, struct ap_program *prog,
                               struct ap_err *err)
 {
-    return read_program(arena, o, at, true, prog, err);
+    return read_program(arena, o, at, true, check, prog, err);
 }

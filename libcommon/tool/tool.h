@@ -130,6 +130,8 @@ void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
  * at the end. NULL where standard error is no terminal, or with --quiet.
  */
 struct ap_progress *ap_tool_progress(void);
+/* Takes the line away, for who writes to the terminal by other ways. */
+void ap_tool_clear_progress(void);
 /* Dies (exit 2) of a cluster with several kinds of devices, for tools that plan for one.
  */
 void ap_tool_one_kind(const struct ap_cluster *c);

@@ -365,14 +365,12 @@ static void gather_report(struct executor *p, struct session *s)
     }
 }
 
-struct executor *executor_run(struct session *s, struct ap_arena *arena,
-                              const struct ap_pipeline_program *pipeline,
-                              const struct settings *set, struct comm *job, bool keep,
-                              const struct session_hook *hook)
+struct executor *executor_open(struct session *s, struct ap_arena *arena,
+                               const struct ap_pipeline_program *pipeline,
+                               const struct settings *set, struct comm *job, bool keep,
+                               const struct session_hook *hook)
 {
     struct executor *p = AP_NEW(arena, struct executor);
-    const struct step_of of = {run_step, read_loss, keep_results, advance, put_params,
-                               feed,     p};
     *p = (struct executor){.arena = arena,
                            .session = s,
                            .pipeline = pipeline,
@@ -382,7 +380,7 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
                            .slot = AP_NEW_N(arena, pipeline->n_stages, struct exec *),
                            .mine = AP_NEW_N(arena, pipeline->n_stages, bool),
                            .answers = AP_NEW_N(arena, pipeline->n_stages, bool *)};
-    const int64_t start = memory_start();
+    const int64_t start = set->n_programs > 1 ? -1 : memory_start();
     struct ap_err err = {{0}};
     make_outline(p);
     find_answers(p);
@@ -390,6 +388,10 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
         .steps = set->steps,
         .each = pipeline->each ? pipeline->microbatches : 0,
         .loss = session_loss(&p->outline.local),
+        .of = {run_step, read_loss, keep_results, advance, put_params, feed, p},
+        .hook = hook,
+        .keep = keep,
+        .start_bytes = start,
         .exec = {
             .arena = arena, .prog = &p->outline, .backend = set->backend, .comm = job}};
     const int rc = session_prepare(s, arena, &p->outline.local, set, true, &err);
@@ -398,25 +400,28 @@ struct executor *executor_run(struct session *s, struct ap_arena *arena,
     open_stages(p, set);
     p->outline.peak_bytes = most_bytes(p, false);
     s->exec.scratch_bytes = most_bytes(p, true);
-    if (set->prepare_only)
+    if (set->prepare_only || !set->profile_path)
         return p;
-    if (set->profile_path)
-        s->profile = profile_open(arena, job, set->steps);
-    for (int i = 0; i < pipeline->n_stages && s->profile; i++)
+    s->profile = profile_open(arena, job, set->steps);
+    for (int i = 0; i < pipeline->n_stages; i++)
         for (int k = 0; p->mine[i] && k < n_slots(&pipeline->stage[i]); k++)
             profile_watch(s->profile, at_slot(p, i, k), i);
-    session_steps(s, &of, keep, hook);
+    return p;
+}
+
+void executor_end(struct executor *p, struct session *s)
+{
+    struct comm *job = p->job;
     s->memory.buffers = p->lane->peak_bytes;
     s->memory.working = transfers_memory(p->transfers) + job->memory(job);
-    for (int i = 0; i < pipeline->n_stages; i++)
+    for (int i = 0; i < p->pipeline->n_stages; i++)
         if (p->mine[i])
             s->memory.working += exec_working_bytes(&p->exec[i]) +
                                  (job->size > 1 ? p->comm[i].memory(&p->comm[i]) : 0);
-    session_memory(arena, s, start);
-    if (keep)
+    session_memory(p->arena, s);
+    if (s->keep)
         keep_params(p, s);
     gather_report(p, s);
-    return p;
 }
 
 void executor_close(struct executor *p, struct session *s)

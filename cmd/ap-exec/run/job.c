@@ -85,35 +85,6 @@ static void watch_job(struct comm *c, double sec)
     job_agree(c, watch_join(&self, word, &err), AP_BAD_INPUT, &err);
 }
 
-/* Planners number devices host by host, and price links so: warns where a host's ranks
- * are not neighbours. Called by all ranks. */
-static void check_places(struct comm *c)
-{
-    enum { BYTES = 64 };
-    char own[BYTES] = "";
-    char *host = ap_xrealloc(NULL, (size_t)c->size * BYTES); /* [rank], on rank 0 */
-    gethostname(own, BYTES - 1);
-    for (int r = 0; r < c->size; r++) {
-        memcpy(host + (size_t)r * BYTES, own, BYTES);
-        if (c->rank == 0 || c->rank == r)
-            c->to_root(c, r, host + (size_t)r * BYTES, BYTES);
-    }
-    for (int r = 1; c->rank == 0 && r < c->size; r++) {
-        const char *here = host + (size_t)r * BYTES;
-        int q = 0; /* the first rank on this host */
-        while (strcmp(host + (size_t)q * BYTES, here))
-            q++;
-        if (q == r || !strcmp(here - BYTES, here))
-            continue;
-        ap_warn("rank %d is on host %s, as rank %d is: plans number devices host by "
-                "host, so this run sends other bytes between hosts than were priced "
-                "(mpirun --map-by slot, srun --distribution=block)",
-                r, here, q);
-        break;
-    }
-    free(host);
-}
-
 void job_join(struct comm *c, double watchdog_sec)
 {
     const char *rank = started_as(), *hub = getenv(WATCH_VARIABLE);
@@ -131,7 +102,6 @@ void job_join(struct comm *c, double watchdog_sec)
     comm_mpi_open(c);
     if (!hub && watchdog_sec > 0 && c->size > 1)
         watch_job(c, watchdog_sec);
-    check_places(c);
 }
 
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
@@ -148,54 +118,35 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
     exit(code);
 }
 
-/* What other ranks need of a document: what they run. */
-static void put_part(const struct ap_doc *doc, struct ap_buf *out)
-{
-    const struct ap_section *run = ap_doc_find(doc, "program");
-    if (!run)
-        run = ap_doc_find(doc, "pipeline");
-    ap_buf_printf(out, "{\"autopar\":%d", AP_DOC_VERSION);
-    if (run) {
-        ap_buf_printf(out, ",\"%s\":", run->name);
-        ap_buf_put(out, run->text, run->len);
-    }
-    ap_buf_putc(out, '}');
-}
-
-void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
+void job_read(const char *path, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc)
 {
     struct ap_err err = {{0}};
-    struct ap_buf part = {0};
     char *text = NULL;
     size_t len = 0;
     int rc = 0;
-    const char *kept = strcmp(tool->path, "-") ? NULL : getenv(INPUT_VARIABLE);
-    const char *file = strcmp(tool->path, "-") ? tool->path : "<stdin>";
+    const char *kept = strcmp(path, "-") ? NULL : getenv(INPUT_VARIABLE);
+    const char *file = strcmp(path, "-") ? path : "<stdin>";
+    *doc = (struct ap_doc){.file = file};
     if (c->rank == 0)
-        rc = ap_read_file(arena, kept ? kept : tool->path, false, &text, &len, &err) ||
+        rc = ap_read_file(arena, kept ? kept : path, false, &text, &len, &err) ||
              ap_doc_parse(arena, file, text, len, doc, &err);
-    job_agree(c, rc, AP_BAD_INPUT, &err);
-    if (c->rank == 0 && c->size > 1)
-        put_part(doc, &part);
-    int64_t bytes = (int64_t)part.len;
-    c->broadcast(c, &bytes, sizeof bytes);
-    if (c->rank != 0)
-        part.data = ap_arena_alloc(arena, (size_t)bytes + 1);
-    c->broadcast(c, part.data, bytes);
-    if (c->rank != 0)
-        rc = ap_doc_parse(arena, file, part.data, (size_t)bytes, doc, &err);
-    else
-        ap_buf_free(&part);
     job_agree(c, rc, AP_BAD_INPUT, &err);
 }
 
-/* c: the job that it has to fit, or NULL. */
-static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                        bool staged, struct ap_program *prog,
-                        struct ap_pipeline_program *pipeline, struct ap_err *err)
+/* ---- the program ---- */
+
+struct loaded {
+    bool staged; /* a pipeline */
+    struct ap_program *prog;
+    struct ap_pipeline_program *pipeline;
+};
+
+/* The document's program; checked: by rank 0. */
+static int load(struct ap_arena *arena, const struct ap_doc *doc, bool checked,
+                const struct loaded *l, struct ap_err *err)
 {
-    const char *name = staged ? "pipeline" : "program";
+    const char *name = l->staged ? "pipeline" : "program";
     const struct ap_section *section = ap_doc_find(doc, name);
     struct ap_err why = {{0}};
     if (!section)
@@ -203,39 +154,232 @@ static int read_program(struct ap_arena *arena, const struct ap_doc *doc, struct
                           doc->file);
     json_t *o = ap_doc_load(doc, section, &why);
     const struct ap_at at = {NULL, name, 0};
-    int rc = !o       ? -1
-             : staged ? ap_pipeline_from_json(arena, o, &at, pipeline, &why)
-                      : ap_program_from_json(arena, o, &at, prog, &why);
+    int rc = !o           ? -1
+             : !l->staged ? ap_program_from_json(arena, o, &at, l->prog, &why)
+             : checked    ? ap_pipeline_part_from_json(arena, o, &at, l->pipeline, &why)
+                          : ap_pipeline_from_json(arena, o, &at, l->pipeline, &why);
     json_decref(o);
     if (rc) {
         const bool placed = !strncmp(why.msg, doc->file, strlen(doc->file));
         return ap_err_set(err, placed ? "%s%s" : "%s: %s", placed ? "" : doc->file,
                           why.msg);
     }
+    return 0;
+}
+
+static int check_ranks(const struct ap_doc *doc, const struct loaded *l, int n_ranks,
+                       struct ap_err *err)
+{
     const long long n =
-        staged ? pipeline->n_ranks : (long long)ap_mesh_devices(&prog->mesh);
-    if (c && n != c->size)
+        l->staged ? l->pipeline->n_ranks : (long long)ap_mesh_devices(&l->prog->mesh);
+    if (n != n_ranks)
         return ap_err_set(err,
                           "%s: the program is for %lld rank%s, this job has %d: run it "
                           "with -n %lld",
-                          doc->file, n, n == 1 ? "" : "s", c->size, n);
+                          doc->file, n, n == 1 ? "" : "s", n_ranks, n);
     return 0;
+}
+
+static bool is_staged(const struct ap_doc *doc)
+{
+    return !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
 }
 
 bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
                struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc)
 {
-    const bool staged = !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
-    *rc = read_program(arena, doc, NULL, staged, prog, pipeline, err);
-    return staged;
+    const struct loaded l = {is_staged(doc), prog, pipeline};
+    *rc = load(arena, doc, false, &l, err);
+    return l.staged;
+}
+
+/* Rank 0's text to all ranks of c (arena). */
+static void pass_text(struct ap_arena *arena, struct comm *c, struct ap_buf *text)
+{
+    int64_t bytes = (int64_t)text->len;
+    c->broadcast(c, &bytes, sizeof bytes);
+    if (c->rank != 0)
+        *text = (struct ap_buf){ap_arena_alloc(arena, (size_t)bytes + 1), (size_t)bytes,
+                                (size_t)bytes};
+    c->broadcast(c, text->data, bytes);
+}
+
+/* A document with one section. */
+static void put_doc(struct ap_buf *out, const char *name, const char *text, size_t len)
+{
+    ap_buf_printf(out, "{\"autopar\":%d,\"%s\":", AP_DOC_VERSION, name);
+    ap_buf_put(out, text, len);
+    ap_buf_putc(out, '}');
+}
+
+/* The document of a lane's part, from rank 0 to the lane's ranks. Called by all ranks,
+ * which know the lane of each; r: on rank 0. Text is the caller's on rank 0, else in the
+ * arena. */
+static void pass_lane(struct ap_arena *arena, struct comm *c,
+                      const struct ap_pipeline_program *r, const int *lane_of, int lane,
+                      struct ap_buf *mine)
+{
+    struct ap_buf text = {0}, json = {0};
+    int *ranks = AP_NEW_N(arena, c->size + 1, int), n = 0;
+    struct comm sub;
+    ranks[n++] = 0;
+    for (int k = 1; k < c->size; k++)
+        if (lane_of[k] == lane)
+            ranks[n++] = k;
+    if (c->rank == 0) {
+        struct ap_arena scratch = {0};
+        const struct ap_pipeline_program part = ap_pipeline_part(&scratch, r, lane);
+        ap_pipeline_to_json(&part, &json);
+        put_doc(&text, "pipeline", json.data, json.len);
+        ap_buf_free(&json);
+        ap_arena_free(&scratch);
+    }
+    if (n > 1 && c->split(c, ranks, n, &sub)) {
+        pass_text(arena, &sub, &text);
+        sub.close(&sub);
+    }
+    if (lane_of[c->rank] == lane)
+        *mine = text;
+    else if (c->rank == 0)
+        ap_buf_free(&text);
+}
+
+/* Each rank's part of rank 0's pipeline. */
+static void pass_parts(struct ap_arena *arena, struct comm *c,
+                       const struct ap_pipeline_program *r, struct ap_buf *mine)
+{
+    int *lane_of = AP_NEW_N(arena, c->size + 1, int);
+    int64_t n_lanes = r->n_lanes;
+    for (int i = 0; c->rank == 0 && i < r->n_lanes; i++)
+        for (int k = 0; k < r->lane[i].n_ranks; k++)
+            lane_of[r->lane[i].ranks[k]] = i;
+    c->broadcast(c, &n_lanes, sizeof n_lanes);
+    c->broadcast(c, lane_of, c->size * (int64_t)sizeof *lane_of);
+    for (int i = 0; i < n_lanes; i++)
+        pass_lane(arena, c, r, lane_of, i, mine);
 }
 
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
                  struct ap_program *prog, struct ap_pipeline_program *pipeline)
 {
     struct ap_err err = {{0}};
-    const bool staged = !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
-    const int rc = read_program(arena, doc, c, staged, prog, pipeline, &err);
+    struct ap_arena whole = {0}; /* what is not this rank's, and texts */
+    struct ap_buf text = {0};
+    struct loaded l = {is_staged(doc), prog, pipeline};
+    struct ap_doc part;
+    *pipeline = (struct ap_pipeline_program){0};
+    int rc = c->rank == 0 && (load(c->size > 1 && l.staged ? &whole : arena, doc, false,
+                                   &l, &err) ||
+                              check_ranks(doc, &l, c->size, &err))
+                 ? -1
+                 : 0;
     job_agree(c, rc, AP_BAD_INPUT, &err);
-    return staged;
+    c->broadcast(c, &l.staged, sizeof l.staged);
+    if (c->size > 1 && l.staged)
+        pass_parts(&whole, c, pipeline, &text);
+    if (c->size > 1 && !l.staged) {
+        const struct ap_section *run = ap_doc_find(doc, "program");
+        if (c->rank == 0)
+            put_doc(&text, "program", run->text, run->len);
+        pass_text(&whole, c, &text);
+    }
+    if (c->size > 1 && (l.staged || c->rank != 0))
+        rc = ap_doc_parse(&whole, doc->file, text.data, text.len, &part, &err) ||
+             load(arena, &part, true, &l, &err);
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+    if (c->rank == 0)
+        ap_buf_free(&text);
+    ap_arena_free(&whole);
+    return l.staged;
+}
+
+/* ---- where ranks lie ---- */
+
+enum { HOST_BYTES = 64 };
+
+/* Names of the ranks' hosts, HOST_BYTES each, on rank 0. Caller frees. */
+static char *gather_hosts(struct comm *c)
+{
+    char own[HOST_BYTES] = "";
+    char *host = ap_xrealloc(NULL, (size_t)c->size * HOST_BYTES);
+    gethostname(own, HOST_BYTES - 1);
+    for (int r = 0; r < c->size; r++) {
+        memcpy(host + (size_t)r * HOST_BYTES, own, HOST_BYTES);
+        if (c->rank == 0 || c->rank == r)
+            c->to_root(c, r, host + (size_t)r * HOST_BYTES, HOST_BYTES);
+    }
+    return host;
+}
+
+/* The section "placement": the host, by number, that each rank was priced on (arena);
+ * NULL: there is none. */
+static int read_places(struct ap_arena *arena, const struct ap_doc *doc, int n,
+                       const int **planned, struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(doc, "placement");
+    const struct ap_at at = {NULL, "placement", 0};
+    *planned = NULL;
+    if (!section)
+        return 0;
+    json_t *o = ap_doc_load(doc, section, err);
+    const int rc =
+        !o || ap_get_ids(arena, o, &at, "hosts", n, 0, n - 1, NULL, planned, err) ? -1
+                                                                                  : 0;
+    json_decref(o);
+    return rc && err->msg[0] == '/' ? ap_doc_err(doc, err) : rc;
+}
+
+/* The plan says which ranks share a host: one whose ranks are on several sends over
+ * slower links than were priced. */
+static void compare_places(const char *host, const int *planned, int n)
+{
+    for (int r = 1; r < n; r++) {
+        int q = 0; /* the first rank that is priced on the same host */
+        while (planned[q] != planned[r])
+            q++;
+        const char *here = host + (size_t)r * HOST_BYTES;
+        const char *there = host + (size_t)q * HOST_BYTES;
+        if (!strcmp(here, there))
+            continue;
+        ap_warn("rank %d is on host %s and rank %d on host %s, but the plan has both on "
+                "one host: this run sends more between hosts than was priced (ap-rewrite "
+                "--rankfile, or ap-shard --cluster for these hosts)",
+                r, here, q, there);
+        return;
+    }
+}
+
+/* Without a placement: planners number devices host by host, so that ranks of a host are
+ * neighbours. */
+static void check_neighbours(const char *host, int n)
+{
+    for (int r = 1; r < n; r++) {
+        const char *here = host + (size_t)r * HOST_BYTES;
+        int q = 0; /* the first rank on this host */
+        while (strcmp(host + (size_t)q * HOST_BYTES, here))
+            q++;
+        if (q == r || !strcmp(here - HOST_BYTES, here))
+            continue;
+        ap_warn("rank %d is on host %s, as rank %d is: plans number devices host by "
+                "host, so this run sends other bytes between hosts than were priced "
+                "(mpirun --map-by slot, srun --distribution=block)",
+                r, here, q);
+        return;
+    }
+}
+
+void job_places(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c)
+{
+    struct ap_err err = {{0}};
+    const int *planned = NULL;
+    char *host = gather_hosts(c);
+    const int rc = c->rank == 0 && c->size > 1
+                       ? read_places(arena, doc, c->size, &planned, &err)
+                       : 0;
+    job_agree(c, rc, AP_BAD_INPUT, &err);
+    if (c->rank == 0 && planned)
+        compare_places(host, planned, c->size);
+    else if (c->rank == 0)
+        check_neighbours(host, c->size);
+    free(host);
 }

@@ -17,15 +17,19 @@ int job_cores(void);
 void job_join(struct comm *c, double watchdog_sec);
 /* If rc is not 0 anywhere: the first such rank says why, all ranks end with exit_code. */
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
-/* Rank 0 reads the document, the others get what they run of it. */
-void job_read(const struct ap_tool *tool, struct ap_arena *arena, struct comm *c,
+/* Rank 0 reads the document; the others have none. */
+void job_read(const char *path, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc);
-/* The section "program", or "pipeline" if there is none, fit for this job; whether it was
- * the latter. */
+/* Rank 0's section "program", or "pipeline" if there is none, fit for this job; whether
+ * it was the latter. Of a pipeline each rank gets its own part (ap_pipeline_part). */
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
                  struct ap_program *prog, struct ap_pipeline_program *pipeline);
 /* The same without a job, for any number of ranks; *rc -1 with err set. */
 bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
                struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc);
+/* Warns where the ranks do not lie on hosts as the document's "placement" says, or,
+ * without one, as planners number devices. Called by all ranks; rank 0 has the document.
+ */
+void job_places(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c);
 
 #endif

@@ -10,6 +10,7 @@
 #include "run/watch.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -66,7 +67,36 @@ struct launched {
     pid_t pid; /* mpirun's */
     _Atomic(enum watch_verdict) verdict;
     char who[4096]; /* the rank that is dead, once the verdict says so */
+    int64_t steps;
+    struct ap_progress *progress; /* NULL: nobody waits; by the hub's thread */
+    pthread_mutex_t showing;      /* while it is written */
 };
+
+/* Called by the hub's thread: all ranks are in this step or behind it. */
+static void show_step(void *ctx, int64_t step)
+{
+    struct launched *l = ctx;
+    static char what[64];
+    pthread_mutex_lock(&l->showing);
+    if (l->progress) {
+        snprintf(what, sizeof what,
+                 step < 1           ? "start"
+                 : step <= l->steps ? "step %lld of %lld"
+                                    : "step %lld",
+                 (long long)step, (long long)l->steps);
+        l->progress->what = what;
+        l->progress->show(l->progress);
+    }
+    pthread_mutex_unlock(&l->showing);
+}
+
+/* No line of progress from now on. */
+static void hide_steps(struct launched *l)
+{
+    pthread_mutex_lock(&l->showing);
+    l->progress = NULL;
+    pthread_mutex_unlock(&l->showing);
+}
 
 /* Called by the hub's thread. mpirun ends a job of which a rank died by itself, if it
  * can.
@@ -78,6 +108,7 @@ static void stop(void *ctx, enum watch_verdict why, const char *text)
         snprintf(l->who, sizeof l->who, "%s", text);
     else
         ap_say("%s", text);
+    hide_steps(l);
     atomic_store(&l->verdict, why);
     if (why != WATCH_STALL)
         sleep(GRACE_SEC);
@@ -136,6 +167,8 @@ _Noreturn static void supervise(struct launched *l, int fd)
         kill(l->pid, SIGTERM);
     while (waitpid(l->pid, &status, 0) < 0 && errno == EINTR)
         continue;
+    hide_steps(l);
+    ap_tool_clear_progress();
     const int sig = got_signal ? got_signal : why == EPIPE ? SIGPIPE : 0;
     if (got_signal)
         ap_say("ended by signal %d (%s)", sig, strsignal(sig));
@@ -200,15 +233,17 @@ static void set_environment(const char *hub)
     setenv(WATCH_VARIABLE, hub, 1);
 }
 
-_Noreturn void launch(const struct ap_tool *tool, int64_t n_ranks, double watchdog_sec)
+_Noreturn void launch(const struct ap_tool *tool, const struct launch_opts *opts)
 {
-    static struct launched launched; /* the hub's thread has it, too */
+    /* the hub's thread has it, too */
+    static struct launched launched = {.showing = PTHREAD_MUTEX_INITIALIZER};
     struct ap_buf address = {0};
     struct ap_err err = {{0}};
     char count[32];
-    snprintf(count, sizeof count, "%lld", (long long)n_ranks);
+    snprintf(count, sizeof count, "%lld", (long long)opts->n_ranks);
     char **argv = command(tool, count);
-    struct watch_hub *hub = watch_hub_open((int)n_ranks, watchdog_sec, &address, &err);
+    struct watch_hub *hub =
+        watch_hub_open((int)opts->n_ranks, opts->watchdog_sec, &address, &err);
     if (!hub)
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     set_environment(address.data);
@@ -223,6 +258,10 @@ _Noreturn void launch(const struct ap_tool *tool, int64_t n_ranks, double watchd
     if (pid > 0) {
         close(ends[1]);
         launched.pid = pid;
+        launched.steps = opts->steps;
+        if (opts->json || !isatty(STDOUT_FILENO))
+            launched.progress = ap_tool_progress();
+        watch_hub_look(hub, show_step);
         mpirun_pid = pid;
         catch_signals();
         watch_hub_run(hub, stop, &launched);

@@ -48,26 +48,26 @@ int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_g
 }
 
 /* After step i of this run, where a checkpoint is due: writes it. */
-static void save(struct session *s, const struct step_of *of, int64_t i)
+static void save(struct session *s, int64_t i)
 {
     const int64_t done = s->first + i + 1;
     const bool due = s->save_every > 0 && done % s->save_every == 0;
     struct ap_err err = {{0}};
     if (!s->saver || !(due || i + 1 == s->steps))
         return;
-    s->saver->put = of->put;
-    s->saver->ctx = of->ctx;
+    s->saver->put = s->of.put;
+    s->saver->ctx = s->of.ctx;
     const int rc = checkpoint_save(s->saver, s->exec.comm, done, &err);
     job_agree(s->exec.comm, rc, AP_BAD_INPUT, &err);
 }
 
-/* The inputs of step i of this run, of n batches that come round. */
-static void feed(struct session *s, const struct step_of *of, int64_t i, int64_t n)
+/* The inputs of step i of this run, of batches that come round. */
+static void feed(struct session *s, int64_t i)
 {
-    const int64_t batch = (s->first + i) % n + 1;
+    const int64_t batch = (s->first + i) % s->n_batches + 1;
     struct ap_err err = {{0}};
     int n_read = 0;
-    int rc = of->feed(of->ctx, s->batches, batch, &n_read, &err);
+    int rc = s->of.feed(s->of.ctx, s->batches, batch, &n_read, &err);
     job_agree(s->exec.comm, rc, AP_BAD_INPUT, &err);
     if (s->exec.comm->max(s->exec.comm, n_read) == 0)
         rc = ap_err_set(&err, "%s/%lld: has no K.npy of an input", s->batches,
@@ -75,51 +75,60 @@ static void feed(struct session *s, const struct step_of *of, int64_t i, int64_t
     job_agree(s->exec.comm, rc, AP_BAD_INPUT, &err);
 }
 
-void session_steps(struct session *s, const struct step_of *of, bool keep,
-                   const struct session_hook *hook)
+/* Step i of this run. */
+static void take_step(struct session *s, int64_t i)
 {
     struct comm *comm = s->exec.comm;
-    double sec = 0;
-    struct ap_err err = {{0}};
-    int64_t n_batches = 0;
-    s->losses = AP_NEW_N(s->exec.arena, s->steps + 1, double);
-    s->step_sec = AP_NEW_N(s->exec.arena, s->steps + 1, double);
-    s->cpu_sec = AP_NEW_N(s->exec.arena, s->steps + 1, double);
+    const struct step_of *of = &s->of;
     if (s->batches)
-        n_batches = data_batches(comm, s->batches, &err);
-    job_agree(comm, s->batches && n_batches == 0 ? -1 : 0, AP_BAD_INPUT, &err);
-    for (int64_t i = 0; i < s->steps; i++) {
-        if (s->batches)
-            feed(s, of, i, n_batches);
-        comm->max(comm, 0); /* ranks start together */
-        const double start = ap_now_sec(), cpu = timing_process_sec();
-        watch_step(s->first + i + 1);
-        profile_begin(s->profile, i);
-        of->run(of->ctx);
-        if (s->loss >= 0)
-            s->losses[i] = of->loss(of->ctx);
-        if (keep && i + 1 == s->steps)
-            of->keep_results(of->ctx);
-        of->advance(of->ctx);
-        if (s->exec.backend->sync)
-            s->exec.backend->sync();
-        s->cpu_sec[i] = timing_process_sec() - cpu;
-        s->step_sec[i] = comm->max_sec(comm, ap_now_sec() - start);
-        sec += s->step_sec[i];
-        profile_end(s->profile, i, s->step_sec[i]);
-        if (i == 0 && s->steps > 1)
-            timing_reset(&s->exec);
-        if (hook && comm->rank == 0)
-            hook->say(hook->ctx, s->first + i + 1, s->loss >= 0, s->losses[i]);
-        save(s, of, i);
-    }
-    s->sec_per_step = s->steps ? sec / (double)s->steps : 0;
+        feed(s, i);
+    comm->max(comm, 0); /* ranks start together */
+    const double start = ap_now_sec(), cpu = timing_process_sec();
+    watch_step(s->first + i + 1);
+    profile_begin(s->profile, i);
+    of->run(of->ctx);
+    if (s->loss >= 0)
+        s->losses[i] = of->loss(of->ctx);
+    if (s->keep && i + 1 == s->steps)
+        of->keep_results(of->ctx);
+    of->advance(of->ctx);
+    if (s->exec.backend->sync)
+        s->exec.backend->sync();
+    s->cpu_sec[i] = timing_process_sec() - cpu;
+    s->step_sec[i] = comm->max_sec(comm, ap_now_sec() - start);
+    s->sec += s->step_sec[i];
+    profile_end(s->profile, i, s->step_sec[i]);
+    if (i == 0 && s->steps > 1)
+        timing_reset(&s->exec);
+    if (s->hook && comm->rank == 0)
+        s->hook->say(s->hook->ctx, s->first + i + 1, s->loss >= 0, s->losses[i]);
+    save(s, i);
 }
 
-void session_memory(struct ap_arena *arena, struct session *s, int64_t start)
+void session_steps(struct session *const *s, int n)
+{
+    struct ap_err err = {{0}};
+    for (int k = 0; k < n; k++) {
+        struct session *x = s[k];
+        struct comm *comm = x->exec.comm;
+        x->losses = AP_NEW_N(x->exec.arena, x->steps + 1, double);
+        x->step_sec = AP_NEW_N(x->exec.arena, x->steps + 1, double);
+        x->cpu_sec = AP_NEW_N(x->exec.arena, x->steps + 1, double);
+        if (x->batches)
+            x->n_batches = data_batches(comm, x->batches, &err);
+        job_agree(comm, x->batches && x->n_batches == 0 ? -1 : 0, AP_BAD_INPUT, &err);
+    }
+    for (int64_t i = 0; i < s[0]->steps; i++)
+        for (int k = 0; k < n; k++)
+            take_step(s[k], i);
+    for (int k = 0; k < n; k++)
+        s[k]->sec_per_step = s[k]->steps ? s[k]->sec / (double)s[k]->steps : 0;
+}
+
+void session_memory(struct ap_arena *arena, struct session *s)
 {
     struct comm *c = s->exec.comm;
-    s->memory.measured = memory_grown(start);
+    s->memory.measured = memory_grown(s->start_bytes);
     s->rank_memory = c->rank == 0 ? AP_NEW_N(arena, c->size, struct rank_memory) : NULL;
     for (int k = 0; k < c->size; k++) {
         struct rank_memory m = s->memory;
@@ -196,15 +205,18 @@ static int feed_program(void *ctx, const char *dir, int64_t batch, int *n_read,
     return data_batch(&((struct session *)ctx)->exec, dir, batch, n_read, err);
 }
 
-void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
-                 const struct settings *set, struct comm *comm,
-                 const struct session_opts *opts)
+void session_open(struct session *s, struct ap_arena *arena,
+                  const struct ap_program *prog, const struct settings *set,
+                  struct comm *comm, const struct session_opts *opts)
 {
-    const struct step_of of = {run_step,     read_loss, keep_results, advance, put_params,
-                               feed_program, s};
     struct ap_err err = {{0}};
-    const int64_t start = memory_start();
-    *s = (struct session){.steps = set->steps, .loss = session_loss(&prog->local)};
+    *s = (struct session){.steps = set->steps,
+                          .loss = session_loss(&prog->local),
+                          .hook = opts->hook,
+                          .keep = opts->keep,
+                          .start_bytes = set->n_programs > 1 ? -1 : memory_start()};
+    s->of = (struct step_of){run_step,     read_loss, keep_results, advance, put_params,
+                             feed_program, s};
     int rc = session_prepare(s, arena, &prog->local, set, opts->save, &err);
     job_agree(comm, rc, AP_BAD_INPUT, &err);
     rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
@@ -225,13 +237,26 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
         s->profile = profile_open(arena, comm, set->steps);
         profile_watch(s->profile, &s->exec, 0);
     }
-    session_steps(s, &of, opts->keep, opts->hook);
-    s->memory = (struct rank_memory){.buffers = prog->peak_bytes,
+}
+
+void session_end(struct session *s)
+{
+    struct comm *comm = s->exec.comm;
+    s->memory = (struct rank_memory){.buffers = s->exec.prog->peak_bytes,
                                      .working = exec_working_bytes(&s->exec) +
                                                 comm->memory(comm)};
-    session_memory(arena, s, start);
-    if (opts->keep)
+    session_memory(s->exec.arena, s);
+    if (s->keep)
         s->params = collect_params(s);
+}
+
+void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
+                 const struct settings *set, struct comm *comm,
+                 const struct session_opts *opts)
+{
+    session_open(s, arena, prog, set, comm, opts);
+    session_steps(&s, 1);
+    session_end(s);
 }
 
 void session_close(struct session *s)

@@ -18,6 +18,7 @@ struct settings {
     int64_t save_every;   /* steps; 0: after the last one only */
     const char *resume_dir;
     const char *profile_path; /* --profile; NULL: none */
+    int n_programs;           /* whose steps alternate */
     double watchdog_sec;      /* 0: none */
     bool json, report, verify, quiet;
     bool prepare_only; /* nothing runs */
@@ -32,6 +33,23 @@ struct rank_memory {
     int64_t buffers, working, measured;
 };
 
+/* What a step is made of. */
+struct step_of {
+    void (*run)(void *ctx);
+    double (*loss)(void *ctx); /* where the session has one; called by all ranks */
+    void (*keep_results)(void *ctx);
+    void (*advance)(void *ctx);                   /* parameters take their new values */
+    void (*put)(void *ctx, struct checkpoint *c); /* checkpoint_put of each */
+    /* data_batch of each program */
+    int (*feed)(void *ctx, const char *dir, int64_t batch, int *n_read,
+                struct ap_err *err);
+    void *ctx;
+};
+/* Called after every step, on rank 0; step: the first of all is 1. */
+struct session_hook {
+    void (*say)(const void *ctx, int64_t step, bool has_loss, double loss);
+    const void *ctx;
+};
 struct session {
     struct exec exec;
     int64_t first; /* steps that were done before this run */
@@ -40,8 +58,14 @@ struct session {
     double *losses; /* per step; caller's arena */
     double sec_per_step;
     double *step_sec, *cpu_sec; /* [step]: on the clock, and of this rank's processor */
-    const char *batches;        /* a folder per step; NULL: inputs stay what they are */
-    struct saver *saver;        /* NULL: no checkpoints */
+    struct step_of of;
+    const struct session_hook *hook; /* NULL: none */
+    bool keep;  /* parameters and results of the last step are kept */
+    double sec; /* of all steps so far */
+    int64_t n_batches;
+    int64_t start_bytes; /* of memory_start, before anything was prepared */
+    const char *batches; /* a folder per step; NULL: inputs stay what they are */
+    struct saver *saver; /* NULL: no checkpoints */
     int64_t save_every;
     struct profile *profile; /* NULL: none */
     /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
@@ -69,11 +93,6 @@ struct stage_report {
  * that is kept nowhere; -1: none. */
 int session_loss(const struct ap_graph *g);
 
-/* Called after every step, on rank 0; step: the first of all is 1. */
-struct session_hook {
-    void (*say)(const void *ctx, int64_t step, bool has_loss, double loss);
-    const void *ctx;
-};
 /* What a session leaves, and how it computes. */
 struct session_opts {
     bool keep;       /* parameters and results of the last step */
@@ -84,40 +103,35 @@ struct session_opts {
     const struct session_hook *hook; /* NULL: none */
 };
 /*
- * Opens the program, loads its data and runs the steps. Called by all ranks; where
- * preparation fails on one, job_agree ends the job.
+ * Opens the program and loads its data. Called by all ranks; where preparation fails on
+ * one, job_agree ends the job.
  */
+void session_open(struct session *s, struct ap_arena *arena,
+                  const struct ap_program *prog, const struct settings *set,
+                  struct comm *comm, const struct session_opts *opts);
+/* Runs the steps of n sessions, one of each in turn, and measures them; s->losses are in
+ * the arena of s->exec. */
+void session_steps(struct session *const *s, int n);
+/* After the steps: memory, and parameters if they are kept. */
+void session_end(struct session *s);
+void session_close(struct session *s);
+/* Open, steps and end of one program. */
 void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
                  const struct settings *set, struct comm *comm,
                  const struct session_opts *opts);
-void session_close(struct session *s);
 
 /*
- * session_run of a pipeline program: each rank runs the programs of its lane.
+ * The same of a pipeline program: each rank runs the programs of its lane.
  * s->exec.prog has the parameters and results of the whole graph and no operators.
  */
 struct executor;
-struct executor *executor_run(struct session *s, struct ap_arena *arena,
-                              const struct ap_pipeline_program *pipeline,
-                              const struct settings *set, struct comm *job, bool keep,
-                              const struct session_hook *hook);
+struct executor *executor_open(struct session *s, struct ap_arena *arena,
+                               const struct ap_pipeline_program *pipeline,
+                               const struct settings *set, struct comm *job, bool keep,
+                               const struct session_hook *hook);
+void executor_end(struct executor *p, struct session *s);
 void executor_close(struct executor *p, struct session *s);
 
-/* What a step is made of. */
-struct step_of {
-    void (*run)(void *ctx);
-    double (*loss)(void *ctx); /* where the session has one; called by all ranks */
-    void (*keep_results)(void *ctx);
-    void (*advance)(void *ctx);                   /* parameters take their new values */
-    void (*put)(void *ctx, struct checkpoint *c); /* checkpoint_put of each */
-    /* data_batch of each program */
-    int (*feed)(void *ctx, const char *dir, int64_t batch, int *n_read,
-                struct ap_err *err);
-    void *ctx;
-};
-/* Runs s->steps steps and measures them; s->losses are in the arena of s->exec. */
-void session_steps(struct session *s, const struct step_of *of, bool keep,
-                   const struct session_hook *hook);
 /* Before the steps: reads what --resume needs and prepares --save; g: the parameters and
  * results of the whole graph. */
 int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_graph *g,
@@ -160,8 +174,8 @@ struct comparison {
     const char **name[VERIFY_N_KINDS];
 };
 
-/* Fills s->rank_memory; `start`: of memory_start (memory.h). Called by all ranks. */
-void session_memory(struct ap_arena *arena, struct session *s, int64_t start);
+/* Fills s->rank_memory. Called by all ranks. */
+void session_memory(struct ap_arena *arena, struct session *s);
 /* The collectives that a program ran in `steps` steps, per step. */
 int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
                         struct ap_coll_count **out);

@@ -59,6 +59,9 @@ struct watch_hub;
  */
 struct watch_hub *watch_hub_open(int n, double sec, struct ap_buf *address,
                                  struct ap_err *err);
+/* Before it runs: `look` is called, likewise, several times a second with the step in
+ * which the last rank is, 0 before the first. */
+void watch_hub_look(struct watch_hub *h, void (*look)(void *ctx, int64_t step));
 void watch_hub_run(struct watch_hub *h,
                    void (*stop)(void *ctx, enum watch_verdict why, const char *text),
                    void *ctx);

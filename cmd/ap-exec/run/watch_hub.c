@@ -45,6 +45,7 @@ struct watch_hub {
     double progress; /* when a rank made some */
     double last;     /* when the hub looked */
     void (*stop)(void *ctx, enum watch_verdict why, const char *text);
+    void (*look)(void *ctx, int64_t step); /* NULL: nobody looks */
     void *ctx;
 };
 
@@ -282,6 +283,16 @@ static void answer_all(struct watch_hub *h)
             send(h->member[r].fd, &beat, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+static void show_step(const struct watch_hub *h)
+{
+    int64_t step = INT64_MAX;
+    for (int r = 0; r < h->n; r++)
+        if (h->member[r].last.step < step && !h->member[r].left)
+            step = h->member[r].last.step;
+    if (step < INT64_MAX)
+        h->look(h->ctx, step);
+}
+
 static void *run(void *ctx)
 {
     struct watch_hub *h = ctx;
@@ -306,10 +317,17 @@ static void *run(void *ctx)
         if (now - answered > WIRE_PERIOD_MS * 1e-3) {
             answer_all(h);
             answered = now;
+            if (h->stop && h->look)
+                show_step(h);
         }
     }
     free(p);
     return NULL;
+}
+
+void watch_hub_look(struct watch_hub *h, void (*look)(void *ctx, int64_t step))
+{
+    h->look = look;
 }
 
 void watch_hub_run(struct watch_hub *h,

@@ -392,8 +392,7 @@ static void put_front(const struct answer *a, struct ap_buf *out)
     }
 }
 
-/* One line in, one line out. */
-static void serve_line(const struct server *s, const char *line, struct ap_buf *out)
+void serve_line(const struct server *s, const char *line, struct ap_buf *out)
 {
     struct ap_arena arena = {0};
     struct ap_err err = {0};
@@ -489,10 +488,27 @@ static void serve_lines(struct server *s)
     fclose(to);
 }
 
+struct server *serve_open(struct shard_job *job, const struct shard_request *req,
+                          const struct ap_doc *doc)
+{
+    struct server *s = AP_NEW(job->arena, struct server);
+
+    *s = (struct server){.job = job, .req = req};
+    read_blocks(s, doc);
+    serve_blocks_init(job->arena, &job->graph, &s->blocks, &s->parts);
+    s->memo = serve_memo_new(job, req, &s->parts);
+    return s;
+}
+
+void serve_close(struct server *s)
+{
+    serve_memo_free(s->memo);
+    free(s->sec);
+}
+
 const char *shard_serve(struct shard_job *job, const struct shard_request *req,
                         const struct ap_doc *doc, const struct shard_pipes *pipes)
 {
-    struct server s = {.job = job, .req = req};
     struct ap_err err = {0};
 
     if (!req->cluster && !req->cluster_path && !ap_doc_find(doc, "cluster"))
@@ -513,15 +529,12 @@ const char *shard_serve(struct shard_job *job, const struct shard_request *req,
             ap_die(AP_NO_SOLUTION, "%s", err.msg);
         ap_plan_results_lie(job->arena, &job->graph);
     }
-    read_blocks(&s, doc);
-    serve_blocks_init(job->arena, &job->graph, &s.blocks, &s.parts);
-    s.memo = serve_memo_new(job, req, &s.parts);
+    struct server *s = serve_open(job, req, doc);
     if (pipes)
         serve_fork(pipes);
-    serve_lines(&s);
-    const char *stats = serve_stats(&s);
-    serve_memo_free(s.memo);
-    free(s.sec);
+    serve_lines(s);
+    const char *stats = serve_stats(s);
+    serve_close(s);
     serve_wait();
     return stats;
 }

@@ -307,6 +307,17 @@ int serve_memo_find(struct serve_memo *memo, struct ap_arena *arena,
                     const struct serve_question *q, struct serve_found *found,
                     struct ap_err *err);
 
+/* ---- serve.c ---- */
+
+/* What requests about a document are answered with, once the job has its cluster; in the
+ * job's arena, but for what serve_close frees. */
+struct server;
+struct server *serve_open(struct shard_job *job, const struct shard_request *req,
+                          const struct ap_doc *doc);
+/* One line in, one line out, which is added to out. */
+void serve_line(const struct server *s, const char *line, struct ap_buf *out);
+void serve_close(struct server *s);
+
 /* ---- serve_fork.c: several processes ---- */
 
 /* Forks a process for each pipe but the first; in all of them the own pipe becomes

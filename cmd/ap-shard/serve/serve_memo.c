@@ -161,7 +161,7 @@ static int place_of(struct serve_memo *m, const struct serve_place *place,
     p->start = NULL;
     p->sizes = (struct ap_stage_known){.n = 0};
     for (int a = 0; a < place->mesh.n_axes; a++) /* names live as long as a request */
-        p->place.mesh.name[a] = "x\0y\0z\0w\0v\0u" + 2 * a;
+        p->place.mesh.name[a] = &"x\0y\0z\0w\0v\0u"[2 * a];
     int rc = ap_cost_init(&scratch, &p->cost, (enum ap_cost_variant)m->req->cost_model,
                           &place->cluster, &p->place.mesh, err);
     if (rc == 0) {

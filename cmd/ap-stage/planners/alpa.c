@@ -559,6 +559,8 @@ static int check_schedule(const char *name, const struct plan_instance *inst,
 {
     if (params->schedule == AP_SCHEDULE_INTERLEAVED)
         return ap_err_set(err, "%s: plans no chunks (schedule interleaved-1f1b)", name);
+    if (params->schedule == AP_SCHEDULE_EAGER)
+        return ap_err_set(err, "%s: plans for 1f1b and gpipe, not eager-1f1b", name);
     if (inst->inference && params->schedule >= 0 &&
         params->schedule != AP_SCHEDULE_INFERENCE)
         return ap_err_set(err, "%s: a graph without backward has schedule inference only",

@@ -149,6 +149,8 @@ static int walk_config(struct walk *w, struct ap_err *err)
 
     if (w->sp->inst->inference)
         return start(w, AP_SCHEDULE_INFERENCE, 1, 0, p->n_stages, err);
+    if (p->schedule == AP_SCHEDULE_EAGER)
+        return start(w, AP_SCHEDULE_EAGER, 1, 0, p->n_stages, err);
     for (int s = AP_SCHEDULE_GPIPE; s <= AP_SCHEDULE_1F1B; s++)
         if ((p->schedule < 0 || p->schedule == s) &&
             start(w, (enum ap_schedule)s, 1, 0, p->n_stages, err))

@@ -75,7 +75,7 @@ static bool has_schedule(const struct grid *g, enum ap_schedule schedule)
     int asked = g->sp.params->schedule;
     return schedule != AP_SCHEDULE_INTERLEAVED &&
            g->sp.inst->inference == (schedule == AP_SCHEDULE_INFERENCE) &&
-           (asked < 0 || asked == (int)schedule);
+           (asked < 0 ? schedule != AP_SCHEDULE_EAGER : asked == (int)schedule);
 }
 
 static int first_block(const struct member *m, int s)
@@ -127,7 +127,7 @@ static int go_on(struct grid *g, struct member *m, struct ap_err *err)
         bool fits = false;
         if (config_note(&g->sp, &m->c, first_block(m, s), m->end[s], 0))
             return 0;
-        for (int i = AP_SCHEDULE_GPIPE; i <= AP_SCHEDULE_INFERENCE && !fits; i++) {
+        for (int i = 0; i < AP_N_SCHEDULES && !fits; i++) {
             const struct plan_point *point;
             if (!has_schedule(g, (enum ap_schedule)i))
                 continue;
@@ -169,7 +169,7 @@ static int try_members(struct grid *g, struct members *all, struct ap_err *err)
     if (ask_members(g, all, err))
         return -1;
     for (int i = 0; i < all->n; i++)
-        for (int k = AP_SCHEDULE_GPIPE; k <= AP_SCHEDULE_INFERENCE; k++) {
+        for (int k = 0; k < AP_N_SCHEDULES; k++) {
             struct member *m = &all->member[i];
             struct plan_answer a;
             if (m->out || !has_schedule(g, (enum ap_schedule)k))
@@ -291,6 +291,9 @@ static int single_devices(struct grid *g, int replicas, bool idle, struct ap_err
     static const struct plan_submesh one = {1, 1, 0};
     const struct plan_instance *inst = g->sp.inst;
 
+    if (g->sp.params->schedule == AP_SCHEDULE_EAGER)
+        return ap_err_set(err, "one device a stage: planned for 1f1b and gpipe, not "
+                               "eager-1f1b");
     for (int i = 0; i < inst->n_microbatches; i++)
         for (int gpipe = 0; gpipe < 2; gpipe++) {
             struct config c;

@@ -213,7 +213,9 @@ static bool has_schedule(const struct stage_search *search, int schedule)
     int asked = search->params->schedule;
     if (search->inst->inference != (schedule == AP_SCHEDULE_INFERENCE))
         return false;
-    return asked < 0 || asked == schedule;
+    if (asked < 0) /* more in flight than 1f1b: of those who ask for it */
+        return schedule != AP_SCHEDULE_EAGER;
+    return asked == schedule;
 }
 
 static int one_config(struct stage_search *search, struct pool *pool,
@@ -221,7 +223,7 @@ static int one_config(struct stage_search *search, struct pool *pool,
                       struct ap_err *err)
 {
     static const enum ap_schedule lines[] = {AP_SCHEDULE_1F1B, AP_SCHEDULE_GPIPE,
-                                             AP_SCHEDULE_INFERENCE};
+                                             AP_SCHEDULE_INFERENCE, AP_SCHEDULE_EAGER};
     struct ap_arena scratch = {0};
     struct space sp = *whole;
     struct config c;

@@ -1,6 +1,7 @@
 /* What a pipelined plan costs: bytes between meshes, parts that add up, sends, weights
  * that two stages hold, recomputation. */
 #include "pipeline/pipeline_price.h"
+#include "pipeline/pipeline_program.h"
 
 #include <math.h>
 #include <string.h>
@@ -343,6 +344,58 @@ static void tied_weight(struct stage_case *c)
     }
 }
 
+/* What a lane's ranks get: their stages as they were, of others parameters and results.
+ */
+static void parts(struct stage_case *c)
+{
+    struct ap_stages s;
+    struct ap_pipeline_price price_of;
+    struct ap_pipeline_program whole, part;
+    struct ap_err err = {0};
+    const struct ap_at at = {NULL, "pipeline", 0};
+    const struct ap_staged_graph of = {&c->sample.g, &c->sample.nests, &c->blocks,
+                                       &c->cluster};
+    bool unsupported;
+
+    if (price(c, TWO_STAGES("\"microbatches\":4,", ""), &s, &price_of))
+        return;
+    CHECK(!ap_pipeline_build(&arena, &of, &s, &(struct ap_program_form){.split = true},
+                             &whole, &unsupported, &err),
+          "a program of two lanes %s", err.msg);
+    for (int lane = 0; lane < whole.n_lanes && !err.msg[0]; lane++) {
+        struct ap_buf all = {0}, some = {0}, again = {0};
+        const struct ap_pipeline_program cut = ap_pipeline_part(&arena, &whole, lane);
+        ap_pipeline_to_json(&whole, &all);
+        ap_pipeline_to_json(&cut, &some);
+        json_t *o = json_loadb(some.data, some.len, 0, NULL);
+        CHECK(!ap_pipeline_part_from_json(&arena, o, &at, &part, &err),
+              "the part of lane %d is read %s", lane, err.msg);
+        json_decref(o);
+        if (err.msg[0])
+            return;
+        ap_pipeline_to_json(&part, &again);
+        CHECK(some.len < all.len && again.len == some.len &&
+                  !memcmp(again.data, some.data, some.len),
+              "and the same: %zu of %zu bytes", some.len, all.len);
+        for (int k = 0; k < whole.n_stages; k++) {
+            const struct ap_graph *a = &whole.stage[k].prog.local;
+            const struct ap_graph *b = &part.stage[k].prog.local;
+            const bool own = whole.stage[k].lane == lane;
+            bool same = a->n_results == b->n_results && b->n_params >= a->n_params;
+            for (int r = 0; same && r < a->n_results; r++)
+                same = ap_shape_equal(&a->nodes[a->results[r].node].shape,
+                                      &b->nodes[b->results[r].node].shape) &&
+                       (a->results[r].alias < 0) == (b->results[r].alias < 0);
+            CHECK(same && (own ? a->n_nodes == b->n_nodes
+                               : b->n_nodes <= a->n_params + a->n_results),
+                  "stage %d: %d of %d nodes", k, b->n_nodes, a->n_nodes);
+        }
+        ap_buf_free(&all);
+        ap_buf_free(&some);
+        ap_buf_free(&again);
+    }
+}
+
 #define NO_SHARDING "\"sharding\":{}}"
 #define TWO_KNOWN(head, more, devices)                                         \
     "{" head "\"stages\":[{\"blocks\":[0],\"devices\":[0,1]," more NO_SHARDING \
@@ -471,6 +524,7 @@ int main(void)
         recompute_by_block(&c);
         known_stages(&c);
         refused(&c);
+        parts(&c);
         tied_weight(&c);
     }
     ap_arena_free(&arena);

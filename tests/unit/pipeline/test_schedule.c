@@ -63,6 +63,9 @@ static void test_orders(struct ap_arena *arena)
          "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 "
          "B3.0"},
         {AP_SCHEDULE_INFERENCE, 2, 1, 3, 1, "F0 F1 F2"},
+        {AP_SCHEDULE_EAGER, 3, 1, 6, 0, "F0 F1 F2 F3 F4 B0 F5 B1 B2 B3 B4 B5"},
+        {AP_SCHEDULE_EAGER, 3, 1, 5, 1, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"},
+        {AP_SCHEDULE_EAGER, 3, 1, 5, 2, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"},
         {AP_SCHEDULE_GPIPE, 2, 2, 3, 0, "gpipe: a device has one stage, not 2"},
         {AP_SCHEDULE_INTERLEAVED, 4, 2, 6, 0,
          "interleaved-1f1b: 4 devices do not divide 6 microbatches"},
