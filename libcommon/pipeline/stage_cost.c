@@ -15,7 +15,6 @@
 #include "pipeline/stage_cost.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "plan/microbatch.h"
@@ -686,40 +685,6 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
     }
 }
 
-/* Passes take no less than the host takes to launch their operators, and than the
- * weights that are gathered beside them. */
-static void wait_for(const double host[2], const double gather[2],
-                     struct ap_stage_point *point)
-{
-    point->forward_sec = fmax(point->forward_sec - gather[0], gather[0]);
-    point->backward_sec = fmax(point->backward_sec - gather[1], gather[1]);
-    point->forward_sec = fmax(point->forward_sec, host[0]);
-    point->backward_sec = fmax(point->backward_sec, host[1]);
-}
-
-void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
-{
-    double bytes = m->fixed_bytes + m->working_bytes;
-
-    point[0].forward_sec = m->forward_sec;
-    point[0].backward_sec = m->backward_sec;
-    point[0].sync_sec = m->sync_sec;
-    point[0].update_sec = m->update_sec;
-    point[0].stage_bytes = (int64_t)bytes;
-    point[0].microbatch_bytes = (int64_t)m->kept_bytes;
-    point[0].recompute = false;
-    point[0].slack_sec = m->slack_sec;
-    point[1] = point[0];
-    point[1].recompute = true;
-    point[1].backward_sec += m->forward_sec;
-    for (int i = 0; i < 2; i++) {
-        const double host[2] = {m->host_sec[0], m->host_sec[1] + i * m->host_sec[0]};
-        wait_for(host, m->gather_sec, &point[i]);
-    }
-    point[1].stage_bytes = (int64_t)(bytes + m->recomputed_bytes);
-    point[1].microbatch_bytes = (int64_t)m->input_bytes;
-}
-
 void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     struct ap_stage_point point[2])
 {
@@ -747,7 +712,7 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
     m.block = AP_NEW_N(arena, p.n_blocks, double);
     m.there = AP_NEW_N(arena, stage->sub->graph.n_nodes, bool);
     price(&p, stage->conv, point, &m);
-    wait_for(m.host_sec, m.gather_sec, point);
+    ap_stage_wait_for(m.host_sec, m.gather_sec, point);
     point->recompute = true;
     point->stage_bytes = (int64_t)(m.fixed + m.working + m.recomputed + most_of(&p, &m));
     point->microbatch_bytes = (int64_t)m.kept;

@@ -1,4 +1,5 @@
-/* Between stage_cost.c, which says how a plan is priced, and stage_many.c. */
+/* Between stage_cost.c, which says how a plan is priced, stage_many.c and stage_front.c.
+ */
 #ifndef AP_STAGE_FACTS_H
 #define AP_STAGE_FACTS_H
 
@@ -33,5 +34,10 @@ struct ap_stage_fact {
 /* Fills all but time, which is given, and next. */
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f);
+
+/* Passes (forward, backward) take no less than the host takes to launch their operators,
+ * and than the weights that are gathered beside them, whose seconds they have. */
+void ap_stage_wait_for(const double host[2], const double gather[2],
+                       struct ap_stage_point *point);
 
 #endif

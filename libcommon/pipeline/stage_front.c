@@ -1,7 +1,43 @@
-/* Which of a stage's points are worth keeping: none as good as another in everything. */
+/*
+ * A stage's points of what was measured, and which of them are worth keeping: none as
+ * good as another in everything.
+ */
+#include <math.h>
 #include <stdlib.h>
 
-#include "pipeline/stage_cost.h"
+#include "pipeline/stage_facts.h"
+
+void ap_stage_wait_for(const double host[2], const double gather[2],
+                       struct ap_stage_point *point)
+{
+    point->forward_sec = fmax(point->forward_sec - gather[0], gather[0]);
+    point->backward_sec = fmax(point->backward_sec - gather[1], gather[1]);
+    point->forward_sec = fmax(point->forward_sec, host[0]);
+    point->backward_sec = fmax(point->backward_sec, host[1]);
+}
+
+void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
+{
+    double bytes = m->fixed_bytes + m->working_bytes;
+
+    point[0].forward_sec = m->forward_sec;
+    point[0].backward_sec = m->backward_sec;
+    point[0].sync_sec = m->sync_sec;
+    point[0].update_sec = m->update_sec;
+    point[0].stage_bytes = (int64_t)bytes;
+    point[0].microbatch_bytes = (int64_t)m->kept_bytes;
+    point[0].recompute = false;
+    point[0].slack_sec = m->slack_sec;
+    point[1] = point[0];
+    point[1].recompute = true;
+    point[1].backward_sec += m->forward_sec;
+    for (int i = 0; i < 2; i++) {
+        const double host[2] = {m->host_sec[0], m->host_sec[1] + i * m->host_sec[0]};
+        ap_stage_wait_for(host, m->gather_sec, &point[i]);
+    }
+    point[1].stage_bytes = (int64_t)(bytes + m->recomputed_bytes);
+    point[1].microbatch_bytes = (int64_t)m->input_bytes;
+}
 
 static double microbatch_sec(const struct ap_stage_point *p)
 {
