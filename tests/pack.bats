@@ -51,6 +51,17 @@ gpt() {
             $w > $s + 1)'
 }
 
+@test "pack: gathers of weights run one ahead" {
+    local dir=$BATS_TEST_TMPDIR
+    gpt zero3 >"$dir/plan.json"
+    ap-rewrite --no-history "$dir/plan.json" >"$dir/plain.json"
+    ap-rewrite --no-history --overlap "$dir/plan.json" | jq -e --slurpfile plain "$dir/plain.json" '
+        ($plain[0].program.peak_bytes + 65536) as $most | .program.peak_bytes <= $most and
+        (.program.modules[0] | (.async | map(.start)) as $start |
+            [.graph.nodes[] | select(.op == "all-gather") | .group as $g | $start | index($g)] |
+            length == 54 and (map(select(.)) | length > 40))'
+}
+
 @test "pack: the price pays the latency of a bucket once" {
     local dir=$BATS_TEST_TMPDIR way
     gpt data >"$dir/plan.json"

@@ -24,13 +24,15 @@
  * gradients.
  *
  * In stages of a pipeline (`by_turn`) groups keep their turn, so that lanes that exchange
- * values at the end of the step do not wait in a circle. All-gathers of parameters stay
- * where they are: made earlier, they would take memory. Linear, but for the sort by
+ * values at the end of the step do not wait in a circle. An all-gather of a parameter
+ * could start with the step, but would take memory from then on: with `overlap` it comes
+ * right behind the one before it, so that one is ahead. Linear, but for the sort by
  * readiness.
  *
- * Sources: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
- * Training", VLDB 2020, section 3.2 (buckets, readiness); Zhang et al., "Rhino", section
- * on gradient packing (equal chunks).
+ * Sources: Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.3 (prefetching); Li et al.,
+ * "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020,
+ * section 3.2 (buckets, readiness); Zhang et al., "Rhino", section on gradient packing
+ * (equal chunks).
  */
 #include "program/program.h"
 
@@ -72,6 +74,8 @@ struct pack {
     int *left;      /* [group] of one that is hoisted alone: 1 before its operand */
     int n_buckets;
     struct bucket *bucket;
+    int *next_gather; /* [group that gathers a parameter]: the next one; NONE */
+    bool *gathers;    /* [group]: it does, and may run beside others */
     int *nth; /* [group]: the last of the collectives, as they start, that it needs
                  or is */
     int n_started;
@@ -153,6 +157,26 @@ static void find_groups(struct pack *p, bool *reduced)
         p->what[g] = (uint8_t)((early ? HOISTED : 0) | (behind ? LATE : 0));
         reduced[g] = early && !behind && reduces && n->phase == AP_UPDATE;
         after[g] = behind || reduced[g];
+    }
+}
+
+/* Lists all-gathers of parameters that may run ahead. */
+static void find_gathers(struct pack *p)
+{
+    int next = NONE;
+
+    for (int g = p->n - 1; g >= 0; g--) {
+        const struct ap_node *n = first_node(p, g);
+        p->gathers[g] = p->form->overlap && p->segment[g] != NONE &&
+                        n->op == AP_OP_ALL_GATHER && on_devices(p, n) &&
+                        p->g->nodes[n->in[0]].op == AP_OP_PARAMETER &&
+                        ap_program_is_direct(p->prog, p->start[g]);
+        if (!p->gathers[g])
+            continue;
+        const bool near = next != NONE && p->segment[next] == p->segment[g] &&
+                          p->g->nodes[first_node(p, next)->in[0]].group < g;
+        p->next_gather[g] = near ? next : NONE;
+        next = g;
     }
 }
 
@@ -463,6 +487,18 @@ static void add_and_start(struct pack *p, int group)
         }
 }
 
+/* The place of an all-gather of a parameter: it starts here, if it has not, and the next
+ * one ahead of its own place. */
+static void add_gather(struct pack *p, int group)
+{
+    const int next = p->next_gather[group];
+
+    if (p->left[group]-- > 0)
+        add_and_start(p, group);
+    if (next != NONE && p->left[next]-- > 0)
+        add_and_start(p, next);
+}
+
 /* Groups that need reduced gradients, in the order in which these are reduced. */
 static void add_late(struct pack *p, int lo, int hi)
 {
@@ -496,7 +532,9 @@ static void add_segment(struct pack *p, int lo, int hi)
             p->g->nodes[first_node(p, g)->in[0]].group < lo)
             operand_made(p, g);
     for (int g = lo; g < hi; g++)
-        if (!(p->what[g] & (HOISTED | LATE)))
+        if (p->gathers[g])
+            add_gather(p, g);
+        else if (!(p->what[g] & (HOISTED | LATE)))
             add_and_start(p, g);
     add_late(p, lo, hi);
 }
@@ -617,11 +655,14 @@ void ap_program_pack(struct ap_arena *arena, struct ap_program *prog,
     p.member_at = AP_NEW_N(arena, n + 1, int64_t);
     p.left = AP_NEW_N(arena, n + 1, int);
     p.nth = AP_NEW_N(arena, n + 1, int);
+    p.next_gather = AP_NEW_N(arena, n + 1, int);
+    p.gathers = AP_NEW_N(arena, n + 1, bool);
     for (int g = 0; g < n; g++)
         p.left[g] = 1;
     bool *reduced = AP_NEW_N(arena, n + 1, bool);
     find_segments(&p);
     find_groups(&p, reduced);
+    find_gathers(&p);
     find_buckets(&p, reduced);
 
     const int members = 5; /* nodes in place of one collective: three views and a
