@@ -24,6 +24,7 @@
  * user is free.
  * Cost: a search for each λ, from the best plans so far. Source: Kelley (J. SIAM 1960).
  */
+#include <assert.h>
 #include <math.h>
 
 #include <string.h>
@@ -35,11 +36,12 @@
 #include "problem/fold.h"
 #include "shard.h"
 
-#define ROUNDS     4          /* searches at most */
-#define CLOSE      0.002      /* a gap, or a promised gain of the bound, that is none */
-#define LEAST      (1 / 256.) /* of λ and 1 - λ, so that neither stream is free */
-#define LATER      0.5        /* of the first search's budget for each of the others */
-#define PROVEN     1e-9       /* relative gap that counts as none */
+#define ROUNDS     4           /* searches at most */
+#define CLOSE      0.002       /* a gap, or a promised gain of the bound, that is none */
+#define LEAST      (1 / 256.)  /* of λ and 1 - λ, so that neither stream is free */
+#define LESS       (1 / 4096.) /* the same where that was not enough */
+#define LATER      0.5         /* of the first search's budget for each of the others */
+#define PROVEN     1e-9        /* relative gap that counts as none */
 #define MOST_LINES 64
 
 /* A plan, as a line over λ. */
@@ -276,9 +278,9 @@ static int search(struct bounding *b, double share, struct shard_answer *answer,
 }
 
 /* Where the lowest of the lines is highest, and how high. */
-static double next_lambda(const struct bounding *b, double *height)
+static double next_lambda(const struct bounding *b, double least_share, double *height)
 {
-    double low = LEAST, high = 1 - LEAST, at = 0.5;
+    double low = least_share, high = 1 - least_share, at = 0.5;
 
     for (int i = 0; i < 60; i++) { /* concave */
         double least = INFINITY, slope = 0;
@@ -299,7 +301,7 @@ static double next_lambda(const struct bounding *b, double *height)
 static bool tried(const struct bounding *b, double lambda)
 {
     for (int i = 0; i < b->n_tried; i++)
-        if (fabs(b->tried[i] - lambda) < LEAST / 2)
+        if (fabs(b->tried[i] - lambda) < LESS / 2)
             return true;
     return false;
 }
@@ -313,7 +315,9 @@ static void search_bounds(struct bounding *b)
 {
     for (int round = 2; round < ROUNDS && !closed(b); round++) {
         struct shard_answer answer;
-        double height, lambda = next_lambda(b, &height);
+        double height, lambda = next_lambda(b, LEAST, &height);
+        if (tried(b, lambda))
+            lambda = next_lambda(b, LESS, &height);
         if (tried(b, lambda) || height <= b->bound * (1 + CLOSE))
             break;
         double scale = set_weights(b, lambda);
@@ -385,6 +389,7 @@ static int finish(struct bounding *b, struct ap_err *err)
     a->note = shard_name_axes(b->arena, b->task, a);
     if (ap_plan_sec(&a->plan, b->task->cost, &a->objective, err))
         return -1;
+    assert(b->bound <= a->objective * (1 + 1e-6)); /* or it bounds something else */
     a->bound = fmin(b->bound, a->objective);
     a->stopped = a->bound >= a->objective * (1 - PROVEN) ? "optimal" : "overlap";
     a->stats = ap_arena_printf(b->arena, "%s,\"lambdas\":%d", a->stats, b->n_tried);
