@@ -131,6 +131,13 @@ sizes() {
     refuses 2 "--alternate: expected a file, got -" ap-exec --alternate - "$b"
 }
 
+@test "files beside the output, and -o, go where a symbolic link points" {
+    local f dir=$BATS_TEST_TMPDIR
+    for f in out trace ranks; do ln -s "$f.there" "$dir/$f"; done
+    ap-shard --mesh 2 "$(imported mlp)" | ap-cost --trace "$dir/trace" | ap-rewrite --rankfile "$dir/ranks" --hosts a -o "$dir/out"
+    for f in out trace ranks; do [ -L "$dir/$f" ] && [ -s "$dir/$f.there" ]; done
+}
+
 @test "ap-exec: a placement of other ranks is refused" {
     needs_exec
     jq '.placement.hosts = [0, 0, 1]' "$(rewritten mlp 2)" >"$BATS_TEST_TMPDIR/bad.json"

@@ -69,7 +69,7 @@ struct import_words {
     const char *const *names; /* [n], NULL: none */
     int n;
 };
-/* Their number, -1 with err; arena. (normalise/overrides.c) */
+/* Their number, -1 with err; arena. (overrides.c) */
 int import_read_overrides(struct ap_arena *arena, const struct import_words *of,
                           struct override **out, struct ap_err *err);
 

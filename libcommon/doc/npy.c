@@ -221,7 +221,8 @@ int ap_npy_open(const char *path, const struct ap_shape *shape, FILE **out, int6
     struct ap_npy npy = {0};
     FILE *f = fopen(path, "rb");
     *out = NULL;
-    *missing = !f && errno == ENOENT;
+    if (missing)
+        *missing = !f && errno == ENOENT;
     if (!f)
         return ap_err_set(err, "%s: %s", path, strerror(errno));
     if (read_head(path, f, shape->dtype, &npy, err) || !fits(path, &npy, shape, err)) {
