@@ -179,7 +179,7 @@ void box_copy(const struct box *b, void *dst, const void *src, int size)
     }
     struct copy c = {b, dst, src, size, b->n[0] * TASK_BYTES / bytes};
     c.each = c.each < 1 ? 1 : c.each;
-    if (b->rank == 2)
+    if (b->rank == 2 && b->src[0] == 1)
         c.each = ap_ceil_div(c.each, BLOCK) * BLOCK; /* whole blocks of a plane */
     cpu_each(ap_ceil_div(b->n[0], c.each), run_copy, &c);
 }

@@ -75,10 +75,11 @@ double cpu_blas_sec(void)
  * Parts of a product that threads compute: blocks of rows, or of columns where there are
  * too few rows. How many follows from the sizes alone, so that the bits do not depend on
  * the threads. BLAS rearranges the other operand once for each part: parts of PART_SIDE
- * rows cost 1 % (2048 x 512 x 512; of 512 rows 4 %), two of LEAST_SIDE / 2 rows as much.
+ * rows cost 1 % (2048 x 512 x 512; of 512 rows 4 %). Products of fewer rows, but not
+ * fewer than LEAST_SIDE, have two.
  */
 #define PART_SIDE  1024
-#define LEAST_SIDE 256
+#define LEAST_SIDE 128
 #define MOST_PARTS 16
 /* FLOPs that are worth waking a thread. */
 #define PART_FLOPS 8e6
@@ -93,7 +94,7 @@ struct parts {
 
 static struct parts parts_of(const struct gemm *g)
 {
-    struct parts p = {.g = g, .rows = g->m >= LEAST_SIDE || g->m >= g->n};
+    struct parts p = {.g = g, .rows = g->m >= 2 * LEAST_SIDE || g->m >= g->n};
     const int64_t side = p.rows ? g->m : g->n;
     const double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k;
     int64_t n = side / PART_SIDE < MOST_PARTS ? side / PART_SIDE : MOST_PARTS;
