@@ -3,8 +3,8 @@
 #include <string.h>
 
 const char *const ap_kernel_names[AP_N_KERNELS] = {
-    "fused",  "move", "gather", "scatter", "reduce",
-    "window", "sort", "other",  "dot",     "convolution"};
+    "fused", "move",  "gather", "scatter",     "reduce",   "window",
+    "sort",  "other", "dot",    "convolution", "attention"};
 
 enum ap_kernel ap_kernel_of(enum ap_op op)
 {
@@ -44,7 +44,7 @@ enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, 
         enum ap_kernel kernel = ap_kernel_of(g->nodes[members[m]].op);
         last = kernel > last ? kernel : last;
     }
-    return last;
+    return last >= AP_KERNEL_DOT && n > 1 ? AP_KERNEL_ATTENTION : last;
 }
 
 enum ap_kernel ap_kernel_find(const char *name)

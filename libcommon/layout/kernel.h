@@ -18,13 +18,15 @@ enum ap_kernel {
     AP_KERNEL_OTHER, /* factorizations, Fourier transforms, custom calls */
     AP_KERNEL_DOT,
     AP_KERNEL_CONVOLUTION,
+    AP_KERNEL_ATTENTION, /* several operators with contractions among them, as one */
     AP_N_KERNELS
 };
 extern const char *const ap_kernel_names[AP_N_KERNELS];
 
 /* The kind of an operator that runs alone. */
 enum ap_kernel ap_kernel_of(enum ap_op op);
-/* Of a group: the last kind, in the order above, of its members. */
+/* Of a group: the last kind, in the order above, of its members; attention if it has a
+ * contraction and more. */
 enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, int n);
 /* The kind of this name, AP_N_KERNELS: there is none. */
 enum ap_kernel ap_kernel_find(const char *name);
