@@ -386,8 +386,9 @@ int main(int argc, char **argv)
                    &(struct ap_stream){
                        .graph = know_graph, .ctx = &known, .keeps_graph = n_texts == 0});
     if (ap_doc_find(&doc, "stages") && asked.overlap)
-        ap_die_usage("--overlap: is for plans of one mesh; inside a stage nothing "
-                     "overlaps, and sums of gradients are behind the last microbatch");
+        ap_die_usage(
+            "--overlap is for plans of one mesh; whether stages overlap is said by "
+            "their own member overlap");
     if (ap_doc_find(&doc, "stages"))
         return cost_pipeline(&arena, &tool, &doc, &known, &asked, cluster_path);
     take_known(&known, &in.graph, &in.nests);
