@@ -144,6 +144,9 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
             jq -e '.cost | .step_sec == .serial_sec and (has("overlap") | not)'
     done
     ap-cost --quiet --overlap on --report "$(plan zero3)" | grep 'exposed communication .* hidden'
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 4 | ap-prune | ap-coarsen --blocks 2 |
+        ap-stage --stages 2 --microbatches 2 --cluster cpu-4 >"$doc"
+    refuses 2 "--overlap is for plans of one mesh" ap-cost --overlap on "$doc"
     # in microbatches, of which those in the middle are one slice
     for n in 2 8; do
         ap-model mlp --batch 64 | ap-shard --mesh 4 --algorithm zero3 --microbatches $n --cluster cpu-4 |

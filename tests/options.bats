@@ -198,5 +198,6 @@ stage() { # OPTION...: statistics of a plan with data parallel stages
                 jq -e ".sharding.objective_sec >= $best * (1 - 1e-9)"
         done
     done
+    refuses 2 "without --overlap" ap-shard --serve --overlap on --cluster h100-8 "$one"
     ap-shard --mesh 8 --cluster h100-8 --overlap off "$one" | jq -e '.cluster | has("overlap") | not'
 }

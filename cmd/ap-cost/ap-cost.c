@@ -280,6 +280,9 @@ static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
     struct ap_err err = {0};
     struct ap_buf text = {0};
 
+    if (asked->overlap)
+        ap_die_usage("--overlap is for plans of one mesh; whether stages overlap is said "
+                     "by their own member overlap");
     take_known(known, &in.graph, &in.nests);
     int rc = pipe_read(arena, doc, cluster_path, NULL, &in, &p, &err);
     if (rc)
@@ -321,6 +324,34 @@ static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
     return ap_tool_finish(
         tool, ap_arena_printf(arena, ",\"step_sec\":%.9g,\"peak_device_bytes\":%lld",
                               p.result.step_sec, (long long)p.peak_bytes));
+}
+
+/* Refuses what does not go together; whether a text is printed and no document. */
+static bool check_asked(const struct ap_tool *tool, const struct asked *asked)
+{
+    int n_texts =
+        (asked->report || asked->details) + (asked->why != NULL) + (asked->diff != NULL);
+
+    ap_tool_check_file(tool, "trace", asked->trace);
+    ap_tool_check_file(tool, "html", asked->html);
+    if (asked->beside && !asked->html)
+        ap_die_usage("--beside: only with --html");
+    if (n_texts > 1)
+        ap_die_usage("only one of --report or --details, --why and --diff");
+    return n_texts > 0;
+}
+
+static void write_document(struct ap_arena *arena, struct ap_tool *tool,
+                           const struct ap_doc *doc, struct cost_input *in,
+                           const struct priced *plan, double planned_sec)
+{
+    struct ap_new_section out[3] = {{.name = "cluster"}, {.name = "cost"}};
+
+    ap_cluster_to_json(&in->cluster, &out[0].json);
+    price_to_json(arena, in, plan, &out[1].json);
+    out[2].name = "sharding";
+    out[2].json = correct_sharding(arena, in, planned_sec);
+    ap_tool_write(tool, doc, out, out[2].json.len ? 3 : 2, "");
 }
 
 int main(int argc, char **argv)
@@ -374,20 +405,10 @@ int main(int argc, char **argv)
                      operands.v[1]);
     if (to_calibrate)
         return calibrate(&tool, &operands, cluster_path);
-    ap_tool_check_file(&tool, "trace", asked.trace);
-    ap_tool_check_file(&tool, "html", asked.html);
-    if (asked.beside && !asked.html)
-        ap_die_usage("--beside: only with --html");
-    int n_texts =
-        (asked.report || asked.details) + (asked.why != NULL) + (asked.diff != NULL);
-    if (n_texts > 1)
-        ap_die_usage("only one of --report or --details, --why and --diff");
-    ap_tool_stream(&tool, &arena, &doc,
-                   &(struct ap_stream){
-                       .graph = know_graph, .ctx = &known, .keeps_graph = n_texts == 0});
-    if (ap_doc_find(&doc, "stages") && asked.overlap)
-        ap_die_usage("--overlap: is for plans of one mesh; inside a stage nothing "
-                     "overlaps, and sums of gradients are behind the last microbatch");
+    const bool text = check_asked(&tool, &asked);
+    ap_tool_stream(
+        &tool, &arena, &doc,
+        &(struct ap_stream){.graph = know_graph, .ctx = &known, .keeps_graph = !text});
     if (ap_doc_find(&doc, "stages"))
         return cost_pipeline(&arena, &tool, &doc, &known, &asked, cluster_path);
     take_known(&known, &in.graph, &in.nests);
@@ -397,16 +418,10 @@ int main(int argc, char **argv)
         write_trace(&arena, asked.trace, &in, &plan);
     if (asked.html)
         write_plan_page(&arena, &asked, cluster_path, doc.file, &in, &plan);
-    if (n_texts > 0) {
+    if (text)
         write_text(&arena, &tool, &asked, &in, &plan);
-    } else {
-        struct ap_new_section out[3] = {{.name = "cluster"}, {.name = "cost"}};
-        ap_cluster_to_json(&in.cluster, &out[0].json);
-        price_to_json(&arena, &in, &plan, &out[1].json);
-        out[2].name = "sharding";
-        out[2].json = correct_sharding(&arena, &in, planned_sec);
-        ap_tool_write(&tool, &doc, out, out[2].json.len ? 3 : 2, "");
-    }
+    else
+        write_document(&arena, &tool, &doc, &in, &plan, planned_sec);
     return ap_tool_finish(
         &tool, ap_arena_printf(&arena, ",\"step_sec\":%.9g,\"peak_device_bytes\":%lld",
                                plan.price.step_sec, (long long)plan.peak_bytes));

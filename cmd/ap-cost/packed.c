@@ -5,6 +5,8 @@
  * the same price; the difference is what packing saves. Only where both send the same
  * bytes by kind and axes: else the program is of another plan. Linear in the nodes.
  */
+#include <math.h>
+
 #include "price.h"
 
 static bool is_row(const struct ap_program *prog, const struct ap_node *node,
@@ -55,6 +57,9 @@ void price_packed(struct ap_arena *arena, const struct cost_input *in,
     out->price.comm_sec -= saved;
     out->price.serial_sec -= saved;
     out->phase_sec[AP_UPDATE] -= saved;
-    if (!ap_cost_overlaps(&in->cost)) /* else it is what two streams take */
+    if (!ap_cost_overlaps(&in->cost))
         out->price.step_sec -= saved;
+    /* two streams are simulated without buckets, and take no more than one */
+    out->price.step_sec = fmin(out->price.step_sec, out->price.serial_sec);
+    out->overlap.exposed_sec = fmin(out->overlap.exposed_sec, out->price.comm_sec);
 }

@@ -171,6 +171,8 @@ static void check_mesh(const struct shard_request *req)
                        req->pins.n > 0 || req->top > 0))
         ap_die_usage("--serve: requests have their own mesh; it cannot be combined with "
                      "--mesh, --plan, --start, --pin or --top");
+    if (req->serve && req->overlap)
+        ap_die_usage("--serve: its prices are serial, without --overlap");
     if (!req->serve && !req->mesh_text && !req->plan_path && !req->start_path)
         ap_die_usage("--mesh is missing: which logical mesh, for example --mesh 2x4");
     if (req->plan_path && (req->start_path || req->algorithm != 0 || req->pins.n > 0))
