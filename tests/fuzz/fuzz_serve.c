@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static struct server *open_server(void)
 {
     static char *argv[] = {"ap-shard",    "--serve", "--cluster", "cpu-8",
-                           "--algorithm", "data",    NULL};
+                           "--algorithm", "data",    "sample",    NULL};
     static struct ap_arena arena;
     static struct shard_request req;
     static struct shard_job job = {.arena = &arena};
@@ -28,7 +28,7 @@ static struct server *open_server(void)
         "[0,1,0,0,0,0,0,1,1,1,1,1,1,0,0,0,0,1]}}";
     struct ap_buf text = {0};
 
-    shard_read_options(&arena, &tool, &req, 6, argv);
+    shard_read_options(&arena, &tool, &req, 7, argv);
     ap_buf_puts(&text, sample_graphs[0].json);
     text.len--; /* the object goes on */
     ap_buf_puts(&text, blocks);
