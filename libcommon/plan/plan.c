@@ -446,6 +446,11 @@ double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost
     const bool hidden = nest->in_kernel && !nest->heavy;
     double sec = ap_cost_kernel(cost, nest->kernel, hidden ? 0 : flops, dtype, bytes);
 
+    const struct ap_cluster *c = &cost->cluster;
+    if (nest->attention && c->attention_of_peak > 0 && cost->variant == AP_COST_DEFAULT &&
+        c->flops_per_sec[dtype] > 0)
+        sec = fmax(sec, flops / c->flops_per_sec[dtype] / c->attention_of_peak +
+                            c->launch_sec);
     return nest->launched ? fmax(0, sec - cost->cluster.launch_sec) : sec;
 }
 
