@@ -116,8 +116,10 @@ three() {
         timeout 60 ap-exec -n 4 --data "$MODELS/gpt2l/in" --steps 5 --compare "$MODELS/gpt2l" \
             --tolerance 1e-4 --json "$dir/run.json" >"$dir/$how.json"
     done
-    # losses to the bit; sums of activations are sent again, those of gradients are not
-    jq -se '.[0] as $kept | .[1] as $again | $kept.losses == $again.losses and
+    # the losses, but for the last bit: what is recomputed may be another product of the same
+    # matrices; sums of activations are sent again, those of gradients are not
+    jq -se '.[0] as $kept | .[1] as $again |
+        all([$kept.losses, $again.losses] | transpose[]; (.[0] / .[1] - 1 | fabs) < 1e-6) and
         $again.peak_bytes < 0.9 * $kept.peak_bytes and $kept.collectives[0] == $again.collectives[0] and
         $again.collectives[1].count > $kept.collectives[1].count' "$dir/none.json" "$dir/all.json"
 }

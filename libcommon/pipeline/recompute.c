@@ -25,6 +25,7 @@ struct recomputer {
     const struct ap_plan *plan;
     const uint8_t *when;
     const bool *again, *gone;
+    bool *made;     /* [node]: made once more with its group's copy */
     int *place;     /* [group]: its copy stands before this group, INT_MAX: it has none */
     int *id, *copy; /* [node]: new number; of its copy, -1 */
     int *group;     /* [new group]: old one */
@@ -51,7 +52,31 @@ static bool is_recomputed(const struct recomputer *r, int node)
 /* Whether a member is made once more with its group's copy, not read where it is kept. */
 static bool has_copy(const struct recomputer *r, const struct ap_nest *nest, int m)
 {
-    return r->gone[nest->members[m]] || nest->heavy || nest->n_members == 1;
+    return r->made[nest->members[m]];
+}
+
+/* Values of a group that are gone, and what they are made of but for values that are
+ * kept. */
+static void find_made(struct recomputer *r, const struct ap_nest *nest)
+{
+    const bool whole = nest->heavy || nest->n_members == 1;
+
+    for (int o = 0; o < nest->n_outs; o++)
+        r->made[nest->outs[o]] = r->gone[nest->outs[o]];
+    for (int m = nest->n_members - 1; m >= 0; m--) {
+        const int v = nest->members[m];
+        if (whole)
+            r->made[v] = true;
+        for (int k = 0; k < r->g->nodes[v].n_in && r->made[v]; k++) {
+            const int in = r->g->nodes[v].in[k];
+            if (r->g->nodes[in].group != nest->group)
+                continue;
+            bool kept = false;
+            for (int o = 0; o < nest->n_outs && !kept; o++)
+                kept = nest->outs[o] == in && !r->gone[in];
+            r->made[in] |= !kept;
+        }
+    }
 }
 
 /* Whether a member's operand k comes from outside its group's copy: its node. */
@@ -388,6 +413,7 @@ void ap_recompute(struct ap_arena *arena, const bool *again, const bool *gone,
                            .when = ap_plan_when(arena, &old),
                            .again = again,
                            .gone = gone,
+                           .made = AP_NEW_N(arena, n_nodes + 1, bool),
                            .place = AP_NEW_N(arena, n + 1, int),
                            .id = AP_NEW_N(arena, n_nodes + 1, int),
                            .copy = AP_NEW_N(arena, n_nodes + 1, int),
@@ -397,6 +423,8 @@ void ap_recompute(struct ap_arena *arena, const bool *again, const bool *gone,
                            .is_copy = AP_NEW_N(arena, 2 * n + 1, bool)};
 
     *before = sub->graph;
+    for (int i = 0; i < n; i++)
+        find_made(&r, &old.nests->nest[i]);
     if (find_places(&r) == 0)
         return;
     order(&r);
