@@ -33,7 +33,7 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
     ap-import "$(hlo mlp)" | ap-shard --mesh 2x2 --algorithm data | ap-cost | ap-rewrite \
         >"$BATS_TEST_TMPDIR/all.json"
     run jq -r 'keys_unsorted | join(" ")' "$BATS_TEST_TMPDIR/all.json"
-    [ "$output" = "autopar graph cluster sharding cost program history" ]
+    [ "$output" = "autopar graph cluster sharding cost program placement history" ]
     run jq -r '[.history[].tool] | join(" ")' "$BATS_TEST_TMPDIR/all.json"
     [ "$output" = "ap-import ap-shard ap-cost ap-rewrite" ]
     jq -e '.history[1].args == ["--mesh", "2x2", "--algorithm", "data"]' "$BATS_TEST_TMPDIR/all.json"

@@ -276,13 +276,14 @@ int main(int argc, char **argv)
     struct ap_new_section out[] = {{.name = "cluster"},
                                    {.name = "blocks"},
                                    {.name = "stages"},
-                                   {.name = "pipeline"}};
+                                   {.name = "pipeline"},
+                                   {.name = "placement"}};
     bool keep = !r.params.cluster;
     if (r.params.cluster)
         ap_cluster_to_json(r.params.cluster, &out[0].json);
     ap_blocks_to_json(&graph, &blocks, ap_blocks_sum(&arena, &graph, &blocks),
                       &out[1].json);
-    ap_tool_write(&tool, &doc, out + keep, 4 - keep, history(&arena, &blocks));
+    ap_tool_write(&tool, &doc, out + keep, 5 - keep, history(&arena, &blocks));
     const char *stats =
         ap_arena_printf(&arena,
                         ",\"algorithm\":\"%s\",\"nodes\":%d,\"blocks\":%d,"

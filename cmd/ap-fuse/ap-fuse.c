@@ -15,7 +15,7 @@ static const struct ap_choice attentions[] = {
 static void check_document(const struct ap_doc *doc)
 {
     static const char *const late[] = {"families", "blocks",  "sharding", "stages",
-                                       "cost",     "program", "pipeline"};
+                                       "cost",     "program", "pipeline", "placement"};
     for (size_t i = 0; i < sizeof late / sizeof *late; i++)
         if (ap_doc_find(doc, late[i]))
             ap_die(AP_USAGE,

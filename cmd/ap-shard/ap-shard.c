@@ -35,9 +35,10 @@ int main(int argc, char **argv)
 
     /* what was derived from an older plan goes */
     struct ap_new_section out[] = {
-        {.name = "cluster"}, {.name = "sharding", .json = result.json},
-        {.name = "stages"},  {.name = "cost"},
-        {.name = "program"}, {.name = "pipeline"}};
+        {.name = "cluster"},  {.name = "sharding", .json = result.json},
+        {.name = "stages"},   {.name = "cost"},
+        {.name = "program"},  {.name = "pipeline"},
+        {.name = "placement"}};
     ap_cluster_to_json(&job.cluster, &out[0].json);
     ap_tool_write(&tool, &doc, out, (int)(sizeof out / sizeof *out), result.found);
     ap_cost_free(&job.cost);

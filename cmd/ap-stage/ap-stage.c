@@ -304,7 +304,8 @@ static void write_stages(struct ap_tool *tool, const struct ap_doc *doc,
     struct ap_new_section out[] = {
         {.name = "cluster"},  {.name = "stages", .json = result->json},
         {.name = "sharding"}, {.name = "cost"},
-        {.name = "program"},  {.name = "pipeline"}};
+        {.name = "program"},  {.name = "pipeline"},
+        {.name = "placement"}};
 
     ap_cluster_to_json(&model->cluster, &out[0].json);
     ap_tool_write(tool, doc, out, (int)(sizeof out / sizeof *out), result->found);

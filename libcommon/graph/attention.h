@@ -30,10 +30,10 @@ int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
 void ap_attention_describe(struct ap_arena *arena, struct ap_graph *g);
 
 /*
- * Lets attentions under a causal mask be split by stripes: the sequence falls into so many
- * parts of equal size, of each of which every device may have a block, so that devices
- * see about as many pairs (Brandon et al., "Striped Attention", 2023). Returns how many
- * groups can be split so: those whose queries and keys the number divides.
+ * Lets attentions under a causal mask be split by stripes: the sequence falls into so
+ * many parts of equal size, of each of which every device may have a block, so that
+ * devices see about as many pairs (Brandon et al., "Striped Attention", 2023). Returns
+ * how many groups can be split so: those whose queries and keys the number divides.
  */
 int ap_attention_stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes);
 
