@@ -238,7 +238,7 @@ static void open_resume(struct ap_arena *arena, struct comm *comm, const char *d
     set->source.resume = dir ? c : NULL;
 }
 
-/* Reads the program, and looks at what will be needed at its end. */
+/* Reads the program, and checks that what its end needs is there (check_ends). */
 static void load(struct ap_arena *arena, struct task *t, struct comm *comm)
 {
     const struct settings *set = t->set;

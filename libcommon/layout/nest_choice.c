@@ -200,7 +200,7 @@ static int ring_factor(const struct ap_nest *nest, const struct ap_access *acces
     return goes_round && ap_access_has(access, nest->ring->keys) ? nest->ring->keys : -1;
 }
 
-/* How a tensor is indexed, and what it is beside that. */
+/* An operand or a value of a group: its indices, shape, partial sums, place in a ring. */
 struct tensor {
     const struct ap_access *access;
     const struct ap_shape *shape;

@@ -63,7 +63,8 @@ static struct progress *thread_of(const struct comm *c)
     return ((const struct mpi *)c->impl)->thread;
 }
 
-/* The watchdog looks at the main thread, which waits for the collectives' one. */
+/* The watchdog watches the main thread, so the thread of the collectives tells it
+ * nothing. */
 static void begin_wait(const struct comm *c, const char *what)
 {
     if (!thread_of(c))

@@ -106,7 +106,7 @@ void progress_wait(struct progress *p, int ticket)
 {
     pthread_mutex_lock(&p->mutex);
     atomic_store(&p->hurry, true);
-    /* not over: it is one of those from n_done to n_added */
+    /* a job that has not ended has a ticket from n_done to n_added - 1 */
     while (((unsigned)ticket - p->n_done) % TICKETS < under_way(p))
         pthread_cond_wait(&p->change, &p->mutex);
     atomic_store(&p->hurry, false);

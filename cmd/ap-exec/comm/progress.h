@@ -34,8 +34,8 @@ void progress_close(struct progress *p);
 int progress_add(struct progress *p, const struct progress_job *job);
 /* Until the job and all before it are done. */
 void progress_wait(struct progress *p, int ticket);
-/* For run, between two looks at what it waits for: leaves the processor to who computes,
- * but for a moment only if somebody waits for the job. */
+/* For run, between two tests of its requests: leaves the processor to the main thread's
+ * kernels, but yields for a moment only if the main thread waits for the job. */
 void progress_pause(struct progress *p);
 
 #endif

@@ -213,7 +213,7 @@ static bool has_schedule(const struct stage_search *search, int schedule)
     int asked = search->params->schedule;
     if (search->inst->inference != (schedule == AP_SCHEDULE_INFERENCE))
         return false;
-    if (asked < 0) /* more in flight than 1f1b: of those who ask for it */
+    if (asked < 0) /* eager 1F1B holds more than 1f1b: only where asked for */
         return schedule != AP_SCHEDULE_EAGER;
     return asked == schedule;
 }
