@@ -161,6 +161,8 @@ struct text_operand {
  */
 int text_node(struct exec *x, struct ap_buf *out, const struct ap_node *v,
               const struct text_operand *in, struct ap_err *err);
+/* Puts what is in src, which stays. */
+void text_append(struct ap_buf *out, const struct ap_buf *src);
 /* A literal of the register type. */
 void text_constant(struct ap_buf *out, enum ap_dtype dtype, const void *value);
 /* "round_bf16(" and ")" around what is computed as float; nothing for other types. */
