@@ -17,11 +17,12 @@ struct exec_access {
     bool write;
 };
 
-/* One kernel call: a fused pass over several nodes, or one node. */
+/* One kernel call: a fused pass or a kernel of several nodes, or one node. */
 struct call {
     int n_nodes;
     const int *nodes; /* ascending */
     bool fused;
+    bool whole; /* fused: the kernel that a group is, not a pass (backend.h) */
     void (*run)(struct exec *x, void *state);
     void *state; /* the backend's, in exec's arena */
     void **each; /* [microbatch]: its state, where they differ; else NULL */

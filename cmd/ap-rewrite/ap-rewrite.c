@@ -90,6 +90,8 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
         ap_partition(arena, plan, &job->conv, &job->prog, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     ap_program_split(arena, &job->prog);
+    if (job->cluster.fused_attention)
+        ap_program_kernels(arena, &job->prog);
     ap_program_pack(arena, &job->prog, &priced);
     ap_plan_buffers(arena, &job->prog);
     ap_cost_free(&job->cost);

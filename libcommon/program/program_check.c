@@ -3,6 +3,7 @@
  * come from anywhere, and nothing in it may make the interpreter read or write outside
  * the arena or wait for a peer that never comes. Linear in nodes, operands and users.
  */
+#include "program/kernel_form.h"
 #include "program/program.h"
 
 #include <limits.h>
@@ -59,6 +60,10 @@ static int check_group(const struct ap_program *prog, const struct ap_at *at, in
         return 0;
     }
     const char *what = check_fused(g, first, end);
+    if (what && g->nodes[first].attrs->kernel > 0) {
+        struct ap_kernel_form form;
+        what = ap_kernel_form_of(g, first, end, &form, &first);
+    }
     return what ? node_err(prog, at, first, err, what) : 0;
 }
 
