@@ -39,6 +39,15 @@ static int prepare(struct exec *x, struct call *call, struct ap_err *err)
     return backend_prepare(x, call, cuda_fused_prepare, kernels, err);
 }
 
+/* Kernels of the program are what the generator makes (program/kernel_form.h). */
+static bool runs_whole(const struct exec *x, const int *nodes, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!text_computes(x->prog->local.nodes[nodes[i]].shape.dtype))
+            return false;
+    return true;
+}
+
 static int ready(struct exec *x, struct ap_err *err)
 {
     (void)x;
@@ -55,6 +64,7 @@ static const struct backend cuda_backend = {
     .copy = cuda_copy,
     .fusible = backend_fusible,
     .in_place = backend_in_place,
+    .runs_whole = runs_whole,
     .prepare = prepare,
     .ready = ready,
     .step_begin = cuda_step_begin,

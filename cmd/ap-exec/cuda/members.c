@@ -297,12 +297,14 @@ int members_width(const struct members *m, int64_t n)
     bool narrow = true;
     for (int i = 0; i < m->call->n_nodes; i++) {
         const struct ap_node *v = &m->x->prog->local.nodes[m->call->nodes[i]];
-        if (m->row < m->n_elems && ap_shape_elems(&v->shape) < m->n_elems)
-            continue;
-        narrow &= !m->x->value[m->call->nodes[i]] || ap_dtype_size(v->shape.dtype) <= 2;
-        for (int k = 0; k < v->n_in; k++)
+        narrow &= !m->x->value[m->call->nodes[i]] ||
+                  ap_shape_elems(&v->shape) < m->n_elems ||
+                  ap_dtype_size(v->shape.dtype) <= 2;
+        for (int k = 0; k < v->n_in; k++) {
+            const struct ap_shape *u = &call_in(m->x, v, k)->shape;
             narrow &= call_member(m->call, v->in[k]) >= 0 ||
-                      ap_dtype_size(call_in(m->x, v, k)->shape.dtype) <= 2;
+                      ap_shape_elems(u) < m->n_elems || ap_dtype_size(u->dtype) <= 2;
+        }
     }
     if (n < WIDE_ELEMS)
         return 1;
