@@ -407,6 +407,29 @@ static bool is_name(const struct kernels *k, int v)
     return true;
 }
 
+/* Rows' values of a set without a reduce are a set of their own, which the others read. */
+static void split_rows(struct kernels *k, const struct unit *u)
+{
+    bool *reduces = AP_NEW_N(k->arena, k->n_sets + 1, bool);
+    int *rows = AP_NEW_N(k->arena, k->n_sets + 1, int);
+    int64_t *most = AP_NEW_N(k->arena, k->n_sets + 1, int64_t);
+
+    for (int i = 0; i < u->n; i++) {
+        const int v = u->member[i], s = k->set[v];
+        reduces[s] |= at(k, v)->op == AP_OP_REDUCE;
+        most[s] = elems(k, v) > most[s] ? elems(k, v) : most[s];
+        rows[s] = NONE;
+    }
+    for (int i = 0; i < u->n; i++) {
+        const int v = u->member[i], s = k->set[v];
+        if (k->class[v] < FIRST || reduces[s] || elems(k, v) == most[s])
+            continue;
+        if (rows[s] == NONE)
+            rows[s] = add_set(k, k->unit_of[v], v);
+        k->set[v] = rows[s];
+    }
+}
+
 /* Members of one class and level are a set; names, scalars and others are alone. Columns
  * get theirs later. */
 static void find_sets(struct kernels *k, int unit)
@@ -425,6 +448,7 @@ static void find_sets(struct kernels *k, int unit)
             k->set[v] = add_set(k, unit, v);
         k->sets[k->set[v]].columns = k->class[v] == COLUMNS;
     }
+    split_rows(k, u);
 }
 
 /* ---- what is in memory ---- */
