@@ -92,8 +92,7 @@ struct set {
     int unit;       /* NONE: a group that stays, or an operator by itself */
     bool columns;
     int lead; /* of columns: its first reduce */
-    /* full values from memory, and their bytes */
-    int n_from, *from;
+    int n_from, *from; /* of columns: values in memory that they read */
 };
 
 static const struct ap_node *at(const struct kernels *k, int v)
@@ -188,7 +187,7 @@ static void find_units(struct kernels *k)
     for (int v = 0; v < k->g->n_nodes; v++) {
         k->constant[v] = is_constant(k, v);
         k->unit_of[v] = NONE;
-        if (is_marked(k, v) && !k->constant[v])
+        if (is_marked(k, v) && !(k->constant[v] && at(k, v)->shape.rank == 0))
             list[n++] =
                 (struct marked){at(k, v)->attrs->kernel, k->run[at(k, v)->group], v};
     }
@@ -498,8 +497,7 @@ static bool wants_copy(const struct kernels *k, const struct set *s, int v, int 
 
 struct chain {
     int n;                /* operators */
-    int64_t bytes;        /* that it reads of values as large as its end */
-    int n_from, cap_from; /* and these values */
+    int n_from, cap_from; /* values in memory that it reads, as large as its end */
     int *from;
 };
 
@@ -519,7 +517,6 @@ static void follow(struct kernels *k, const struct set *s, int v, int64_t full,
             k->stamp[in] = k->n_stamps;
             if (elems(k, in) < full)
                 continue;
-            c->bytes += ap_shape_bytes(&at(k, in)->shape);
             AP_ROOM_IN(k->arena, c->from, c->n_from, c->cap_from);
             c->from[c->n_from++] = in;
         }
@@ -542,58 +539,72 @@ static void store_below(struct kernels *k, const struct set *s, int v)
     }
 }
 
-/* Whether the operand of a reduce is computed again for it. */
-static struct chain chain_of(struct kernels *k, struct set *s, int v)
+static bool has_from(const struct set *s, int v)
 {
-    const int in = at(k, v)->in[0];
+    for (int i = 0; i < s->n_from; i++)
+        if (s->from[i] == v)
+            return true;
+    return false;
+}
+
+/* The set of reductions that v may join, which reads what c says, or part of it, or more;
+ * NONE. */
+static int set_to_join(const struct kernels *k, int v, const struct chain *c)
+{
+    const int own = k->set[v];
+
+    for (int b = own - 1; b >= 0 && k->sets[b].unit == k->sets[own].unit; b--) {
+        const struct set *s = &k->sets[b];
+        int n = 0;
+        if (!s->columns || s->n_from == 0 || !columns_alike(k, s->lead, v) ||
+            k->level[s->lead] != k->level[v])
+            continue;
+        for (int i = 0; i < c->n_from; i++)
+            n += has_from(s, c->from[i]);
+        if (n == c->n_from || n == s->n_from)
+            return b;
+    }
+    return NONE;
+}
+
+/* Bytes that a set has to read for a chain, beside what it reads anyway. */
+static int64_t more_bytes(const struct kernels *k, const struct chain *c, int set)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < c->n_from; i++)
+        if (set == NONE || !has_from(&k->sets[set], c->from[i]))
+            bytes = ap_add64(bytes, ap_shape_bytes(&at(k, c->from[i])->shape));
+    return bytes;
+}
+
+/* Decides whether the operand of a reduce is computed again for it, or stored, and which
+ * others it runs with. */
+static void join_columns(struct kernels *k, int v)
+{
+    const int own = k->set[v], in = at(k, v)->in[0];
     struct chain c = {0};
 
     k->n_stamps++;
-    if (wants_copy(k, s, v, in))
-        follow(k, s, in, elems(k, in), &c);
-    if (c.n > MOST_COPIES || c.bytes > 2 * ap_shape_bytes(&at(k, in)->shape))
+    if (wants_copy(k, &k->sets[own], v, in))
+        follow(k, &k->sets[own], in, elems(k, in), &c);
+    int to = set_to_join(k, v, &c);
+    if (c.n > MOST_COPIES ||
+        more_bytes(k, &c, to) > ap_mul64(2, ap_shape_bytes(&at(k, in)->shape)))
         k->stored[in] = true;
     if (c.n == 0 || k->stored[in]) {
         c = (struct chain){.n_from = 1, .from = AP_NEW_N(k->arena, 1, int)};
         c.from[0] = in;
+        to = set_to_join(k, v, &c);
     }
-    return c;
-}
-
-static bool covers(const struct chain *a, int n, const int *from)
-{
-    for (int i = 0; i < n; i++) {
-        bool has = false;
-        for (int b = 0; b < a->n_from && !has; b++)
-            has = a->from[b] == from[i];
-        if (!has)
-            return false;
+    k->n_stamps++;
+    store_below(k, &k->sets[own], v);
+    if (to == NONE || c.n_from > k->sets[to].n_from) {
+        struct set *s = &k->sets[to == NONE ? own : to];
+        s->n_from = c.n_from;
+        s->from = c.from;
     }
-    return true;
-}
-
-/* Reductions that read the same values run together. */
-static void join_columns(struct kernels *k, int v, const struct chain *c)
-{
-    struct set *s = &k->sets[k->set[v]];
-
-    s->n_from = c->n_from;
-    s->from = c->from;
-    for (int b = k->set[v] - 1; b >= 0 && k->sets[b].unit == s->unit; b--) {
-        struct set *to = &k->sets[b];
-        const struct chain other = {.n_from = to->n_from, .from = to->from};
-        if (!to->columns || to->n_from == 0 || !columns_alike(k, to->lead, v) ||
-            k->level[to->lead] != k->level[v] ||
-            !(covers(c, to->n_from, to->from) || covers(&other, c->n_from, c->from)))
-            continue;
-        if (c->n_from > to->n_from) {
-            to->n_from = c->n_from;
-            to->from = c->from;
-        }
-        k->set[v] = b;
-        s->n_from = 0;
-        return;
-    }
+    k->set[v] = to == NONE ? own : to;
 }
 
 /* Decides what is stored, and which reductions run together. */
@@ -605,10 +616,7 @@ static void find_reads(struct kernels *k, int unit)
         const int v = u->member[i];
         struct set *s = &k->sets[k->set[v]];
         if (k->class[v] == COLUMNS) {
-            const struct chain c = chain_of(k, s, v);
-            k->n_stamps++;
-            store_below(k, s, v);
-            join_columns(k, v, &c);
+            join_columns(k, v);
             continue;
         }
         for (int b = 0; b < at(k, v)->n_in; b++) {
