@@ -17,8 +17,8 @@
  *   3. reductions of another kind become groups behind the others (COLS): what leads to
  *      their operands from values that are in memory anyway is computed again in them,
  *      unless it reads more than to write the operand and read it would;
- *   4. scalars, iotas, broadcasts and what is made of constants alone is computed in every
- *      group that reads it; what nobody reads any more is dropped.
+ *   4. so are other values that a group reads of another one of its unit, and scalars,
+ *      iotas and what is made of constants alone; what nobody reads any more is dropped.
  *
  * Then all groups are ordered again: what depends on nothing that is left, in the place
  * of its first member. Marks come from a document: a unit that stands in a circle with
@@ -473,10 +473,7 @@ static bool can_copy(const struct kernels *k, const struct set *s, int v)
         return false;
     if (k->class[v] == SCALAR)
         return true;
-    if (k->class[v] < FIRST || at(k, v)->op == AP_OP_REDUCE)
-        return false;
-    return at(k, v)->op == AP_OP_BROADCAST ||
-           (s->columns && elems(k, v) == elems(k, at(k, s->lead)->in[0]));
+    return k->class[v] >= FIRST && at(k, v)->op != AP_OP_REDUCE;
 }
 
 /* Whether node v of a set, or a copy of it, may have a copy of its operand beside it. */
@@ -578,6 +575,22 @@ static int64_t more_bytes(const struct kernels *k, const struct chain *c, int se
     return bytes;
 }
 
+/* What a copy of v's operand `in` in set s consists of. */
+static void follow_copy(struct kernels *k, const struct set *s, int v, int in,
+                        struct chain *c)
+{
+    k->n_stamps++;
+    if (wants_copy(k, s, v, in))
+        follow(k, s, in, elems(k, in), c);
+}
+
+/* Whether it takes less to store `in` than to compute it again in set `to`. */
+static bool is_much(const struct kernels *k, const struct chain *c, int in, int to)
+{
+    return c->n > MOST_COPIES ||
+           more_bytes(k, c, to) > ap_mul64(2, ap_shape_bytes(&at(k, in)->shape));
+}
+
 /* Decides whether the operand of a reduce is computed again for it, or stored, and which
  * others it runs with. */
 static void join_columns(struct kernels *k, int v)
@@ -585,13 +598,9 @@ static void join_columns(struct kernels *k, int v)
     const int own = k->set[v], in = at(k, v)->in[0];
     struct chain c = {0};
 
-    k->n_stamps++;
-    if (wants_copy(k, &k->sets[own], v, in))
-        follow(k, &k->sets[own], in, elems(k, in), &c);
+    follow_copy(k, &k->sets[own], v, in, &c);
     int to = set_to_join(k, v, &c);
-    if (c.n > MOST_COPIES ||
-        more_bytes(k, &c, to) > ap_mul64(2, ap_shape_bytes(&at(k, in)->shape)))
-        k->stored[in] = true;
+    k->stored[in] |= is_much(k, &c, in, to);
     if (c.n == 0 || k->stored[in]) {
         c = (struct chain){.n_from = 1, .from = AP_NEW_N(k->arena, 1, int)};
         c.from[0] = in;
@@ -614,21 +623,23 @@ static void find_reads(struct kernels *k, int unit)
 
     for (int i = 0; i < u->n; i++) {
         const int v = u->member[i];
-        struct set *s = &k->sets[k->set[v]];
         if (k->class[v] == COLUMNS) {
             join_columns(k, v);
             continue;
         }
         for (int b = 0; b < at(k, v)->n_in; b++) {
             const int in = at(k, v)->in[b];
+            struct chain c = {0};
             if (k->set[in] == k->set[v] || !in_unit(k, in, unit))
                 continue;
-            if (k->class[v] != ALONE && !k->name[v] && wants_copy(k, s, v, in)) {
-                k->n_stamps++;
-                store_below(k, s, in);
-            } else {
+            if (k->class[v] != ALONE && !k->name[v])
+                follow_copy(k, &k->sets[k->set[v]], v, in, &c);
+            if (c.n == 0 || (!k->constant[in] && is_much(k, &c, in, NONE))) {
                 k->stored[in] = true;
+                continue;
             }
+            k->n_stamps++;
+            store_below(k, &k->sets[k->set[v]], in);
         }
     }
 }
