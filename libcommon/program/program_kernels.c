@@ -35,6 +35,7 @@
 
 #include "base/array.h"
 #include "base/heap.h"
+#include "base/union_find.h"
 
 enum { NONE = -1 };
 
@@ -84,6 +85,7 @@ struct kernels {
     int *copy, *copy_in;
     int n_counts;
     struct count *counts; /* of the unit at hand */
+    int *up;              /* [node]: union-find, of sets */
     int *stamp, n_stamps; /* [node]: of the latest search that met it */
 };
 
@@ -429,22 +431,39 @@ static void split_rows(struct kernels *k, const struct unit *u)
     }
 }
 
-/* Members of one class and level are a set; names, scalars and others are alone. Columns
- * get theirs later. */
+/* Joins v to members of its class and level that it reads, or that read what it reads. */
+static void join_set(struct kernels *k, int *up, int v)
+{
+    for (int i = 0; i < at(k, v)->n_in; i++) {
+        const int in = at(k, v)->in[i];
+        if (same_set(k, in, v)) {
+            ap_sets_join(up, in, v);
+            continue;
+        }
+        for (int b = k->g->user_start[in]; elems(k, in) >= elems(k, v) &&
+                                           !k->constant[in] && k->g->users[b] < v;
+             b++)
+            if (same_set(k, k->g->users[b], v)) {
+                ap_sets_join(up, k->g->users[b], v);
+                break;
+            }
+    }
+}
+
+/* Members of one class and level that belong together are a set; names, scalars and
+ * others are alone. Columns get theirs later. */
 static void find_sets(struct kernels *k, int unit)
 {
     const struct unit *u = &k->unit[unit];
 
     for (int i = u->n - 1; i >= 0; i--)
         k->name[u->member[i]] = is_name(k, u->member[i]);
+    for (int i = 0; i < u->n; i++)
+        if (k->class[u->member[i]] >= FIRST)
+            join_set(k, k->up, u->member[i]);
     for (int i = 0; i < u->n; i++) {
-        const int v = u->member[i];
-        k->set[v] = NONE;
-        for (int b = 0; b < i && k->class[v] >= FIRST && k->set[v] == NONE; b++)
-            if (same_set(k, u->member[b], v))
-                k->set[v] = k->set[u->member[b]];
-        if (k->set[v] == NONE)
-            k->set[v] = add_set(k, unit, v);
+        const int v = u->member[i], root = ap_sets_root(k->up, v);
+        k->set[v] = root == v ? add_set(k, unit, v) : k->set[root];
         k->sets[k->set[v]].columns = k->class[v] == COLUMNS;
     }
     split_rows(k, u);
@@ -943,6 +962,7 @@ static void allocate(struct kernels *k)
     k->copy = AP_NEW_N(k->arena, n, int);
     k->copy_in = AP_NEW_N(k->arena, n, int);
     k->stamp = AP_NEW_N(k->arena, n, int);
+    k->up = ap_sets_new(k->arena, n);
     k->name = AP_NEW_N(k->arena, n, bool);
     k->stored = AP_NEW_N(k->arena, n, bool);
     k->constant = AP_NEW_N(k->arena, n, bool);
