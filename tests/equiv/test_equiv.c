@@ -6,9 +6,9 @@
  *     mpirun -n 4 test_equiv FIRST_SEED CASES [cuda|cuda-near]
  *
  * Two cases in seven have kernels between contractions, one in seven has kernels of any
- * nodes. Two cases in five run in two or three microbatches, on random axes of random groups. In
- * every other case collectives run as late as they may, behind the calls that need not
- * wait for them.
+ * nodes. Two cases in five run in two or three microbatches, on random axes of random
+ * groups. In every other case collectives run as late as they may, behind the calls that
+ * need not wait for them.
  *
  * With "cuda" the n ranks compute by the CUDA backend, the one rank on the CPU. A real
  * device has other functions than libm: with "cuda-near" floats may differ by NEAR_ULPS
@@ -157,7 +157,8 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
                                                   .pack_bytes = seed % 4 < 2 ? 200 : 0});
     ap_plan_buffers(arena, &s->part);
     const struct ap_at at = {.key = "program"};
-    if (ap_program_check(&s->part, &at, err) || ap_program_check_memory(&s->part, &at, err))
+    if (ap_program_check(&s->part, &at, err) ||
+        ap_program_check_memory(&s->part, &at, err))
         return -1;
     ap_plan_single(arena, &s->graph, &s->nests, &single);
     struct ap_cost one;
