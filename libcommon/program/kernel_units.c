@@ -82,11 +82,13 @@ static void find_runs(struct kernels *k)
     }
 }
 
-/* Scalar constants, iotas and what is made of such, wherever it stands. */
-static bool is_constant(const struct kernels *k, int v)
+/* Scalar constants, iotas and what is made of such, wherever it stands: how many
+ * operators stand one behind the other, 0 for another node, or if they are many. */
+static uint8_t count_constant(const struct kernels *k, int v)
 {
     const struct ap_node *n = at(k, v);
     const bool takes = ap_kernel_takes(k->g, v);
+    int longest = 0;
 
     if (n->op == AP_OP_CONSTANT)
         return takes;
@@ -95,12 +97,14 @@ static bool is_constant(const struct kernels *k, int v)
                           ap_layout_per_microbatch(&k->prog->mesh, &n->attrs->layout));
     if (!takes || n->attrs->attention || n->n_in == 0 ||
         (!is_elementwise(n) && n->op != AP_OP_BROADCAST))
-        return false;
-    for (int i = 0; i < n->n_in; i++)
-        if (!k->constant[n->in[i]] ||
-            (n->op == AP_OP_BROADCAST && elems(k, n->in[i]) != 1))
-            return false;
-    return true;
+        return 0;
+    for (int i = 0; i < n->n_in; i++) {
+        const int in = n->in[i];
+        if (!k->constant[in] || (n->op == AP_OP_BROADCAST && elems(k, in) != 1))
+            return 0;
+        longest = k->constant[in] > longest ? k->constant[in] : longest;
+    }
+    return (uint8_t)(longest < MOST_COPIES ? longest + 1 : 0);
 }
 
 static bool is_marked(const struct kernels *k, int v)
@@ -134,7 +138,7 @@ static void find_units(struct kernels *k)
     int *member = AP_NEW_N(k->arena, k->g->n_nodes + 1, int), n = 0;
 
     for (int v = 0; v < k->g->n_nodes; v++) {
-        k->constant[v] = is_constant(k, v);
+        k->constant[v] = count_constant(k, v);
         k->unit_of[v] = NONE;
         if (is_marked(k, v) && !(k->constant[v] && at(k, v)->shape.rank == 0))
             list[n++] =
@@ -650,7 +654,7 @@ static void allocate(struct kernels *k)
     k->up = ap_sets_new(k->arena, n);
     k->name = AP_NEW_N(k->arena, n, bool);
     k->stored = AP_NEW_N(k->arena, n, bool);
-    k->constant = AP_NEW_N(k->arena, n, bool);
+    k->constant = AP_NEW_N(k->arena, n, uint8_t);
     k->late = AP_NEW_N(k->arena, n, bool);
     k->counts = AP_NEW_N(k->arena, n + 1, struct kernel_count);
 }

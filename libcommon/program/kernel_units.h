@@ -33,10 +33,10 @@ struct kernels {
     int n_sets, cap_sets;
     struct kernel_set *sets;
     /* [node as it was] */
-    int *unit_of;   /* -1: it is of none */
-    int *set;       /* the new group that it is a member of */
-    bool *stored;   /* it is in memory, whatever the unit's groups read */
-    bool *constant; /* made of constants alone: computed where it is read */
+    int *unit_of;      /* -1: it is of none */
+    int *set;          /* the new group that it is a member of */
+    bool *stored;      /* it is in memory, whatever the unit's groups read */
+    uint8_t *constant; /* not 0: made of constants alone, computed where it is read */
     int *class, *level;
     bool *name;           /* a reshape that is a view, if it is alone */
     int *tag, *low;       /* of the unit at hand, and of what lies between: levels */

@@ -82,15 +82,33 @@ static int copy_of(struct records *r, int set, int v)
     return r->copy[v] = put(r, &n, r->k->prog->source[v], set);
 }
 
+/* The nodes as they were, set by set. */
+static int *by_set(const struct kernels *k)
+{
+    const int n = k->g->n_nodes;
+    int *start = AP_NEW_N(k->arena, k->n_sets + 1, int);
+    int *order = AP_NEW_N(k->arena, n + 1, int);
+
+    for (int v = 0; v < n; v++)
+        start[k->set[v] + 1]++;
+    for (int s = 0; s < k->n_sets; s++)
+        start[s + 1] += start[s];
+    for (int v = 0; v < n; v++)
+        order[start[k->set[v]]++] = v;
+    return order;
+}
+
 static void make_records(struct records *r)
 {
     const int n = r->k->g->n_nodes;
+    const int *order = by_set(r->k);
 
     for (int v = 0; v < n; v++) {
         put(r, at(r->k, v), r->k->prog->source[v], r->k->set[v]);
         r->copy_in[v] = NONE;
     }
-    for (int v = 0; v < n; v++) {
+    for (int k = 0; k < n; k++) {
+        const int v = order[k];
         int *in = AP_NEW_N(r->k->arena, at(r->k, v)->n_in + 1, int);
         for (int i = 0; i < at(r->k, v)->n_in; i++)
             in[i] = operand(r, r->k->set[v], v, i);
