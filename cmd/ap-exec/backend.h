@@ -63,9 +63,9 @@ struct backend {
     void (*place)(struct exec *x, const bool *aside);
     /* Seconds that this thread spent in BLAS so far. NULL: calls cannot be timed. */
     double (*blas_sec)(void);
-    /* Whether it runs these nodes, a whole group that is a kernel (program/kernel_form.h),
-     * as one call; asked before values have places. NULL: such groups fall into passes and
-     * operators. */
+    /* Whether it runs these nodes, a whole group that is a kernel
+     * (program/kernel_form.h), as one call; asked before values have places. NULL: such
+     * groups fall into passes and operators. */
     bool (*runs_whole)(const struct exec *x, const int *nodes, int n);
     /* Waits for all that the device was given, so that a step's time is the step's. */
     void (*sync)(void);

@@ -143,8 +143,7 @@ static void find_reduces(struct group *a)
     for (int i = a->first; i < a->end; i++) {
         const struct ap_node *n = &a->g->nodes[i];
         for (int k = 0; k < n->n_in; k++)
-            a->read |=
-                is_inside(a, n->in[k]) && a->g->nodes[n->in[k]].op == AP_OP_REDUCE;
+            a->read |= is_inside(a, n->in[k]) && a->g->nodes[n->in[k]].op == AP_OP_REDUCE;
         if (n->op != AP_OP_REDUCE)
             continue;
         const int64_t row = ap_kernel_row(a->g, i), rows = ap_shape_elems(&n->shape);
@@ -184,11 +183,11 @@ static const char *check_member(const struct group *a, const struct ap_kernel_fo
     const struct ap_node *n = &a->g->nodes[node];
     const bool reduce = n->op == AP_OP_REDUCE;
     const int64_t all = form->rows * form->cols;
-    const int64_t elems = ap_shape_elems(reduce ? &a->g->nodes[n->in[0]].shape : &n->shape);
+    const int64_t elems =
+        ap_shape_elems(reduce ? &a->g->nodes[n->in[0]].shape : &n->shape);
     const char *what = NULL;
 
-    if (n->attrs->kernel <= 0 ||
-        n->attrs->kernel != a->g->nodes[a->first].attrs->kernel)
+    if (n->attrs->kernel <= 0 || n->attrs->kernel != a->g->nodes[a->first].attrs->kernel)
         return "shares its group with operators that it cannot be fused with";
     if (!(reduce ? ap_kernel_reduces(a->g, node) : ap_kernel_takes(a->g, node)))
         return "cannot be a part of a kernel";
@@ -204,12 +203,8 @@ static const char *check_member(const struct group *a, const struct ap_kernel_fo
 const char *ap_kernel_form_of(const struct ap_graph *g, int first, int end,
                               struct ap_kernel_form *form, int *where)
 {
-    struct group a = {.g = g,
-                      .first = first,
-                      .end = end,
-                      .lead = -1,
-                      .by_rows = true,
-                      .alike = true};
+    struct group a = {
+        .g = g, .first = first, .end = end, .lead = -1, .by_rows = true, .alike = true};
     const char *what = NULL;
 
     find_reduces(&a);

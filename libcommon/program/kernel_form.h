@@ -23,8 +23,8 @@ struct ap_kernel_form {
  *   PASS  Elementwise operators, broadcasts, iotas, scalar constants, reshapes, and
  *         *loads*: transposes and slices (of stride 1) of values from outside. Members
  *         have n elements or one, and correspond by their linear index.
- *   ROWS  The same, and reduces (ap_kernel_reduces) of values of rows * cols elements over
- *         trailing dimensions of cols elements. Members have rows * cols elements, one for
+ *   ROWS  The same, and reduces (ap_kernel_reduces) of values of rows * cols elements
+ * over trailing dimensions of cols elements. Members have rows * cols elements, one for
  *         each row, or one. A row's value is broadcast within its row.
  *   COLS  Reduces with equal dimensions of operand and attribute that nobody in the group
  *         reads, and members of as many elements as their operands, or one.

@@ -72,8 +72,8 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog);
 
 /*
- * Groups that a device runs as one kernel each (kernel_form.h), of what `ap-fuse --kernels`
- * marked; before ap_program_pack. (program_kernels.c)
+ * Groups that a device runs as one kernel each (kernel_form.h), of what `ap-fuse
+ * --kernels` marked; before ap_program_pack. (program_kernels.c)
  */
 void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog);
 

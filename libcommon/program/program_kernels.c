@@ -1,709 +1,137 @@
 /*
  * Kernels of a program: groups that a device runs as one kernel each.
  *
- * Problem: `ap-fuse --kernels` marks what stands between two contractions (graph/kernels.c),
- * but the program's groups end at every reduction and reshape, and every value between
- * two groups is written and read. Idea: the marked nodes of one kernel that the same
- * stretch of the list runs are a *unit*. Of a unit,
- *
- *   1. members are of *classes*: those with as many elements as the operand of a reduce
- *      over trailing dimensions, and those with one element for each of its rows, are one
- *      class (ROWS); other numbers of elements are a class each (PASS); reductions of
- *      another kind, and operators that fit no kernel, are alone;
- *   2. level(v) = max over operands u of level(u) + (0 where v reads u in its own place,
- *      within one class, else 1), and 1 more behind what is not of the unit but depends
- *      on it: members of one class and level are a group, which no path leaves and comes
- *      back to. What is made of values from outside alone rises to its users;
- *   3. reductions of another kind become groups behind the others (COLS): what leads to
- *      their operands from values that are in memory anyway is computed again in them,
- *      unless it reads more than to write the operand and read it would;
- *   4. scalars, iotas, broadcasts and what is made of constants alone is computed in every
- *      group that reads it; what nobody reads any more is dropped.
- *
- * Then all groups are ordered again: what depends on nothing that is left, in the place
- * of its first member. Marks come from a document: a unit that stands in a circle with
- * others stays as it was. Cost: O((nodes + edges) log groups), units times the stretches of
- * the list that they span, and the copies.
+ * Problem: `ap-fuse --kernels` marks what stands between two contractions
+ * (graph/kernels.c), but the program's groups end at every reduction and reshape, and
+ * every value between two groups is written and read. Idea: kernel_units.c finds new
+ * groups, and what each of them computes again. The list is written anew: a group comes
+ * where its first member was, or as soon as its operands are there; what nobody reads any
+ * more is dropped. Marks come from a document: a kernel that stands in a circle with
+ * others stays as it was. Cost: O((nodes + edges) log groups), and the copies.
  */
-#include "program/kernel_form.h"
-#include "program/program.h"
-
 #include <assert.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/array.h"
 #include "base/heap.h"
+#include "program/kernel_units.h"
 
 enum { NONE = -1 };
 
-/* Operators that a reduction computes again at most. */
-#define MOST_COPIES 64
-
-/* Classes of a unit's members; from FIRST on: by numbers of elements. */
-enum { ALONE, COLUMNS, SCALAR, FIRST };
-
-struct unit {
-    int64_t kernel;
-    int run;
-    int n, *member; /* ascending */
-};
-
-/* A number of elements and the class that it is of. */
-struct count {
-    int64_t elems;
-    int class;
-    int64_t rows; /* of the class, 0: it has no rows */
-};
-
-struct kernels {
-    struct ap_arena *arena;
-    struct ap_program *prog;
-    const struct ap_graph *g; /* as it was */
-    int *run;                 /* [group]: stretches of one turn that run equally often */
-    int n_units, cap_units;
-    struct unit *unit;
-    /* [node as it was] */
-    int *unit_of; /* NONE */
-    int *class, *level;
-    int *tag, *low;           /* of the unit at hand, and of what lies between */
-    bool *name;               /* a reshape that is a view, if it is alone */
-    int *set;       /* the new group that it is a member of */
-    bool *stored;   /* it is in memory, whatever the unit's groups read */
-    bool *constant; /* made of constants alone: computed where it is read */
-    bool *late;
-    /* new groups */
-    int n_sets, cap_sets;
-    struct set *sets;
-    /* records: the nodes as they were, then copies */
-    int n_nodes, cap_nodes;
-    struct ap_node *nodes;
-    int *source, *set_of, cap_source, cap_set_of;
+/* The nodes as they were, with other operands, then copies. */
+struct records {
+    const struct kernels *k;
+    int n, cap, cap_source, cap_set;
+    struct ap_node *node;
+    int *source, *set;
     /* [node as it was]: its latest copy, and the set that that is in */
     int *copy, *copy_in;
-    int n_counts;
-    struct count *counts; /* of the unit at hand */
-    int *stamp, n_stamps; /* [node]: of the latest search that met it */
-};
-
-struct set {
-    int run, place; /* where it goes: of its first member, as it was */
-    int unit;       /* NONE: a group that stays, or an operator by itself */
-    bool columns;
-    int lead; /* of columns: its first reduce */
-    /* full values from memory, and their bytes */
-    int n_from, *from;
 };
 
 static const struct ap_node *at(const struct kernels *k, int v)
 {
-    return &k->g->nodes[v];
-}
-
-static int64_t elems(const struct kernels *k, int v)
-{
-    return ap_shape_elems(&at(k, v)->shape);
-}
-
-static bool is_elementwise(const struct ap_node *n)
-{
-    return ap_ops[n->op].class == AP_CLASS_ELEMENTWISE;
-}
-
-/* ---- units ---- */
-
-static int stretch_of(const struct ap_program *prog, int group)
-{
-    return (group >= prog->each_lo) + (group >= prog->each_hi);
-}
-
-static void find_runs(struct kernels *k)
-{
-    const struct ap_program *prog = k->prog;
-    int run = 0, last = NONE; /* of a group with nodes */
-
-    for (int i = 0; i < k->g->n_nodes; i++) {
-        const int group = at(k, i)->group;
-        if (last != NONE && group != last &&
-            (prog->turn[group] != prog->turn[last] ||
-             stretch_of(prog, group) != stretch_of(prog, last)))
-            run++;
-        k->run[group] = run;
-        last = group;
-    }
-}
-
-/* Scalar constants, iotas and what is made of such, wherever it stands. */
-static bool is_constant(const struct kernels *k, int v)
-{
-    const struct ap_node *n = at(k, v);
-    const bool takes = ap_kernel_takes(k->g, v);
-
-    if (n->op == AP_OP_CONSTANT)
-        return takes;
-    if (n->op == AP_OP_IOTA)
-        return takes && !(n->attrs->global &&
-                          ap_layout_per_microbatch(&k->prog->mesh, &n->attrs->layout));
-    if (!takes || n->attrs->attention || n->n_in == 0 ||
-        (!is_elementwise(n) && n->op != AP_OP_BROADCAST))
-        return false;
-    for (int i = 0; i < n->n_in; i++)
-        if (!k->constant[n->in[i]] ||
-            (n->op == AP_OP_BROADCAST && elems(k, n->in[i]) != 1))
-            return false;
-    return true;
-}
-
-static bool is_marked(const struct kernels *k, int v)
-{
-    const struct ap_node *n = at(k, v);
-    return n->attrs->kernel > 0 && !n->attrs->attention && n->shape.dtype != AP_TUPLE &&
-           ap_ops[n->op].class != AP_CLASS_LEAF && ap_shape_elems(&n->shape) > 0 &&
-           (ap_kernel_takes(k->g, v) || n->op == AP_OP_REDUCE ||
-            ap_ops[n->op].class == AP_CLASS_MOVE);
-}
-
-/* A marked node, by what its unit is. */
-struct marked {
-    int64_t kernel;
-    int run, node;
-};
-
-static int by_unit(const void *pa, const void *pb)
-{
-    const struct marked *a = pa, *b = pb;
-    if (a->run != b->run)
-        return a->run < b->run ? -1 : 1;
-    if (a->kernel != b->kernel)
-        return a->kernel < b->kernel ? -1 : 1;
-    return (a->node > b->node) - (a->node < b->node);
-}
-
-static void find_units(struct kernels *k)
-{
-    struct marked *list = AP_NEW_N(k->arena, k->g->n_nodes + 1, struct marked);
-    int *member = AP_NEW_N(k->arena, k->g->n_nodes + 1, int), n = 0;
-
-    for (int v = 0; v < k->g->n_nodes; v++) {
-        k->constant[v] = is_constant(k, v);
-        k->unit_of[v] = NONE;
-        if (is_marked(k, v) && !k->constant[v])
-            list[n++] =
-                (struct marked){at(k, v)->attrs->kernel, k->run[at(k, v)->group], v};
-    }
-    qsort(list, (size_t)n, sizeof *list, by_unit);
-    for (int lo = 0, hi; lo < n; lo = hi) {
-        for (hi = lo; hi < n && list[hi].kernel == list[lo].kernel &&
-                      list[hi].run == list[lo].run;
-             hi++) {
-            member[hi] = list[hi].node;
-            k->unit_of[list[hi].node] = k->n_units;
-        }
-        AP_ROOM_IN(k->arena, k->unit, k->n_units, k->cap_units);
-        k->unit[k->n_units++] = (struct unit){.kernel = list[lo].kernel,
-                                              .run = list[lo].run,
-                                              .n = hi - lo,
-                                              .member = member + lo};
-    }
-}
-
-/* ---- classes ---- */
-
-static struct count *find_count(const struct kernels *k, int64_t n)
-{
-    for (int i = 0; i < k->n_counts; i++)
-        if (k->counts[i].elems == n)
-            return &k->counts[i];
-    return NULL;
-}
-
-static int add_count(struct kernels *k, int64_t n, int class, int64_t rows)
-{
-    k->counts[k->n_counts++] = (struct count){n, class, rows};
-    return class;
-}
-
-/* Numbers of elements that reduces over trailing dimensions lead from and to; those of
- * the largest operands first. */
-static void find_rows(struct kernels *k, const struct unit *unit)
-{
-    int64_t below = INT64_MAX;
-    int n_classes = FIRST;
-
-    k->n_counts = 0;
-    for (;;) {
-        int best = NONE;
-        int64_t most = 0;
-        for (int i = 0; i < unit->n; i++) {
-            const int v = unit->member[i];
-            const int64_t from = at(k, v)->n_in ? elems(k, at(k, v)->in[0]) : 0;
-            if (from > most && from < below && ap_kernel_reduces(k->g, v) &&
-                elems(k, v) > 1 && ap_kernel_row(k->g, v) > 1) {
-                best = v;
-                most = from;
-            }
-        }
-        if (best == NONE)
-            return;
-        below = most;
-        if (find_count(k, most) || find_count(k, elems(k, best)))
-            continue;
-        add_count(k, most, n_classes, elems(k, best));
-        add_count(k, elems(k, best), n_classes++, elems(k, best));
-    }
-}
-
-static int class_of(struct kernels *k, int v)
-{
-    const int64_t n = elems(k, v);
-    const struct count *c;
-
-    if (ap_kernel_reduces(k->g, v)) {
-        const int64_t from = elems(k, at(k, v)->in[0]);
-        c = find_count(k, from);
-        if (c && c->rows == n && from > n && ap_kernel_row(k->g, v) == from / n)
-            return c->class;
-        return COLUMNS;
-    }
-    if (!ap_kernel_takes(k->g, v))
-        return ALONE;
-    if (n == 1)
-        return is_elementwise(at(k, v)) ? SCALAR : ALONE;
-    c = find_count(k, n);
-    return c ? c->class : add_count(k, n, FIRST + k->n_counts, 0);
-}
-
-/* Whether v reads member u in its own place, or row. */
-static bool reads_in_place(const struct kernels *k, int u, int v)
-{
-    const struct ap_node *n = at(k, v);
-
-    if (k->class[u] == SCALAR)
-        return k->class[v] != ALONE && k->class[v] != COLUMNS;
-    if (k->class[u] < FIRST || k->class[u] != k->class[v] ||
-        n->op == AP_OP_TRANSPOSE || n->op == AP_OP_SLICE)
-        return false;
-    if (n->op != AP_OP_BROADCAST)
-        return true;
-    return ap_kernel_spreads(k->g, u, v); /* of one class: rows, or as many elements */
-}
-
-/* ---- levels ---- */
-
-static bool in_unit(const struct kernels *k, int v, int unit)
-{
-    return k->unit_of[v] == unit;
-}
-
-/* Levels of the unit's members; of others between them: of the last that they need. */
-static void set_levels(struct kernels *k, int unit)
-{
-    const struct unit *u = &k->unit[unit];
-
-    for (int v = u->member[0]; v <= u->member[u->n - 1]; v++) {
-        const bool mine = in_unit(k, v, unit);
-        k->tag[v] = mine ? 0 : NONE;
-        k->late[v] = mine;
-        for (int i = 0; i < at(k, v)->n_in; i++) {
-            const int in = at(k, v)->in[i];
-            if (in < u->member[0])
-                continue;
-            int above = k->tag[in];
-            if (in_unit(k, in, unit))
-                above += mine && !reads_in_place(k, in, v);
-            else if (above != NONE)
-                above += mine;
-            k->tag[v] = above > k->tag[v] ? above : k->tag[v];
-            k->late[v] &= above == NONE || (in_unit(k, in, unit) && k->late[in]);
-        }
-    }
-}
-
-static bool columns_alike(const struct kernels *k, int a, int b)
-{
-    const struct ap_node *p = at(k, a), *q = at(k, b);
-    const struct ap_ints *x = &p->attrs->dimensions, *y = &q->attrs->dimensions;
-
-    return ap_shape_same_dims(&at(k, p->in[0])->shape, &at(k, q->in[0])->shape) &&
-           x->n == y->n && !memcmp(x->v, y->v, (size_t)x->n * sizeof *x->v);
-}
-
-/* The highest level of reductions like v that no user forbids. */
-static int level_of_columns(const struct kernels *k, const struct unit *u, int v)
-{
-    int level = k->tag[v];
-
-    for (int i = 0; i < u->n; i++) {
-        const int w = u->member[i];
-        if (k->class[w] == COLUMNS && k->tag[w] > level && columns_alike(k, v, w))
-            level = k->tag[w];
-    }
-    return level;
-}
-
-/* What may come later does, if its users do. */
-static void raise_levels(struct kernels *k, int unit)
-{
-    const struct unit *u = &k->unit[unit];
-    const int last = u->member[u->n - 1];
-
-    for (int v = last; v >= u->member[0]; v--) {
-        const bool mine = in_unit(k, v, unit);
-        int most = INT_MAX, inside = 0;
-        for (int i = k->g->user_start[v]; i < k->g->user_start[v + 1]; i++) {
-            const int w = k->g->users[i];
-            if (w > last)
-                continue;
-            int limit = k->low[w];
-            if (in_unit(k, w, unit)) {
-                inside++;
-                limit = k->tag[w] - (mine && !reads_in_place(k, v, w));
-            } else if (mine && limit != INT_MAX) {
-                limit--;
-            }
-            most = limit < most ? limit : most;
-        }
-        k->low[v] = most;
-        if (!mine)
-            continue;
-        const int want = k->class[v] == COLUMNS ? level_of_columns(k, u, v)
-                         : k->late[v] && inside ? most
-                                                : k->tag[v];
-        if (want > k->tag[v])
-            k->tag[v] = want < most ? want : most;
-    }
-    for (int i = 0; i < u->n; i++)
-        k->level[u->member[i]] = k->tag[u->member[i]];
-}
-
-/* ---- sets: the new groups ---- */
-
-static int add_set(struct kernels *k, int unit, int v)
-{
-    const int group = at(k, v)->group;
-
-    AP_ROOM_IN(k->arena, k->sets, k->n_sets, k->cap_sets);
-    k->sets[k->n_sets] = (struct set){
-        .run = k->run[group], .place = group, .unit = unit, .lead = v};
-    return k->n_sets++;
-}
-
-static bool same_set(const struct kernels *k, int a, int b)
-{
-    return k->unit_of[a] == k->unit_of[b] && k->level[a] == k->level[b] &&
-           k->class[a] == k->class[b] && k->class[a] >= FIRST && !k->name[a] &&
-           !k->name[b];
-}
-
-/* Whether v only names its operand anew, and nobody in its set reads it. */
-static bool is_name(const struct kernels *k, int v)
-{
-    if (at(k, v)->op != AP_OP_RESHAPE && at(k, v)->op != AP_OP_OPT_BARRIER)
-        return false;
-    for (int i = k->g->user_start[v]; i < k->g->user_start[v + 1]; i++)
-        if (same_set(k, v, k->g->users[i]))
-            return false;
-    return true;
-}
-
-/* Members of one class and level are a set; names, scalars and others are alone. Columns
- * get theirs later. */
-static void find_sets(struct kernels *k, int unit)
-{
-    const struct unit *u = &k->unit[unit];
-
-    for (int i = u->n - 1; i >= 0; i--)
-        k->name[u->member[i]] = is_name(k, u->member[i]);
-    for (int i = 0; i < u->n; i++) {
-        const int v = u->member[i];
-        k->set[v] = NONE;
-        for (int b = 0; b < i && k->class[v] >= FIRST && k->set[v] == NONE; b++)
-            if (same_set(k, u->member[b], v))
-                k->set[v] = k->set[u->member[b]];
-        if (k->set[v] == NONE)
-            k->set[v] = add_set(k, unit, v);
-        k->sets[k->set[v]].columns = k->class[v] == COLUMNS;
-    }
-}
-
-/* ---- what is in memory ---- */
-
-static void find_stored(struct kernels *k)
-{
-    for (int r = 0; r < k->g->n_results; r++)
-        k->stored[k->g->results[r].node] = true;
-    for (int v = 0; v < k->g->n_nodes; v++)
-        for (int i = 0; i < at(k, v)->n_in; i++) {
-            const int in = at(k, v)->in[i];
-            if (k->unit_of[in] == NONE || k->unit_of[in] != k->unit_of[v])
-                k->stored[in] = true;
-        }
-}
-
-/* Whether member v, of another set, may be computed again in a set that reads it. */
-static bool can_copy(const struct kernels *k, const struct set *s, int v)
-{
-    if (k->constant[v])
-        return true;
-    if (k->unit_of[v] == NONE || k->stored[v] || k->unit_of[v] != s->unit)
-        return false;
-    if (k->class[v] == SCALAR)
-        return true;
-    if (k->class[v] < FIRST || at(k, v)->op == AP_OP_REDUCE)
-        return false;
-    return at(k, v)->op == AP_OP_BROADCAST ||
-           (s->columns && elems(k, v) == elems(k, at(k, s->lead)->in[0]));
-}
-
-/* Whether node v of a set, or a copy of it, may have a copy of its operand beside it. */
-static bool wants_copy(const struct kernels *k, const struct set *s, int v, int in)
-{
-    const enum ap_op op = at(k, v)->op;
-
-    if (!can_copy(k, s, in))
-        return false;
-    if (elems(k, in) == 1)
-        return at(k, in)->shape.rank == 0 || op == AP_OP_BROADCAST || is_elementwise(at(k, v));
-    if (op == AP_OP_TRANSPOSE || op == AP_OP_SLICE)
-        return false;
-    if (op != AP_OP_BROADCAST)
-        return true;
-    return elems(k, v) == elems(k, in) && ap_kernel_spreads(k->g, in, v);
-}
-
-struct chain {
-    int n;                /* operators */
-    int64_t bytes;        /* that it reads of values as large as its end */
-    int n_from, cap_from; /* and these values */
-    int *from;
-};
-
-/* Follows what v is made of, for a copy of it in set s. */
-static void follow(struct kernels *k, const struct set *s, int v, int64_t full,
-                   struct chain *c)
-{
-    if (k->stamp[v] == k->n_stamps || c->n > MOST_COPIES)
-        return;
-    k->stamp[v] = k->n_stamps;
-    c->n++;
-    for (int i = 0; i < at(k, v)->n_in; i++) {
-        const int in = at(k, v)->in[i];
-        if (wants_copy(k, s, v, in)) {
-            follow(k, s, in, full, c);
-        } else if (k->stamp[in] != k->n_stamps) {
-            k->stamp[in] = k->n_stamps;
-            if (elems(k, in) < full)
-                continue;
-            c->bytes += ap_shape_bytes(&at(k, in)->shape);
-            AP_ROOM_IN(k->arena, c->from, c->n_from, c->cap_from);
-            c->from[c->n_from++] = in;
-        }
-    }
-}
-
-/* What copies of v in set s need is stored. */
-static void store_below(struct kernels *k, const struct set *s, int v)
-{
-    for (int i = 0; i < at(k, v)->n_in; i++) {
-        const int in = at(k, v)->in[i];
-        if (wants_copy(k, s, v, in)) {
-            if (k->stamp[in] != k->n_stamps) {
-                k->stamp[in] = k->n_stamps;
-                store_below(k, s, in);
-            }
-        } else if (k->unit_of[in] != NONE) {
-            k->stored[in] = true;
-        }
-    }
-}
-
-/* Whether the operand of a reduce is computed again for it. */
-static struct chain chain_of(struct kernels *k, struct set *s, int v)
-{
-    const int in = at(k, v)->in[0];
-    struct chain c = {0};
-
-    k->n_stamps++;
-    if (wants_copy(k, s, v, in))
-        follow(k, s, in, elems(k, in), &c);
-    if (c.n > MOST_COPIES || c.bytes > 2 * ap_shape_bytes(&at(k, in)->shape))
-        k->stored[in] = true;
-    if (c.n == 0 || k->stored[in]) {
-        c = (struct chain){.n_from = 1, .from = AP_NEW_N(k->arena, 1, int)};
-        c.from[0] = in;
-    }
-    return c;
-}
-
-static bool covers(const struct chain *a, int n, const int *from)
-{
-    for (int i = 0; i < n; i++) {
-        bool has = false;
-        for (int b = 0; b < a->n_from && !has; b++)
-            has = a->from[b] == from[i];
-        if (!has)
-            return false;
-    }
-    return true;
-}
-
-/* Reductions that read the same values run together. */
-static void join_columns(struct kernels *k, int v, const struct chain *c)
-{
-    struct set *s = &k->sets[k->set[v]];
-
-    s->n_from = c->n_from;
-    s->from = c->from;
-    for (int b = k->set[v] - 1; b >= 0 && k->sets[b].unit == s->unit; b--) {
-        struct set *to = &k->sets[b];
-        const struct chain other = {.n_from = to->n_from, .from = to->from};
-        if (!to->columns || to->n_from == 0 || !columns_alike(k, to->lead, v) ||
-            k->level[to->lead] != k->level[v] ||
-            !(covers(c, to->n_from, to->from) || covers(&other, c->n_from, c->from)))
-            continue;
-        if (c->n_from > to->n_from) {
-            to->n_from = c->n_from;
-            to->from = c->from;
-        }
-        k->set[v] = b;
-        s->n_from = 0;
-        return;
-    }
-}
-
-/* Decides what is stored, and which reductions run together. */
-static void find_reads(struct kernels *k, int unit)
-{
-    const struct unit *u = &k->unit[unit];
-
-    for (int i = 0; i < u->n; i++) {
-        const int v = u->member[i];
-        struct set *s = &k->sets[k->set[v]];
-        if (k->class[v] == COLUMNS) {
-            const struct chain c = chain_of(k, s, v);
-            k->n_stamps++;
-            store_below(k, s, v);
-            join_columns(k, v, &c);
-            continue;
-        }
-        for (int b = 0; b < at(k, v)->n_in; b++) {
-            const int in = at(k, v)->in[b];
-            if (k->set[in] == k->set[v] || !in_unit(k, in, unit))
-                continue;
-            if (k->class[v] != ALONE && !k->name[v] && wants_copy(k, s, v, in)) {
-                k->n_stamps++;
-                store_below(k, s, in);
-            } else {
-                k->stored[in] = true;
-            }
-        }
-    }
+    return kernels_node(k, v);
 }
 
 /* ---- the new list ---- */
 
-/* Groups that stay, and operators of groups of which something was taken. */
-static void find_rest(struct kernels *k)
+static int put(struct records *r, const struct ap_node *n, int source, int set)
 {
-    bool *taken = AP_NEW_N(k->arena, k->g->n_groups + 1, bool);
-    int *set = AP_NEW_N(k->arena, k->g->n_groups + 1, int);
+    int n_source = r->n, n_set = r->n;
 
-    for (int v = 0; v < k->g->n_nodes; v++)
-        if (k->unit_of[v] != NONE)
-            taken[at(k, v)->group] = true;
-    for (int i = 0; i <= k->g->n_groups; i++)
-        set[i] = NONE;
-    for (int v = 0; v < k->g->n_nodes; v++) {
-        int *of = &set[at(k, v)->group];
-        if (k->unit_of[v] != NONE)
-            continue;
-        if (*of == NONE || taken[at(k, v)->group])
-            *of = add_set(k, NONE, v);
-        k->set[v] = *of;
-    }
+    AP_ROOM_IN(r->k->arena, r->node, r->n, r->cap);
+    AP_ROOM_IN(r->k->arena, r->source, n_source, r->cap_source);
+    AP_ROOM_IN(r->k->arena, r->set, n_set, r->cap_set);
+    r->node[r->n] = *n;
+    r->source[r->n] = source;
+    r->set[r->n] = set;
+    return r->n++;
 }
 
-static int put(struct kernels *k, const struct ap_node *n, int source, int set)
-{
-    int n_source = k->n_nodes, n_set = k->n_nodes;
-
-    AP_ROOM_IN(k->arena, k->nodes, k->n_nodes, k->cap_nodes);
-    AP_ROOM_IN(k->arena, k->source, n_source, k->cap_source);
-    AP_ROOM_IN(k->arena, k->set_of, n_set, k->cap_set_of);
-    k->nodes[k->n_nodes] = *n;
-    k->source[k->n_nodes] = source;
-    k->set_of[k->n_nodes] = set;
-    return k->n_nodes++;
-}
-
-static int copy_of(struct kernels *k, int set, int v);
+static int copy_of(struct records *r, int set, int v);
 
 /* The record that node v, or its copy in `set`, reads as operand i. */
-static int operand(struct kernels *k, int set, int v, int i)
+static int operand(struct records *r, int set, int v, int i)
 {
-    const struct set *s = &k->sets[set];
-    const int in = at(k, v)->in[i];
+    const struct kernel_set *s = &r->k->sets[set];
+    const int in = at(r->k, v)->in[i];
 
-    if (k->set[in] == set || s->unit == NONE || k->class[s->lead] == ALONE ||
-        k->name[s->lead] || !wants_copy(k, s, v, in))
+    if (r->k->set[in] == set || s->unit == NONE || s->alone ||
+        !ap_kernel_copies(r->k, s, v, in))
         return in;
-    return copy_of(k, set, in);
+    return copy_of(r, set, in);
 }
 
-static int copy_of(struct kernels *k, int set, int v)
+static int copy_of(struct records *r, int set, int v)
 {
-    const struct set *s = &k->sets[set];
-    struct ap_node n = *at(k, v);
-    struct ap_attrs *attrs = ap_arena_dup(k->arena, n.attrs, sizeof *attrs);
-    int *in = AP_NEW_N(k->arena, n.n_in + 1, int);
+    const struct kernel_set *s = &r->k->sets[set];
+    struct ap_node n = *at(r->k, v);
+    struct ap_attrs *attrs = ap_arena_dup(r->k->arena, n.attrs, sizeof *attrs);
+    int *in = AP_NEW_N(r->k->arena, n.n_in + 1, int);
 
-    if (k->copy_in[v] == set)
-        return k->copy[v];
+    if (r->copy_in[v] == set)
+        return r->copy[v];
     for (int i = 0; i < n.n_in; i++)
-        in[i] = operand(k, set, v, i);
-    attrs->kernel = k->unit[s->unit].kernel;
+        in[i] = operand(r, set, v, i);
+    attrs->kernel = r->k->unit[s->unit].kernel;
     n.attrs = attrs;
     n.in = in;
-    n.phase = at(k, s->lead)->phase;
-    n.name = ap_arena_printf(k->arena, "%s.%s.%d", n.name, s->columns ? "cols" : "copy",
-                             k->n_nodes - k->g->n_nodes);
-    k->copy_in[v] = set;
-    return k->copy[v] = put(k, &n, k->prog->source[v], set);
+    n.phase = at(r->k, s->lead)->phase;
+    n.name = ap_arena_printf(r->k->arena, "%s.%s.%d", n.name,
+                             s->columns ? "cols" : "copy", r->n - r->k->g->n_nodes);
+    r->copy_in[v] = set;
+    return r->copy[v] = put(r, &n, r->k->prog->source[v], set);
 }
 
-static void make_records(struct kernels *k)
+/* The nodes as they were, set by set. */
+static int *by_set(const struct kernels *k)
 {
     const int n = k->g->n_nodes;
+    int *start = AP_NEW_N(k->arena, k->n_sets + 1, int);
+    int *order = AP_NEW_N(k->arena, n + 1, int);
+
+    for (int v = 0; v < n; v++)
+        start[k->set[v] + 1]++;
+    for (int s = 0; s < k->n_sets; s++)
+        start[s + 1] += start[s];
+    for (int v = 0; v < n; v++)
+        order[start[k->set[v]]++] = v;
+    return order;
+}
+
+static void make_records(struct records *r)
+{
+    const int n = r->k->g->n_nodes;
+    const int *order = by_set(r->k);
 
     for (int v = 0; v < n; v++) {
-        put(k, at(k, v), k->prog->source[v], k->set[v]);
-        k->copy_in[v] = NONE;
+        put(r, at(r->k, v), r->k->prog->source[v], r->k->set[v]);
+        r->copy_in[v] = NONE;
     }
-    for (int v = 0; v < n; v++) {
-        int *in = AP_NEW_N(k->arena, at(k, v)->n_in + 1, int);
-        for (int i = 0; i < at(k, v)->n_in; i++)
-            in[i] = operand(k, k->set[v], v, i);
-        k->nodes[v].in = in;
+    for (int k = 0; k < n; k++) {
+        const int v = order[k];
+        int *in = AP_NEW_N(r->k->arena, at(r->k, v)->n_in + 1, int);
+        for (int i = 0; i < at(r->k, v)->n_in; i++)
+            in[i] = operand(r, r->k->set[v], v, i);
+        r->node[v].in = in;
     }
 }
 
 /* Which records somebody reads in the end. */
-static bool *find_alive(struct kernels *k)
+static bool *find_alive(struct records *r)
 {
-    bool *alive = AP_NEW_N(k->arena, k->n_nodes + 1, bool);
-    int *todo = AP_NEW_N(k->arena, k->n_nodes + 1, int), n = 0;
+    bool *alive = AP_NEW_N(r->k->arena, r->n + 1, bool);
+    int *todo = AP_NEW_N(r->k->arena, r->n + 1, int), n = 0;
 
-    for (int r = 0; r < k->g->n_results; r++)
-        alive[k->g->results[r].node] = true;
-    for (int v = 0; v < k->g->n_nodes; v++)
-        alive[v] |= at(k, v)->op == AP_OP_PARAMETER ||
-                    k->g->user_start[v] == k->g->user_start[v + 1];
-    for (int v = 0; v < k->g->n_nodes; v++)
+    for (int i = 0; i < r->k->g->n_results; i++)
+        alive[r->k->g->results[i].node] = true;
+    for (int v = 0; v < r->k->g->n_nodes; v++)
+        alive[v] |= at(r->k, v)->op == AP_OP_PARAMETER ||
+                    r->k->g->user_start[v] == r->k->g->user_start[v + 1];
+    for (int v = 0; v < r->k->g->n_nodes; v++)
         if (alive[v])
             todo[n++] = v;
     while (n > 0) {
-        const struct ap_node *node = &k->nodes[todo[--n]];
+        const struct ap_node *node = &r->node[todo[--n]];
         for (int i = 0; i < node->n_in; i++)
             if (!alive[node->in[i]]) {
                 alive[node->in[i]] = true;
@@ -732,83 +160,82 @@ struct links {
     int *user_start, *user;
 };
 
-static int *start_of(struct kernels *k, int n)
+static int *start_of(struct records *r, int n)
 {
-    return AP_NEW_N(k->arena, n + 2, int);
+    return AP_NEW_N(r->k->arena, n + 2, int);
 }
 
-static void find_links(struct kernels *k, const bool *alive, struct links *l)
+static void find_links(struct records *r, const bool *alive, struct links *l)
 {
     int n_edges = 0;
 
-    *l = (struct links){.start = start_of(k, k->n_sets),
-                        .record = AP_NEW_N(k->arena, k->n_nodes + 1, int),
-                        .left = AP_NEW_N(k->arena, k->n_sets + 1, int),
-                        .user_start = start_of(k, k->n_sets)};
-    for (int v = 0; v < k->n_nodes; v++) {
+    *l = (struct links){.start = start_of(r, r->k->n_sets),
+                        .record = AP_NEW_N(r->k->arena, r->n + 1, int),
+                        .left = AP_NEW_N(r->k->arena, r->k->n_sets + 1, int),
+                        .user_start = start_of(r, r->k->n_sets)};
+    for (int v = 0; v < r->n; v++) {
         if (!alive[v])
             continue;
-        l->start[k->set_of[v] + 2]++;
-        for (int i = 0; i < k->nodes[v].n_in; i++) {
-            const int from = k->set_of[k->nodes[v].in[i]];
-            if (from == k->set_of[v])
+        l->start[r->set[v] + 2]++;
+        for (int i = 0; i < r->node[v].n_in; i++) {
+            const int from = r->set[r->node[v].in[i]];
+            if (from == r->set[v])
                 continue;
             l->user_start[from + 2]++;
-            l->left[k->set_of[v]]++;
+            l->left[r->set[v]]++;
             n_edges++;
         }
     }
-    for (int s = 2; s < k->n_sets + 2; s++) {
+    for (int s = 2; s < r->k->n_sets + 2; s++) {
         l->start[s] += l->start[s - 1];
         l->user_start[s] += l->user_start[s - 1];
     }
-    l->user = AP_NEW_N(k->arena, n_edges + 1, int);
-    for (int v = 0; v < k->n_nodes; v++) {
+    l->user = AP_NEW_N(r->k->arena, n_edges + 1, int);
+    for (int v = 0; v < r->n; v++) {
         if (!alive[v])
             continue;
-        l->record[l->start[k->set_of[v] + 1]++] = v;
-        for (int i = 0; i < k->nodes[v].n_in; i++) {
-            const int from = k->set_of[k->nodes[v].in[i]];
-            if (from != k->set_of[v])
-                l->user[l->user_start[from + 1]++] = k->set_of[v];
+        l->record[l->start[r->set[v] + 1]++] = v;
+        for (int i = 0; i < r->node[v].n_in; i++) {
+            const int from = r->set[r->node[v].in[i]];
+            if (from != r->set[v])
+                l->user[l->user_start[from + 1]++] = r->set[v];
         }
     }
 }
 
-static void push(const struct kernels *k, struct ap_heap *heap, int set)
+static void push(const struct records *r, struct ap_heap *heap, int set)
 {
-    ap_heap_push(heap,
-                 &(struct ready){k->sets[set].run, k->sets[set].place, set});
+    ap_heap_push(heap, &(struct ready){r->k->sets[set].run, r->k->sets[set].place, set});
 }
 
 /* The sets in their new order; how many are in it. */
-static int order_sets(struct kernels *k, const struct links *l, int *order)
+static int order_sets(struct records *r, const struct links *l, int *order)
 {
     struct ap_heap heap = {.size = sizeof(struct ready), .before = is_before};
     struct ready next;
     int n = 0;
 
-    for (int s = 0; s < k->n_sets; s++)
+    for (int s = 0; s < r->k->n_sets; s++)
         if (l->start[s] < l->start[s + 1] && l->left[s] == 0)
-            push(k, &heap, s);
+            push(r, &heap, s);
     while (ap_heap_pop(&heap, &next)) {
         order[n++] = next.set;
         for (int i = l->user_start[next.set]; i < l->user_start[next.set + 1]; i++)
             if (--l->left[l->user[i]] == 0)
-                push(k, &heap, l->user[i]);
+                push(r, &heap, l->user[i]);
     }
     ap_heap_free(&heap);
     return n;
 }
 
 /* Units with sets that are not in the list: they wait for each other. */
-static bool ban(struct kernels *k, const struct links *l, bool *banned)
+static bool ban(struct records *r, const struct links *l, bool *banned)
 {
     bool any = false;
 
-    for (int s = 0; s < k->n_sets; s++)
-        if (l->left[s] > 0 && l->start[s] < l->start[s + 1] && k->sets[s].unit != NONE)
-            any = banned[k->sets[s].unit] = true;
+    for (int s = 0; s < r->k->n_sets; s++)
+        if (l->left[s] > 0 && l->start[s] < l->start[s + 1] && r->k->sets[s].unit != NONE)
+            any = banned[r->k->sets[s].unit] = true;
     return any;
 }
 
@@ -819,37 +246,36 @@ struct list {
 };
 
 /* A record behind those of its set that it reads: copies may stand behind their users. */
-static void write(struct kernels *k, struct list *out, int v)
+static void write(struct records *r, struct list *out, int v)
 {
-    struct ap_node n = k->nodes[v];
-    int *in = AP_NEW_N(k->arena, n.n_in + 1, int);
+    struct ap_node n = r->node[v];
+    int *in = AP_NEW_N(r->k->arena, n.n_in + 1, int);
 
     if (out->to[v] != NONE)
         return;
     for (int i = 0; i < n.n_in; i++) {
-        if (k->set_of[n.in[i]] == k->set_of[v])
-            write(k, out, n.in[i]);
+        if (r->set[n.in[i]] == r->set[v])
+            write(r, out, n.in[i]);
         in[i] = out->to[n.in[i]];
         assert(in[i] != NONE);
     }
     n.in = in;
     n.group = out->n_groups;
     out->to[v] = out->n_nodes;
-    out->source[out->n_nodes] = k->source[v];
+    out->source[out->n_nodes] = r->source[v];
     out->nodes[out->n_nodes++] = n;
 }
 
-static void take(struct kernels *k, const struct list *l)
+static void take(struct records *r, struct ap_program *prog, const struct list *l)
 {
-    struct ap_program *prog = k->prog;
     struct ap_graph *g = &prog->local;
-    struct ap_result *results = AP_NEW_N(k->arena, g->n_results + 1, struct ap_result);
+    struct ap_result *results = AP_NEW_N(r->k->arena, g->n_results + 1, struct ap_result);
     struct ap_err err = {0};
 
-    for (int r = 0; r < g->n_results; r++) {
-        results[r] = g->results[r];
-        results[r].node = l->to[results[r].node];
-        results[r].alias = results[r].alias < 0 ? -1 : l->to[results[r].alias];
+    for (int i = 0; i < g->n_results; i++) {
+        results[i] = g->results[i];
+        results[i].node = l->to[results[i].node];
+        results[i].alias = results[i].alias < 0 ? -1 : l->to[results[i].alias];
     }
     g->results = results;
     g->nodes = l->nodes;
@@ -857,89 +283,51 @@ static void take(struct kernels *k, const struct list *l)
     g->n_groups = l->n_groups;
     prog->source = l->source;
     prog->turn = l->turn;
-    const int rc = ap_graph_index(k->arena, g, "/program", &err);
+    const int rc = ap_graph_index(r->k->arena, g, "/program", &err);
     assert(rc == 0), (void)rc;
 }
 
-static void write_list(struct kernels *k, const struct links *l, const int *order, int n)
+static void write_list(struct records *r, struct ap_program *prog, const struct links *l,
+                       const int *order, int n)
 {
-    struct list out = {.nodes = AP_NEW_N(k->arena, k->n_nodes + 1, struct ap_node),
-                       .source = AP_NEW_N(k->arena, k->n_nodes + 1, int),
-                       .turn = AP_NEW_N(k->arena, n + 1, int),
-                       .to = AP_NEW_N(k->arena, k->n_nodes + 1, int)};
+    struct list out = {.nodes = AP_NEW_N(r->k->arena, r->n + 1, struct ap_node),
+                       .source = AP_NEW_N(r->k->arena, r->n + 1, int),
+                       .turn = AP_NEW_N(r->k->arena, n + 1, int),
+                       .to = AP_NEW_N(r->k->arena, r->n + 1, int)};
     int before[3] = {0}; /* groups before the stretch behind each */
 
-    for (int v = 0; v < k->n_nodes; v++)
+    for (int v = 0; v < r->n; v++)
         out.to[v] = NONE;
     for (int i = 0; i < n; i++) {
-        const struct set *s = &k->sets[order[i]];
-        for (int r = l->start[order[i]]; r < l->start[order[i] + 1]; r++)
-            write(k, &out, l->record[r]);
-        out.turn[out.n_groups++] = k->prog->turn[s->place];
-        before[stretch_of(k->prog, s->place)] = out.n_groups;
+        const struct kernel_set *s = &r->k->sets[order[i]];
+        for (int v = l->start[order[i]]; v < l->start[order[i] + 1]; v++)
+            write(r, &out, l->record[v]);
+        out.turn[out.n_groups++] = r->k->prog->turn[s->place];
+        before[kernels_stretch(r->k->prog, s->place)] = out.n_groups;
     }
-    const bool loops = k->prog->each_lo < k->prog->each_hi;
-    k->prog->each_lo = before[0];
-    k->prog->each_hi = loops && before[1] > before[0] ? before[1] : before[0];
-    take(k, &out);
+    const bool loops = prog->each_lo < prog->each_hi;
+    prog->each_lo = before[0];
+    prog->each_hi = loops && before[1] > before[0] ? before[1] : before[0];
+    take(r, prog, &out);
 }
 
-/* ---- the whole ---- */
-
-static void allocate(struct kernels *k)
+/* Whether the sets of units that are not banned have an order; the others are banned
+ * then. */
+static bool make_list(const struct kernels *k, struct ap_program *prog, bool *banned)
 {
     const int n = k->g->n_nodes + 1;
-
-    k->run = AP_NEW_N(k->arena, k->g->n_groups + 1, int);
-    k->unit_of = AP_NEW_N(k->arena, n, int);
-    k->class = AP_NEW_N(k->arena, n, int);
-    k->level = AP_NEW_N(k->arena, n, int);
-    k->tag = AP_NEW_N(k->arena, n, int);
-    k->low = AP_NEW_N(k->arena, n, int);
-    k->set = AP_NEW_N(k->arena, n, int);
-    k->copy = AP_NEW_N(k->arena, n, int);
-    k->copy_in = AP_NEW_N(k->arena, n, int);
-    k->stamp = AP_NEW_N(k->arena, n, int);
-    k->name = AP_NEW_N(k->arena, n, bool);
-    k->stored = AP_NEW_N(k->arena, n, bool);
-    k->constant = AP_NEW_N(k->arena, n, bool);
-    k->late = AP_NEW_N(k->arena, n, bool);
-    k->counts = AP_NEW_N(k->arena, n + 1, struct count);
-}
-
-/* Whether units that are not banned have an order; the others are banned then. */
-static bool form(struct kernels *k, bool *banned)
-{
+    struct records r = {.k = k,
+                        .copy = AP_NEW_N(k->arena, n, int),
+                        .copy_in = AP_NEW_N(k->arena, n, int)};
     struct links links;
 
-    allocate(k);
-    find_runs(k);
-    find_units(k);
-    for (int v = 0; v < k->g->n_nodes; v++)
-        if (k->unit_of[v] != NONE && banned[k->unit_of[v]])
-            k->unit_of[v] = NONE;
-    for (int u = 0; u < k->n_units; u++) {
-        if (banned[u])
-            continue;
-        find_rows(k, &k->unit[u]);
-        for (int i = 0; i < k->unit[u].n; i++)
-            k->class[k->unit[u].member[i]] = class_of(k, k->unit[u].member[i]);
-        set_levels(k, u);
-        raise_levels(k, u);
-        find_sets(k, u);
-    }
-    find_stored(k);
-    for (int u = 0; u < k->n_units; u++)
-        if (!banned[u])
-            find_reads(k, u);
-    find_rest(k);
-    make_records(k);
-    find_links(k, find_alive(k), &links);
+    make_records(&r);
+    find_links(&r, find_alive(&r), &links);
     int *order = AP_NEW_N(k->arena, k->n_sets + 1, int);
-    const int n = order_sets(k, &links, order);
-    if (ban(k, &links, banned))
+    const int n_ordered = order_sets(&r, &links, order);
+    if (ban(&r, &links, banned))
         return false;
-    write_list(k, &links, order, n);
+    write_list(&r, prog, &links, order, n_ordered);
     return true;
 }
 
@@ -951,6 +339,7 @@ void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog)
 
     while (!done) {
         struct kernels k = {.arena = arena, .prog = prog, .g = &before};
-        done = form(&k, banned);
+        ap_kernel_units_find(&k, banned);
+        done = make_list(&k, prog, banned);
     }
 }

@@ -31,7 +31,7 @@ struct planner {
     struct ap_pack_piece *piece;
     int64_t **piece_at;
     int cap_pieces, cap_at;
-    bool *aside;            /* the call writes to temps, then copies */
+    bool *aside; /* the call writes to temps, then copies */
 };
 
 void exec_need_scratch(struct exec *x, int64_t bytes)
@@ -245,7 +245,7 @@ static int last_call(const struct planner *p, int node)
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
         const int user = g->users[u];
         const int at = g->nodes[user].op == AP_OP_GET_TUPLE_ELEMENT ? last_call(p, user)
-                                                                     : p->x->call_of[user];
+                                                                    : p->x->call_of[user];
         last = at > last ? at : last;
     }
     return last;
