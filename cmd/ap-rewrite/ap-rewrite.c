@@ -89,7 +89,8 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
     if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err) ||
         ap_partition(arena, plan, &job->conv, &job->prog, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    ap_program_split(arena, &job->prog);
+    if (form->split)
+        ap_program_split(arena, &job->prog);
     ap_program_pack(arena, &job->prog, &priced);
     ap_plan_buffers(arena, &job->prog);
     ap_cost_free(&job->cost);
@@ -157,8 +158,9 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
 
 /* What the options say. */
 struct asked {
-    int form, dialect;              /* rows of the tables; dialect -1: not given */
-    int64_t pack_bytes;             /* -1: not given */
+    int form, dialect;  /* rows of the tables; dialect -1: not given */
+    int64_t pack_bytes; /* -1: not given */
+    bool fused_attention;
     struct ap_program_form program; /* of --to program */
     struct placement_asked place;
 };
@@ -192,8 +194,10 @@ static void check_options(const struct ap_tool *tool, const struct asked *all)
         ap_die_usage("--dialect is for --to hlo");
     if (asked->rankfile && all->form != TO_PROGRAM)
         ap_die_usage("--rankfile is for --to program");
-    if (all->form != TO_PROGRAM && (all->program.overlap || all->pack_bytes >= 0))
-        ap_die_usage("--overlap and --pack-bytes are for --to program");
+    if (all->form != TO_PROGRAM &&
+        (all->program.overlap || all->pack_bytes >= 0 || all->fused_attention))
+        ap_die_usage("--overlap, --pack-bytes and --fused-attention are for --to "
+                     "program");
     if (asked->rankfile && !asked->hosts)
         ap_die_usage("--rankfile: needs --hosts");
     for (int i = 0; i < 3 && !asked->rankfile; i++)
@@ -220,6 +224,11 @@ static const struct ap_opt *options(struct ap_arena *arena, struct asked *asked)
          .arg = "NAME",
          .help = "shardings of --to hlo (default: gspmd)",
          .choices = dialects},
+        {.name = "fused-attention",
+         .kind = AP_OPT_FLAG,
+         .out = &asked->fused_attention,
+         .help = "scores of attentions have no buffers: for a backend that has kernels "
+                 "for them"},
         {.name = "overlap",
          .kind = AP_OPT_FLAG,
          .out = &asked->program.overlap,
@@ -263,11 +272,8 @@ static const struct ap_opt *options(struct ap_arena *arena, struct asked *asked)
 
 int main(int argc, char **argv)
 {
-    struct asked asked = {.form = TO_PROGRAM,
-                          .dialect = -1,
-                          .pack_bytes = -1,
-                          .program = {.split = true},
-                          .place = {.cores = 1}};
+    struct asked asked = {
+        .form = TO_PROGRAM, .dialect = -1, .pack_bytes = -1, .place = {.cores = 1}};
     struct ap_arena arena = {0};
     struct ap_tool tool = {.name = "ap-rewrite",
                            .summary = "turn a plan into the program that every rank runs",
@@ -281,6 +287,7 @@ int main(int argc, char **argv)
     if (asked.pack_bytes < 0)
         asked.pack_bytes = asked.program.overlap ? AP_BUCKET_BY_PRICE : 0;
     asked.program.pack_bytes = asked.pack_bytes;
+    asked.program.split = !asked.fused_attention;
     const int form = asked.form, dialect = asked.dialect < 0 ? HLO_GSPMD : asked.dialect;
     ap_tool_read(&tool, &arena, &doc);
     if (form == TO_TORCH)
