@@ -25,6 +25,8 @@ struct attention_call {
     struct attention a;
     struct sdpa_shape shape;
     const struct sdpa_plan *forward, *backward; /* backward: NULL, of a forward group */
+    struct box
+        box[SDPA_STATS]; /* of tensors that are packed to dense ones; rank 0: not */
     struct cuda_at at[N_SDPA], workspace;
     void *pack[2]; /* of the plans; NULL: not bound yet */
     char *scratch; /* that they are bound to */
@@ -110,63 +112,48 @@ static void find_axes(const struct ap_graph *g, const struct attention *a,
     }
 }
 
-/* Heads of queries that share a head of keys, as heads that lie one behind the other. */
-static bool join_heads(struct sdpa_shape *s, const struct axes *heads, int i,
-                       const struct axes *own)
-{
-    struct axes both = *heads;
-    both.size[0] = heads->size[i];
-    memcpy(both.stride[0], heads->stride[i], sizeof both.stride[0]);
-    both.size[1] = own->size[0];
-    memcpy(both.stride[1], own->stride[0], sizeof both.stride[1]);
-    unsigned of_queries = 0;
-    for (int t = 0; t < SDPA_STATS; t++)
-        of_queries |= is_of_keys(t) ? 0 : 1u << t;
-    if (!runs_on(&both, 0, 1, of_queries))
-        return false;
-    s->kv_heads = heads->size[i];
-    s->heads = heads->size[i] * own->size[0];
-    for (int t = 0; t < SDPA_STATS; t++)
-        s->stride[t][1] = is_of_keys(t) ? heads->stride[i][t] : own->stride[0][t];
-    return true;
-}
-
 static void set_axis(struct sdpa_shape *s, int d, const struct axes *x, int i)
 {
     for (int t = 0; t < SDPA_STATS; t++)
         s->stride[t][d] = x->stride[i][t];
 }
 
-/* Batch and heads of cuDNN from the dimensions of the scores. */
-static bool set_heads(struct sdpa_shape *s, const struct axes *shared,
+/*
+ * Batch and heads of cuDNN from the dimensions of the scores. Where queries have heads of
+ * their own beside those that they share with keys, both are one dimension of heads, the
+ * shared one outside; tensors in which it does not run on are packed.
+ */
+static bool set_heads(struct attention_call *c, const struct axes *shared,
                       const struct axes *own)
 {
+    struct sdpa_shape *s = &c->shape;
+    const int kv = shared->n == 2 ? 1 : own->n == 1 && shared->n == 1 ? 0 : -1;
     s->batch = s->heads = s->kv_heads = 1;
     if (shared->n > 2 || own->n > 1)
         return false;
-    if (own->n == 1 && shared->n > 0) {
-        for (int i = shared->n - 1; i >= 0; i--)
-            if (join_heads(s, shared, i, own)) {
-                if (shared->n == 2) {
-                    s->batch = shared->size[1 - i];
-                    set_axis(s, 0, shared, 1 - i);
-                }
-                return true;
-            }
-        if (shared->n == 2)
-            return false;
-    }
-    if (shared->n > 0) {
+    if (shared->n > 0 && kv != 0) {
         s->batch = shared->size[0];
         set_axis(s, 0, shared, 0);
     }
-    if (shared->n == 2) {
-        s->heads = s->kv_heads = shared->size[1];
-        set_axis(s, 1, shared, 1);
+    if (kv >= 0) {
+        s->heads = s->kv_heads = shared->size[kv];
+        set_axis(s, 1, shared, kv);
     }
-    if (own->n == 1) { /* keys have no heads */
-        s->heads = own->size[0];
-        set_axis(s, 1, own, 0);
+    if (own->n == 0)
+        return true;
+    s->heads *= own->size[0];
+    for (int t = 0; t < SDPA_STATS; t++) {
+        const int64_t stride = own->stride[0][t];
+        if (is_of_keys(t))
+            continue;
+        s->stride[t][1] = stride;
+        if (c->a.of[t].node < 0 || kv < 0 ||
+            shared->stride[kv][t] == stride * own->size[0])
+            continue;
+        c->box[t] = (struct box){
+            .rank = 5,
+            .n = {s->batch, s->kv_heads, own->size[0], s->queries, 0},
+            .src = {s->stride[t][0], shared->stride[kv][t], stride, s->stride[t][2], 1}};
     }
     return true;
 }
@@ -225,12 +212,39 @@ void cuda_attention_place(struct exec *x, const bool *aside)
     }
 }
 
-/* What cuDNN is asked for; false: what it cannot be given. */
-static bool set_shape(const struct ap_graph *g, const struct attention *a,
-                      struct sdpa_shape *s)
+/* Heads, one behind the other, of rows one behind the other. */
+static void make_dense(const struct sdpa_shape *s, int64_t width, int64_t stride[4])
 {
+    stride[3] = 1;
+    stride[2] = width;
+    stride[1] = s->queries * stride[2];
+    stride[0] = s->heads * stride[1];
+}
+
+static bool is_packed(const struct attention_call *c, int t)
+{
+    return c->box[t].rank > 0;
+}
+
+/* From a tensor of queries to its dense copy. */
+static void finish_box(struct attention_call *c, int t)
+{
+    struct box *b = &c->box[t];
+    int64_t *stride = c->shape.stride[t];
+    const int64_t width =
+        t == SDPA_O || t == SDPA_DO ? c->shape.value_width : c->shape.width;
+    make_dense(&c->shape, width, stride);
+    b->n[4] = width;
+    b->dst[0] = stride[0], b->dst[1] = b->n[2] * stride[1], b->dst[2] = stride[1];
+    b->dst[3] = stride[2], b->dst[4] = 1;
+}
+
+/* What cuDNN is asked for; false: what it cannot be given. */
+static bool set_shape(const struct ap_graph *g, struct attention_call *c)
+{
+    const struct attention *a = &c->a;
+    struct sdpa_shape *s = &c->shape;
     struct axes shared = {0}, own = {0};
-    memset(s, 0, sizeof *s);
     s->f16 = g->nodes[a->of[SDPA_Q].node].shape.dtype == AP_F16;
     for (int t = 0; t < SDPA_STATS; t++) {
         if (a->of[t].node < 0)
@@ -244,11 +258,14 @@ static bool set_shape(const struct ap_graph *g, const struct attention *a,
             return false;
     }
     find_axes(g, a, &shared, &own);
-    if (!set_heads(s, &shared, &own))
+    if (!set_heads(c, &shared, &own))
         return false;
-    for (int t = 0; t < SDPA_STATS; t++)
+    for (int t = 0; t < SDPA_STATS; t++) {
         if (a->of[t].node >= 0)
             fill_strides(s, t);
+        if (is_packed(c, t))
+            finish_box(c, t);
+    }
     s->back = a->back < s->queries - 1 ? a->back : INT64_MAX;
     s->ahead = a->ahead < s->keys - 1 ? a->ahead : INT64_MAX;
     s->scale = (float)a->scale;
@@ -258,15 +275,6 @@ static bool set_shape(const struct ap_graph *g, const struct attention *a,
 }
 
 /* ---- which groups ---- */
-
-/* Elements that another tensor's strides would reach twice. */
-static void make_dense(const struct sdpa_shape *s, int64_t stride[4])
-{
-    stride[3] = 1;
-    stride[2] = s->value_width;
-    stride[1] = s->queries * stride[2];
-    stride[0] = s->heads * stride[1];
-}
 
 static bool is_inner(const struct attention *a, int v)
 {
@@ -331,19 +339,19 @@ static bool has_readers(const struct ap_graph *g, const struct attention *a)
 static bool take(struct exec *x, int first, struct attention_call *c)
 {
     const struct ap_graph *g = &x->prog->local;
-    *c = (struct attention_call){0};
+    memset(c, 0, sizeof *c); /* shapes are compared byte by byte */
     if (!attention_match(g, first, &c->a) || !has_readers(g, &c->a) ||
         is_of_microbatch(x, &c->a) || !keeps_values(x, &c->a) ||
         !attention_probe(x, &c->a))
         return false;
     for (int i = 0; i < 4; i++)
         take_order(g, &c->a.of[results[i]]);
-    if (!set_shape(g, &c->a, &c->shape))
+    if (!set_shape(g, c))
         return false;
     struct sdpa_shape forward = c->shape;
     if (c->a.backward) {
         c->shape.backward = true;
-        make_dense(&c->shape, c->shape.stride[SDPA_O]);
+        make_dense(&c->shape, c->shape.value_width, c->shape.stride[SDPA_O]);
         forward = c->shape;
         forward.backward = false;
         for (int t = SDPA_DO; t < SDPA_STATS; t++)
@@ -411,17 +419,44 @@ static void attention_run(struct exec *x, void *state)
         sdpa_run(c->backward, c->pack[1]);
 }
 
+/* Tensors that are packed lie in scratch memory, the others where the program has them.
+ */
+static void place_tensors(struct exec *x, struct cuda_call *list,
+                          struct attention_call *c, int64_t *scratch)
+{
+    const struct sdpa_shape *s = &c->shape;
+    for (int t = 0; t < SDPA_STATS; t++) {
+        if (c->a.of[t].node < 0)
+            continue;
+        c->at[t] = at_memory(x->value[c->a.of[t].node]);
+        if (!is_packed(c, t))
+            continue;
+        const struct cuda_at from = c->at[t];
+        c->at[t] = at_scratch(exec_take(scratch, s->batch * s->stride[t][0] * 2));
+        if (t != SDPA_O && t != SDPA_DQ)
+            cuda_add_box(x, list, &c->box[t], c->at[t], from, 2);
+    }
+}
+
+/* What a packed result is copied back by. */
+static struct box reversed(const struct box *b)
+{
+    struct box r = *b;
+    memcpy(r.src, b->dst, sizeof r.src);
+    memcpy(r.dst, b->src, sizeof r.dst);
+    return r;
+}
+
 int cuda_attention_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     struct attention_call *c = call->state;
     const struct sdpa_shape *s = &c->shape;
     const int64_t rows = s->batch * s->heads * s->queries;
     int64_t scratch = 0, workspace = sdpa_workspace(c->forward);
+    struct cuda_call *list = cuda_call_new(x, call);
 
     (void)err;
-    for (int t = 0; t < SDPA_STATS; t++)
-        if (c->a.of[t].node >= 0)
-            c->at[t] = at_memory(x->value[c->a.of[t].node]);
+    place_tensors(x, list, c, &scratch);
     c->at[SDPA_STATS] = at_scratch(exec_take(&scratch, rows * 4));
     if (c->backward) {
         c->at[SDPA_O] = at_scratch(exec_take(&scratch, rows * s->value_width * 2));
@@ -432,7 +467,12 @@ int cuda_attention_prepare(struct exec *x, struct call *call, struct ap_err *err
     }
     c->workspace = at_scratch(exec_take(&scratch, workspace));
     exec_need_scratch(x, scratch);
-    cuda_add(x, cuda_call_new(x, call), attention_run, c, attention_close);
+    cuda_add(x, list, attention_run, c, attention_close);
+    for (int t = SDPA_O; t <= SDPA_DQ; t++)
+        if (is_packed(c, t) && t != SDPA_DO) {
+            const struct box b = reversed(&c->box[t]);
+            cuda_add_box(x, list, &b, at_memory(x->value[c->a.of[t].node]), c->at[t], 2);
+        }
     return 0;
 }
 
