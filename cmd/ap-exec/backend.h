@@ -61,6 +61,12 @@ struct backend {
     /* Once x->value is final, and before calls are prepared: may move a value that one
      * other node reads. aside: [node], computed elsewhere and copied to its place. */
     void (*place)(struct exec *x, const bool *aside);
+    /*
+     * How many nodes from `first` on, the first of an attention's group, one kernel
+     * computes without their inner values; 0: they are calls of their own. Before values
+     * have places; *state is the call's when it is prepared.
+     */
+    int (*attention)(struct exec *x, int first, void **state);
     /* Seconds that this thread spent in BLAS so far. NULL: calls cannot be timed. */
     double (*blas_sec)(void);
     /* Whether it runs these nodes, a whole group that is a kernel

@@ -43,7 +43,7 @@ struct ap_program {
 
 /* What is made of a partitioned program before its buffers are planned. */
 struct ap_program_form {
-    bool split;         /* attentions as groups that can be run (ap_program_split) */
+    bool split;         /* groups that can be run: ap_program_split or _kernels */
     bool overlap;       /* collectives start early and are awaited late */
     bool by_turn;       /* of a part of a pipeline: groups keep their turns */
     int64_t pack_bytes; /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */

@@ -46,7 +46,20 @@ static const char *check_fused(const struct ap_graph *g, int first, int end)
     return NULL;
 }
 
-/* A group is one operator, one and its tuple's parts, or a fused pass. */
+/* An attention that was not split: its marks, and operators of one array. */
+static bool is_attention(const struct ap_graph *g, int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        if (n->attrs->attention != (i == first ? AP_ATTENTION_FIRST : AP_ATTENTION_NEXT) ||
+            n->shape.dtype == AP_TUPLE || ap_ops[n->op].class == AP_CLASS_COLLECTIVE ||
+            ap_ops[n->op].class == AP_CLASS_LOCAL || n->op == AP_OP_PARAMETER)
+            return false;
+    }
+    return true;
+}
+
+/* A group is one operator, one and its tuple's parts, an attention, or a fused pass. */
 static int check_group(const struct ap_program *prog, const struct ap_at *at, int first,
                        int end, struct ap_err *err)
 {
@@ -59,6 +72,8 @@ static int check_group(const struct ap_program *prog, const struct ap_at *at, in
             return node_err(prog, at, first, err, "is not in the group of its operand");
         return 0;
     }
+    if (is_attention(g, first, end))
+        return 0;
     const char *what = check_fused(g, first, end);
     if (what && g->nodes[first].attrs->kernel > 0) {
         struct ap_kernel_form form;

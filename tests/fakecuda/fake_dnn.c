@@ -50,6 +50,11 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *h)
     return CUDNN_STATUS_SUCCESS;
 }
 
+cudaStream_t fake_dnn_stream(const struct cudnnContext *h)
+{
+    return h->stream;
+}
+
 cudnnStatus_t cudnnSetStream(cudnnHandle_t h, cudaStream_t stream)
 {
     if (!fake_stream_is(stream))

@@ -61,13 +61,6 @@ struct convolution {
 static const struct cudnn *lib;
 static cudnnHandle_t handle;
 
-static void check(cudnnStatus_t rc, const char *what)
-{
-    if (rc != CUDNN_STATUS_SUCCESS)
-        ap_die(AP_BAD_INPUT, "rank %d: cudnn: %s: %s", cuda_dev.rank, what,
-               lib->cudnnGetErrorString(rc));
-}
-
 /* ---- which convolution it is ---- */
 
 /* Of size y, as cuDNN computes it from x; at most one padding, on both sides. */
@@ -233,9 +226,10 @@ static void describe_tensor(cudnnTensorDescriptor_t *out, const struct pass *p, 
     }
     strides[1] = nhwc ? 1 : (int)run;
     strides[0] = (int)(nhwc ? run : run * features);
-    check(lib->cudnnCreateTensorDescriptor(out), "cudnnCreateTensorDescriptor");
-    check(lib->cudnnSetTensorNdDescriptor(*out, type, 2 + p->n_spatial, dims, strides),
-          "cudnnSetTensorNdDescriptor");
+    cudnn_check(lib->cudnnCreateTensorDescriptor(out), "cudnnCreateTensorDescriptor");
+    cudnn_check(
+        lib->cudnnSetTensorNdDescriptor(*out, type, 2 + p->n_spatial, dims, strides),
+        "cudnnSetTensorNdDescriptor");
 }
 
 static void describe(struct convolution *s, const struct pass *p, bool nhwc,
@@ -246,21 +240,22 @@ static void describe(struct convolution *s, const struct pass *p, bool nhwc,
         dims[2 + d] = (int)p->size[W][d];
     describe_tensor(&s->x, p, X, nhwc, data_type(dtype));
     describe_tensor(&s->y, p, Y, nhwc, data_type(dtype));
-    check(lib->cudnnCreateFilterDescriptor(&s->w), "cudnnCreateFilterDescriptor");
-    check(lib->cudnnSetFilterNdDescriptor(s->w, data_type(dtype),
-                                          nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-                                          2 + p->n_spatial, dims),
-          "cudnnSetFilterNdDescriptor");
-    check(lib->cudnnCreateConvolutionDescriptor(&s->conv),
-          "cudnnCreateConvolutionDescriptor");
-    check(lib->cudnnSetConvolutionNdDescriptor(
-              s->conv, p->n_spatial, p->pad, p->stride, p->dilation,
-              p->flip ? CUDNN_CONVOLUTION : CUDNN_CROSS_CORRELATION,
-              dtype == AP_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
-          "cudnnSetConvolutionNdDescriptor");
-    check(lib->cudnnSetConvolutionGroupCount(s->conv, (int)p->groups),
-          "cudnnSetConvolutionGroupCount");
-    check(lib->cudnnSetConvolutionMathType(s->conv, math), "cudnnSetConvolutionMathType");
+    cudnn_check(lib->cudnnCreateFilterDescriptor(&s->w), "cudnnCreateFilterDescriptor");
+    cudnn_check(lib->cudnnSetFilterNdDescriptor(
+                    s->w, data_type(dtype), nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
+                    2 + p->n_spatial, dims),
+                "cudnnSetFilterNdDescriptor");
+    cudnn_check(lib->cudnnCreateConvolutionDescriptor(&s->conv),
+                "cudnnCreateConvolutionDescriptor");
+    cudnn_check(lib->cudnnSetConvolutionNdDescriptor(
+                    s->conv, p->n_spatial, p->pad, p->stride, p->dilation,
+                    p->flip ? CUDNN_CONVOLUTION : CUDNN_CROSS_CORRELATION,
+                    dtype == AP_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
+                "cudnnSetConvolutionNdDescriptor");
+    cudnn_check(lib->cudnnSetConvolutionGroupCount(s->conv, (int)p->groups),
+                "cudnnSetConvolutionGroupCount");
+    cudnn_check(lib->cudnnSetConvolutionMathType(s->conv, math),
+                "cudnnSetConvolutionMathType");
 }
 
 /* The first proposal that repeats its bits, is of the mathematics asked for, and has
@@ -329,19 +324,20 @@ static void convolution_run(struct exec *e, void *state)
          *y = cuda_place(e, s->at[Y]), *work = cuda_place(e, s->workspace);
     switch (s->way) {
     case FORWARD:
-        check(lib->cudnnConvolutionForward(handle, alpha, s->x, x, s->w, w, s->conv,
-                                           (cudnnConvolutionFwdAlgo_t)s->algo, work,
-                                           s->bytes, beta, s->y, y),
-              "cudnnConvolutionForward");
+        cudnn_check(lib->cudnnConvolutionForward(handle, alpha, s->x, x, s->w, w, s->conv,
+                                                 (cudnnConvolutionFwdAlgo_t)s->algo, work,
+                                                 s->bytes, beta, s->y, y),
+                    "cudnnConvolutionForward");
         return;
     case DATA:
-        check(lib->cudnnConvolutionBackwardData(handle, alpha, s->w, w, s->y, y, s->conv,
-                                                (cudnnConvolutionBwdDataAlgo_t)s->algo,
-                                                work, s->bytes, beta, s->x, x),
-              "cudnnConvolutionBackwardData");
+        cudnn_check(
+            lib->cudnnConvolutionBackwardData(handle, alpha, s->w, w, s->y, y, s->conv,
+                                              (cudnnConvolutionBwdDataAlgo_t)s->algo,
+                                              work, s->bytes, beta, s->x, x),
+            "cudnnConvolutionBackwardData");
         return;
     case FILTER:
-        check(
+        cudnn_check(
             lib->cudnnConvolutionBackwardFilter(handle, alpha, s->x, x, s->y, y, s->conv,
                                                 (cudnnConvolutionBwdFilterAlgo_t)s->algo,
                                                 work, s->bytes, beta, s->w, w),
@@ -355,20 +351,14 @@ static void convolution_run(struct exec *e, void *state)
 /* cuDNN for this rank's device; false: there is none, which rank 0 says once. */
 static bool open_library(void)
 {
-    static bool tried;
-    if (tried)
-        return handle != NULL;
-    tried = true;
+    static bool said;
     lib = cudnn_open();
-    if (!lib) {
-        if (cuda_dev.rank == 0)
-            ap_say("NVIDIA's libcudnn.so.9 is not found: convolutions are products of "
-                   "unrolled rows (im2col)");
-        return false;
-    }
-    check(lib->cudnnCreate(&handle), "cudnnCreate");
-    check(lib->cudnnSetStream(handle, cuda_dev.stream), "cudnnSetStream");
-    return true;
+    handle = cudnn_handle();
+    if (!handle && !said && cuda_dev.rank == 0)
+        ap_say("NVIDIA's libcudnn.so.9 is not found: convolutions are products of "
+               "unrolled rows (im2col)");
+    said = true;
+    return handle != NULL;
 }
 
 /* An algorithm for images that lie as the operand does, or else the other way. */

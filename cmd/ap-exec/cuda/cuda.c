@@ -36,6 +36,8 @@ static cpu_prepare_fn *const kernels[AP_N_OPS] = {
 
 static int prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
+    if (call->attention)
+        return cuda_attention_prepare(x, call, err);
     return backend_prepare(x, call, cuda_fused_prepare, kernels, err);
 }
 
@@ -66,6 +68,8 @@ static const struct backend cuda_backend = {
     .in_place = backend_in_place,
     .runs_whole = runs_whole,
     .prepare = prepare,
+    .attention = cuda_attention,
+    .place = cuda_attention_place,
     .ready = ready,
     .step_begin = cuda_step_begin,
     .step_end = cuda_step_end,

@@ -216,6 +216,10 @@ cpu_prepare_fn cuda_reduce_prepare, cuda_window_prepare, cuda_select_scatter_pre
 cpu_prepare_fn cuda_sort_prepare, cuda_topk_prepare;
 cpu_prepare_fn cuda_gather_prepare, cuda_scatter_prepare, cuda_dynamic_prepare;
 cpu_prepare_fn cuda_coll_prepare, cuda_local_prepare;
+/* struct backend's, and the call that it makes. */
+int cuda_attention(struct exec *x, int first, void **state);
+void cuda_attention_place(struct exec *x, const bool *aside);
+cpu_prepare_fn cuda_attention_prepare;
 
 /* Copies a box (cpu.h) between memories of elements of `size` bytes. */
 void cuda_add_box(struct exec *x, struct cuda_call *c, const struct box *b,

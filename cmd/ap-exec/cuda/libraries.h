@@ -43,6 +43,7 @@ const struct cufft *cufft_open(void);
 /* ---- cuDNN 9 ---- */
 
 #define CUDNN_CALLS(CALL)                               \
+    CALL(cudnnGetVersion)                               \
     CALL(cudnnCreate)                                   \
     CALL(cudnnSetStream)                                \
     CALL(cudnnGetErrorString)                           \
@@ -62,7 +63,13 @@ const struct cufft *cufft_open(void);
     CALL(cudnnGetConvolutionBackwardFilterAlgorithm_v7) \
     CALL(cudnnConvolutionForward)                       \
     CALL(cudnnConvolutionBackwardData)                  \
-    CALL(cudnnConvolutionBackwardFilter)
+    CALL(cudnnConvolutionBackwardFilter)                \
+    CALL(cudnnBackendCreateDescriptor)                  \
+    CALL(cudnnBackendDestroyDescriptor)                 \
+    CALL(cudnnBackendSetAttribute)                      \
+    CALL(cudnnBackendGetAttribute)                      \
+    CALL(cudnnBackendFinalize)                          \
+    CALL(cudnnBackendExecute)
 
 #if CUDA_HAS_CUDNN
 #define CUDNN_FIELD(name) __typeof__(name) *name;
@@ -71,6 +78,10 @@ struct cudnn {
 };
 /* NULL: there is none. */
 const struct cudnn *cudnn_open(void);
+/* For this rank's device and stream; NULL: there is no cuDNN. */
+cudnnHandle_t cudnn_handle(void);
+/* Ends the program with the rank, the call and cuDNN's message unless rc is success. */
+void cudnn_check(cudnnStatus_t rc, const char *what);
 #endif
 
 #endif

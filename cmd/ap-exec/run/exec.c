@@ -122,6 +122,27 @@ static bool reads_across(const struct planner *p, const struct call *call, int n
     return !ap_shape_same_dims(&u->shape, &v->shape);
 }
 
+/* An attention from node i on as one call, where the backend has a kernel for it; how
+ * many nodes. */
+static int take_attention(struct planner *p, int i, struct call *call)
+{
+    struct exec *x = p->x;
+    void *state;
+    int n = 0;
+    if (x->backend->attention && p->g->nodes[i].attrs->attention == AP_ATTENTION_FIRST)
+        n = x->backend->attention(x, i, &state);
+    if (n == 0)
+        return 0;
+    *call = (struct call){.nodes = p->order + p->n_order, .n_nodes = n};
+    call->attention = true;
+    call->state = state;
+    for (int v = i; v < i + n; v++) {
+        p->order[p->n_order++] = v;
+        x->call_of[v] = x->n_calls;
+    }
+    return n;
+}
+
 /* How many nodes from i on are a group that the backend runs as one kernel; 0: none. */
 static int whole_from(const struct planner *p, int i)
 {
@@ -174,6 +195,11 @@ static void make_calls(struct planner *p)
         if (!joins) {
             if (call->n_nodes)
                 call = &x->calls[++x->n_calls];
+            const int n = take_attention(p, i, call);
+            if (n) {
+                i += n - 1;
+                continue;
+            }
             *call = (struct call){.nodes = p->order + p->n_order, .fused = fusible};
             lead = -1;
             group = v->group;
@@ -197,7 +223,8 @@ static bool is_read_outside(const struct planner *p, int node)
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++)
         if (p->x->call_of[g->users[u]] != p->x->call_of[node])
             return true;
-    return !p->x->calls[p->x->call_of[node]].fused;
+    const struct call *call = &p->x->calls[p->x->call_of[node]];
+    return !call->fused && !call->attention;
 }
 
 /* Asks for memory from one call to another, both of the group at hand. */
@@ -297,7 +324,7 @@ static bool clashes(const struct planner *p, int node)
             const bool same =
                 in == out && ap_shape_equal(&u->shape, &p->g->nodes[node].shape);
             if (call->fused ? !same || v->op == AP_OP_BROADCAST
-                            : !same || !x->backend->in_place(v, k))
+                            : !same || call->attention || !x->backend->in_place(v, k))
                 return true;
         }
     }
