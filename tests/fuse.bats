@@ -196,9 +196,9 @@ steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-per
         diff -r "$dir/cpu.$m" "$dir/gpu.$m"
         [ "$(groups "$dir/gpu.program.json")" -lt $(($(groups "$dir/cpu.program.json") * 9 / 10)) ]
     done
-    # a row's maximum, its sum and the quotient are together
+    # a layer norm, with both of its sums
     jq -e '[.program.modules[0].graph.nodes | group_by(.group)[] | map(.op)] |
-           any(index("reduce") and index("exponential") and index("divide") and length > 8)' \
+           any((indices("reduce") | length == 2) and index("rsqrt"))' \
         "$dir/gpu.program.json"
 }
 
