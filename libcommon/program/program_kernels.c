@@ -340,6 +340,6 @@ void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog)
     while (!done) {
         struct kernels k = {.arena = arena, .prog = prog, .g = &before};
         ap_kernel_units_find(&k, banned);
-        done = make_list(&k, prog, banned);
+        done = k.n_units == 0 || make_list(&k, prog, banned);
     }
 }
