@@ -206,6 +206,12 @@ static void find_rows(struct kernels *k, const struct kernel_unit *unit)
     }
 }
 
+/* A transpose of what an attention makes: its kernel writes in any order. */
+static bool orders_attention(const struct kernels *k, int v)
+{
+    return at(k, v)->op == AP_OP_TRANSPOSE && at(k, at(k, v)->in[0])->attrs->attention;
+}
+
 static int class_of(struct kernels *k, int v)
 {
     const int64_t n = elems(k, v);
@@ -218,7 +224,7 @@ static int class_of(struct kernels *k, int v)
             return c->class;
         return COLUMNS;
     }
-    if (!ap_kernel_takes(k->g, v))
+    if (!ap_kernel_takes(k->g, v) || orders_attention(k, v))
         return ALONE;
     if (n == 1)
         return is_elementwise(at(k, v)) ? SCALAR : ALONE;
