@@ -259,24 +259,27 @@ static void describe(struct convolution *s, const struct pass *p, bool nhwc,
 }
 
 /* The first proposal that repeats its bits, is of the mathematics asked for, and has
- * room; the three kinds' structs have members of the same names. */
-#define PICK(Perf, call)                                                         \
-    do {                                                                         \
-        Perf perf[MOST_ALGOS];                                                   \
-        if ((call) != CUDNN_STATUS_SUCCESS)                                      \
-            n = 0;                                                               \
-        for (int i = 0; i < n && !found; i++)                                    \
-            if (perf[i].status == CUDNN_STATUS_SUCCESS &&                        \
-                perf[i].determinism == CUDNN_DETERMINISTIC &&                    \
-                perf[i].memory <= MOST_BYTES &&                                  \
-                (math != CUDNN_FMA_MATH || perf[i].mathType == CUDNN_FMA_MATH || \
-                 perf[i].mathType == CUDNN_DEFAULT_MATH)) {                      \
-                s->algo = (int)perf[i].algo;                                     \
-                s->bytes = perf[i].memory;                                       \
-                if (math != CUDNN_FMA_MATH)                                      \
-                    lib->cudnnSetConvolutionMathType(s->conv, perf[i].mathType); \
-                found = true;                                                    \
-            }                                                                    \
+ * room; of those with tensor cores first, where they are allowed. The three kinds'
+ * structs have members of the same names. */
+#define PICK(Perf, call)                                                              \
+    do {                                                                              \
+        Perf perf[MOST_ALGOS];                                                        \
+        if ((call) != CUDNN_STATUS_SUCCESS)                                           \
+            n = 0;                                                                    \
+        for (int i = 0; i < 2 * n && !found; i++) {                                   \
+            const Perf *const p = &perf[i % n];                                       \
+            const bool plain = p->mathType == CUDNN_FMA_MATH;                         \
+            if (p->status != CUDNN_STATUS_SUCCESS ||                                  \
+                p->determinism != CUDNN_DETERMINISTIC || p->memory > MOST_BYTES ||    \
+                (math == CUDNN_FMA_MATH ? !plain && p->mathType != CUDNN_DEFAULT_MATH \
+                                        : plain && i < n))                            \
+                continue;                                                             \
+            s->algo = (int)p->algo;                                                   \
+            s->bytes = p->memory;                                                     \
+            if (math != CUDNN_FMA_MATH)                                               \
+                lib->cudnnSetConvolutionMathType(s->conv, p->mathType);               \
+            found = true;                                                             \
+        }                                                                             \
     } while (0)
 
 static bool pick_algo(struct convolution *s, cudnnMathType_t math)
