@@ -252,6 +252,49 @@ END
     done
 }
 
+# attention_program MESH OPTION... : a layer of grouped heads, attentions as one group each
+attention_program() {
+    local mesh=$1
+    shift
+    ap-model llama --layers 1 --hidden 32 --heads 4 --kv-heads 2 --head-dim 8 --ffn 32 --vocab 32 --batch 2 --seq 24 \
+        "$@" | ap-fuse | ap-shard --no-history --mesh "$mesh" --cluster a100-8 |
+        ap-cost --no-history | ap-rewrite -o "$BATS_TEST_TMPDIR/attention.json"
+}
+
+@test "backend: attentions by cuDNN's fused kernels, on one rank and two" {
+    needs_backend
+    local mesh out=$BATS_TEST_TMPDIR
+    for mesh in 1 2; do
+        attention_program $mesh --dtype bf16 --master-weights
+        ap-exec -n $mesh --json --steps 4 "$out/attention.json" >"$out/cpu"
+        ap-exec -n $mesh --backend cuda --json --steps 4 "$out/attention.json" >"$out/fused"
+        AP_FAKE_WITHOUT=cudnn ap-exec -n $mesh --backend cuda --json --steps 4 "$out/attention.json" >"$out/plain"
+        jq -es 'map(.attention_calls) == [0, 2, 0]
+            and ([.[0].losses, .[1].losses] | transpose | all((.[0] - .[1]) / .[0] | fabs < 1e-3))
+            and .[1].losses != .[2].losses
+            and .[0].scratch_bytes > 100000' "$out/cpu" "$out/fused" "$out/plain"
+    done
+}
+
+@test "backend: what fused attention does not compute runs operator by operator" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR
+    attention_program 1 --dtype f32
+    ap-exec --backend cuda --json "$out/attention.json" | jq -e '.attention_calls == 0'
+    ap-model gpt --layers 1 --hidden 20 --heads 1 --vocab 32 --batch 1 --seq 8 --dtype bf16 | ap-fuse |
+        ap-shard --mesh 1 --cluster a100-8 | ap-rewrite | ap-exec --backend cuda --json | jq -e '.attention_calls == 0'
+    ap-model t5 --layers 1 --hidden 16 --heads 1 --vocab 32 --batch 1 --seq 8 --target-seq 8 --dtype bf16 | ap-fuse |
+        ap-shard --mesh 1 --cluster a100-8 | ap-rewrite >"$out/t5.json"
+    ap-exec --backend cuda --json "$out/t5.json" | jq -e '.attention_calls == 2' # of 6: the others add biases
+}
+
+@test "backend: fused attention has the CPU's gradients" {
+    needs_backend
+    run scripts/check-attention "${AP_BUILD#"$AP_TOP"/}" narrow-16
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    [[ $output == "ok "*"fused 2 of 2"*"repeats" ]]
+}
+
 # planted FAULT: whether a run with it fails, or is off by more than rounding, in some order
 planted() {
     local seed

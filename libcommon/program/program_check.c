@@ -51,7 +51,8 @@ static bool is_attention(const struct ap_graph *g, int first, int end)
 {
     for (int i = first; i < end; i++) {
         const struct ap_node *n = &g->nodes[i];
-        if (n->attrs->attention != (i == first ? AP_ATTENTION_FIRST : AP_ATTENTION_NEXT) ||
+        if (n->attrs->attention !=
+                (i == first ? AP_ATTENTION_FIRST : AP_ATTENTION_NEXT) ||
             n->shape.dtype == AP_TUPLE || ap_ops[n->op].class == AP_CLASS_COLLECTIVE ||
             ap_ops[n->op].class == AP_CLASS_LOCAL || n->op == AP_OP_PARAMETER)
             return false;

@@ -465,7 +465,7 @@ int cuda_attention_prepare(struct exec *x, struct call *call, struct ap_err *err
         if (sdpa_workspace(c->backward) > workspace)
             workspace = sdpa_workspace(c->backward);
     }
-    c->workspace = at_scratch(exec_take(&scratch, workspace));
+    c->workspace = cuda_workspace(&scratch, workspace);
     exec_need_scratch(x, scratch);
     cuda_add(x, list, attention_run, c, attention_close);
     for (int t = SDPA_O; t <= SDPA_DQ; t++)

@@ -214,7 +214,7 @@ static int add_product(struct exec *x, struct cuda_call *c, const struct conv *v
     m.ldb = m.tb ? m.k : m.n;
     m.ldc = m.n;
     int64_t scratch = 0;
-    m.workspace = at_scratch(exec_take(&scratch, matmul_workspace(&m)));
+    m.workspace = cuda_workspace(&scratch, matmul_workspace(&m));
     exec_need_scratch(x, scratch);
     return cuda_add_matmul(x, c, &m, err);
 }
@@ -249,7 +249,7 @@ int cuda_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
               : at_scratch(exec_take(&scratch, m.m * v->cols * ap_dtype_size(in)));
     m.c = direct ? at_memory(v->out)
                  : at_scratch(exec_take(&scratch, v->out_elems * ap_dtype_size(out)));
-    m.workspace = at_scratch(exec_take(&scratch, matmul_workspace(&m)));
+    m.workspace = cuda_workspace(&scratch, matmul_workspace(&m));
     exec_need_scratch(x, scratch);
     if (add_blocks(x, c, v, m, lhs, err))
         return -1;

@@ -420,7 +420,7 @@ bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
         if (r->of != 2)
             cuda_add_box(x, c, &b, s->at[t], at_memory(memory[r->of]), size);
     }
-    s->workspace = at_scratch(exec_take(&scratch, (int64_t)s->bytes));
+    s->workspace = cuda_workspace(&scratch, (int64_t)s->bytes);
     exec_need_scratch(x, scratch);
     cuda_add(x, c, convolution_run, s, convolution_close);
     if (!is_same(&unpack))

@@ -66,6 +66,13 @@ static inline struct cuda_at at_scratch(int64_t offset)
 {
     return (struct cuda_at){(char *)(uintptr_t)offset, true};
 }
+/* The next place for a library's workspace, at a multiple of 256 bytes, as cublasLt wants
+ * it. */
+static inline struct cuda_at cuda_workspace(int64_t *scratch, int64_t bytes)
+{
+    *scratch = (*scratch + 255) / 256 * 256;
+    return at_scratch(exec_take(scratch, bytes));
+}
 static inline char *cuda_place(const struct exec *x, struct cuda_at at)
 {
     return at.scratch ? x->scratch + (intptr_t)at.p : at.p;

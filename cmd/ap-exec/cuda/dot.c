@@ -223,7 +223,7 @@ int cuda_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const struct matmul was = m;
     if (ap_dtype_is_float(in) && s.rank == 0)
         make_even(x, c, &m, &scratch);
-    m.workspace = at_scratch(exec_take(&scratch, matmul_workspace(&m)));
+    m.workspace = cuda_workspace(&scratch, matmul_workspace(&m));
     exec_need_scratch(x, scratch);
     if (add_products(x, c, m, &s, err))
         return -1;
