@@ -23,6 +23,13 @@
 
 #include "exec.h"
 
+/* Times between calls on a device that runs them later; all calls of a step. */
+struct backend_clock {
+    void (*begin)(void);             /* a step begins: moments count from 0 */
+    int (*moment)(void);             /* behind what was enqueued; its number */
+    double (*between)(int a, int b); /* seconds; once `sync` has returned */
+};
+
 struct backend {
     const char *name;
     bool on_host; /* its memory is the host's */
@@ -75,6 +82,8 @@ struct backend {
     bool (*runs_whole)(const struct exec *x, const int *nodes, int n);
     /* Waits for all that the device was given, so that a step's time is the step's. */
     void (*sync)(void);
+    /* NULL: a call is over when it returns. */
+    const struct backend_clock *clock;
 };
 
 extern const struct backend cpu_backend;

@@ -75,6 +75,7 @@ static const struct backend cuda_backend = {
     .step_end = cuda_step_end,
     .close = cuda_close,
     .sync = cuda_sync,
+    .clock = &cuda_clock,
 };
 
 const struct cuda_plugin ap_cuda_plugin;

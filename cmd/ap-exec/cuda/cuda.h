@@ -239,6 +239,9 @@ void cuda_add_convert(struct exec *x, struct cuda_call *c, const struct box *b,
                       struct cuda_at dst, enum ap_dtype to, struct cuda_at src,
                       enum ap_dtype from);
 
+/* struct backend's (moments.c). */
+extern const struct backend_clock cuda_clock;
+
 /* ---- CUDA graphs (capture.c) ---- */
 
 /* struct backend's: the second step of a program is captured, later ones replay it. */

@@ -631,7 +631,7 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         const double blas = x->timing ? x->backend->blas_sec() : 0;
         struct profile_start profiled = {0};
         if (profile_is_on(x))
-            profiled = profile_now();
+            profiled = profile_now(x);
         overlap_run(x, i, call->each ? call->each[j] : call->state);
         if (x->timing)
             timing_note(x, i, start, blas);
