@@ -276,6 +276,13 @@ attention_program() {
     done
 }
 
+@test "backend: JAX's GPT-2 in bf16 trains to JAX's losses with fused attention" {
+    needs_backend
+    ap-import "$MODELS/gpt2l_bf16"/gpt2l_bf16.hlo* | ap-fuse | ap-shard --mesh 1 | ap-rewrite --fused-attention >"$BATS_TEST_TMPDIR/gpt.json"
+    ap-exec --backend cuda --json --steps 5 --data "$MODELS/gpt2l_bf16/in" --compare "$MODELS/gpt2l_bf16" --tolerance 2e-3 \
+        "$BATS_TEST_TMPDIR/gpt.json" | jq -e '.attention_calls == 4'
+}
+
 @test "backend: what fused attention does not compute runs operator by operator" {
     needs_backend
     local out=$BATS_TEST_TMPDIR
