@@ -31,7 +31,7 @@
  * mask up to MOST_PAIRS. */
 #define MOST_QUERIES 192
 #define RANDOM_KEYS  6
-#define MOST_PAIRS   (4ll << 20)
+#define MOST_PAIRS   (1ll << 20)
 #define MOST_DEPTH   96 /* operators one behind the other */
 #define MOST_SUMS    24
 /* Relative to the largest weight; double rounding is below. */

@@ -261,7 +261,8 @@ void report_json(struct ap_arena *arena, const struct session *s,
     ap_buf_int(out, s->exec.prog->peak_bytes);
     ap_buf_puts(out, ",\"scratch_bytes\":");
     ap_buf_int(out, s->exec.scratch_bytes + s->exec.temps_bytes);
-    ap_put_int(out, "attention_calls", attention_calls(&s->exec));
+    if (s->n_stages == 0)
+        ap_put_int(out, "attention_calls", attention_calls(&s->exec));
     ap_buf_puts(out, ",\"memory\":[");
     for (int k = 0; k < s->exec.comm->size; k++)
         put_memory(&s->rank_memory[k], k, out);
