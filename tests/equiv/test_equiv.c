@@ -254,6 +254,9 @@ static bool same(const void *a, int64_t i, const void *b, int64_t j, enum ap_dty
     if (memcmp((const char *)a + (size_t)i * size, (const char *)b + (size_t)j * size,
                size) == 0)
         return true;
+    if (t == AP_C64)
+        return same(a, 2 * i, b, 2 * j, AP_F32, near) &&
+               same(a, 2 * i + 1, b, 2 * j + 1, AP_F32, near);
     if (!ap_dtype_is_float(t))
         return false;
     double x = data_number(a, t, i), y = data_number(b, t, j);

@@ -6,6 +6,7 @@
 #include "graph/blocks.h"
 #include "layout/nest.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 /* Other threads of the process worked on a call if it took so many times this one's
  * processor time (the watchdog's thread takes some). */
 #define OTHER_THREADS 1.2
+/* Of what the clock says, at least. */
+#define LEAST_SHARE 0.1
 
 struct watched {
     struct exec *x;
@@ -346,8 +349,8 @@ static void put_row(struct profile *p, const struct watched *w, const struct row
     ap_buf_putc(out, '}');
 }
 
-/* By a device's clock a call takes no more than its kernels do; what a step takes beyond
- * all of them is shared out. */
+/* Between two events lies more, or less, than a call adds to a step that is one launch:
+ * the difference is shared out. */
 static void add_gaps(const struct profile *p, struct row *rows, int n)
 {
     double sum = 0, count = 0;
@@ -356,8 +359,8 @@ static void add_gaps(const struct profile *p, struct row *rows, int n)
         count += rows[i].count;
     }
     const double rest = profile_median(p->plain_sec, p->n_plain) - sum;
-    for (int i = 0; i < n && rest > 0; i++)
-        rows[i].sec += rest / count;
+    for (int i = 0; i < n; i++)
+        rows[i].sec = fmax(rows[i].sec + rest / count, LEAST_SHARE * rows[i].sec);
 }
 
 /* Rows of one stage, on the first of its ranks; rank: their numbers in the job. */

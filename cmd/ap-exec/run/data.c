@@ -28,11 +28,16 @@ static uint64_t mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
+static const uint64_t golden = 0x9e3779b97f4a7c15u;
+
+static uint64_t stream_of(const struct source *s, int param)
+{
+    return mix(mix(s->seed + golden) + (uint64_t)(param + 1) * golden);
+}
+
 static uint64_t draw(const struct source *s, int param, int64_t index)
 {
-    const uint64_t golden = 0x9e3779b97f4a7c15u;
-    const uint64_t stream = mix(mix(s->seed + golden) + (uint64_t)(param + 1) * golden);
-    return mix(stream + (uint64_t)(index + 1) * golden);
+    return mix(stream_of(s, param) + (uint64_t)(index + 1) * golden);
 }
 
 /* What kind of value a parameter starts with. */
@@ -96,10 +101,28 @@ struct seeding {
     char *out;
 };
 
+/* The weights' values by the billion: what seeded() gives, rounded once. */
+static void seed_weights(const struct seeding *s, float *out, int64_t whole, int64_t n)
+{
+    const uint64_t stream = stream_of(s->source, s->param);
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t u = mix(stream + (uint64_t)(whole + i + 1) * golden);
+        out[i] = (float)(((double)(u >> 40) * 0x1p-24 - 0.5) * 0.125);
+    }
+}
+
 static int seed_run(void *ctx, int64_t local, int64_t whole, int64_t n)
 {
     const struct seeding *s = ctx;
     const int size = ap_dtype_size(s->dtype);
+    if (s->init == INIT_ZERO) {
+        memset(s->out + local * size, 0, (size_t)(n * size));
+        return 0;
+    }
+    if (s->init == INIT_WEIGHT && s->dtype == AP_F32) {
+        seed_weights(s, (float *)(void *)s->out + local, whole, n);
+        return 0;
+    }
     for (int64_t i = 0; i < n; i++)
         put_number(s->out + (local + i) * size,
                    seeded(s->source, s->init, s->dtype, s->param, whole + i), s->dtype);
