@@ -252,6 +252,51 @@ END
     done
 }
 
+# What programs of marked kernels need: sums, passes and rows, even and odd, narrow and wide
+@test "backend: kernels of rows and of sums have the CPU's numbers" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR model
+    for model in "gpt --layers 1 --hidden 128 --heads 2 --seq 64 --vocab 101 --batch 8 --dtype bf16 --master-weights" \
+        "gpt --layers 1 --hidden 96 --heads 2 --seq 48 --vocab 1031 --batch 8" \
+        "resnet --layers 18 --hidden 8 --image 32 --classes 10 --batch 4"; do
+        # shellcheck disable=SC2086 # words of the row
+        ap-model $model | ap-fuse --kernels --attention plain | ap-shard --mesh 1 --cluster h100-8 | ap-rewrite -o "$out/p.json"
+        ap-exec --json --steps 2 "$out/p.json" >"$out/cpu"
+        ap-exec --backend cuda --json --steps 2 "$out/p.json" >"$out/cuda"
+        jq -es '[.[0].losses, .[1].losses] | transpose | all((.[0] - .[1]) / .[0] | fabs < 1e-4)' "$out/cpu" "$out/cuda"
+        jq -e '[.program.modules[0].graph.nodes[] | select(.kernel)] | length > 50' "$out/p.json"
+    done
+}
+
+@test "backend: large products with odd sizes, to the bit" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR
+    cat >"$out/odd.hlo" <<'END'
+HloModule odd
+ENTRY e {
+  x = bf16[264,300] parameter(0)
+  w = bf16[301,300] parameter(1)
+  a = bf16[264,301] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  b = bf16[264,300] dot(a, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = bf16[301,300] dot(a, x), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ROOT t = (bf16[264,300], bf16[301,300]) tuple(b, c)
+}
+END
+    ap-import "$out/odd.hlo" | ap-shard --mesh 1 | ap-rewrite -o "$out/odd.json"
+    ap-exec --small-ints --out "$out/cpu" "$out/odd.json"
+    ap-exec --backend cuda --small-ints --out "$out/cuda" "$out/odd.json"
+    diff -r "$out/cpu" "$out/cuda"
+}
+
+@test "backend: a profile of a step by the device's clock" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR
+    ap-model mlp | ap-shard --mesh 1 | ap-rewrite -o "$out/p.json"
+    ap-exec --backend cuda --steps 6 --profile "$out/profile" "$out/p.json"
+    jq -e '(.kernels | map(.sec * .count) | add) as $sum
+        | .step.sec > 0 and ($sum / .step.sec - 1 | fabs) < 0.2 and all(.kernels[]; .sec > 0)' "$out/profile"
+}
+
 # attention_program MESH OPTION... : a layer of grouped heads, attentions as one group each
 attention_program() {
     local mesh=$1
@@ -278,7 +323,8 @@ attention_program() {
 
 @test "backend: JAX's GPT-2 in bf16 trains to JAX's losses with fused attention" {
     needs_backend
-    ap-import "$MODELS/gpt2l_bf16"/gpt2l_bf16.hlo* | ap-fuse | ap-shard --mesh 1 | ap-rewrite --fused-attention >"$BATS_TEST_TMPDIR/gpt.json"
+    ap-import "$MODELS/gpt2l_bf16"/gpt2l_bf16.hlo* | ap-fuse |
+        ap-shard --mesh 1 --cluster a100-8 | ap-rewrite >"$BATS_TEST_TMPDIR/gpt.json"
     ap-exec --backend cuda --json --steps 5 --data "$MODELS/gpt2l_bf16/in" --compare "$MODELS/gpt2l_bf16" --tolerance 2e-3 \
         "$BATS_TEST_TMPDIR/gpt.json" | jq -e '.attention_calls == 4'
 }
