@@ -1,7 +1,8 @@
 /*
  * cuDNN's convolutions as loops in double precision, rounded once: graphs of one
  * operation. The heuristic proposes first engines that no program may take: one that does
- * not repeat its bits, one that wants much memory, one without a plan. Its engine with
+ * not repeat its bits, some that are inexact, one that wants much memory, one without a
+ * plan. Its engine with
  * tensor cores rounds operands of f32 to tf32. The plain one has no f32 in NHWC.
  */
 #include "fake.h"
@@ -182,6 +183,9 @@ int dnn_propose_convolution(const struct descriptor *graph, int64_t mode,
                   1 << CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
          .has_plan = true},
         {.notes = 1 << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
+                  1 << CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+         .has_plan = true},
+        {.notes = 1 << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION |
                   1 << CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
          .has_plan = true},
         {.notes = 1 << CUDNN_NUMERICAL_NOTE_WINOGRAD, .has_plan = true},

@@ -25,8 +25,9 @@
 #if CUDA_HAS_CUDNN
 
 /* Workspace that an engine may use. */
-#define MOST_BYTES (256ll << 20)
-#define MOST_DIMS  5
+#define MOST_BYTES  (256ll << 20)
+#define MOST_DIMS   5
+#define MOST_WISHES 3
 /* Of tensors, bytes (cudnn_tensor). */
 #define ALIGNMENT 16
 
@@ -322,31 +323,33 @@ static void put_operation(struct cudnn_builder *b, const struct problem *q)
 }
 
 /*
- * Engines whose runs repeat their bits. Of f32 and f64, those that compute in the type:
- * no smaller one for operands (DOWN_CONVERT_INPUTS: f16 for f32) or sums, no transforms,
- * and for f32 no tensor cores, unless tf32 is allowed, and then these first. Of f16 and
- * bf16 first tensor cores with sums in f32, then any.
+ * Engines whose runs repeat their bits. Of f32 and f64 those that compute in the type: no
+ * smaller one for operands (DOWN_CONVERT_INPUTS: f16 for f32) or partial sums, and no
+ * transforms; f32 without tensor cores. Where f32 may be rounded to tf32, and for f16 and
+ * bf16, tensor cores come first, of these the ones with sums in f32.
  */
-static int wishes_of(const struct problem *q, struct cudnn_wish wish[2])
+static int wishes_of(const struct problem *q, struct cudnn_wish wish[MOST_WISHES])
 {
     const unsigned varies = CUDNN_NOTE(NONDETERMINISTIC), cores = CUDNN_NOTE(TENSOR_CORE);
-    const unsigned inexact = varies | CUDNN_NOTE(DOWN_CONVERT_INPUTS) |
-                             CUDNN_NOTE(REDUCED_PRECISION_REDUCTION) |
+    const unsigned sums = CUDNN_NOTE(REDUCED_PRECISION_REDUCTION);
+    const unsigned inexact = varies | sums | CUDNN_NOTE(DOWN_CONVERT_INPUTS) |
                              CUDNN_NOTE(WINOGRAD) | CUDNN_NOTE(FFT);
-    if (q->dtype == AP_F64 || (q->dtype == AP_F32 && !q->tf32)) {
-        wish[0] = (struct cudnn_wish){0, q->dtype == AP_F64 ? inexact : inexact | cores};
+    const bool f32 = q->dtype == AP_F32;
+    if (q->dtype == AP_F64 || (f32 && !q->tf32)) {
+        wish[0] = (struct cudnn_wish){0, f32 ? inexact | cores : inexact};
         return 1;
     }
     wish[0] = (struct cudnn_wish){cores, inexact};
-    wish[1] = (struct cudnn_wish){0, q->dtype == AP_F32 ? inexact : varies};
-    return 2;
+    wish[1] = (struct cudnn_wish){cores, f32 ? inexact & ~sums : varies};
+    wish[2] = (struct cudnn_wish){0, f32 ? inexact : varies};
+    return 3;
 }
 
 /* The plan of a problem, the same for equal ones; NULL: cuDNN has none. */
 static const struct plan *plan_of(const struct problem *q)
 {
     static struct plan *plans; /* of the process */
-    struct cudnn_wish wish[2];
+    struct cudnn_wish wish[MOST_WISHES];
     struct plan *s;
     for (s = plans; s; s = s->next)
         if (!memcmp(&s->problem, q, sizeof *q))
