@@ -295,6 +295,17 @@ END
     ap-exec --backend cuda --steps 6 --profile "$out/profile" "$out/p.json"
     jq -e '(.kernels | map(.sec * .count) | add) as $sum
         | .step.sec > 0 and ($sum / .step.sec - 1 | fabs) < 0.2 and all(.kernels[]; .sec > 0)' "$out/profile"
+
+@test "backend: convolutions use tensor cores only where f32 may be rounded to tf32" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR exec=(ap-exec --quiet --backend cuda) name
+    conv_program f32
+    "${exec[@]}" --out "$out/f32" "$out/conv.json"
+    "${exec[@]}" --f32-matmul tf32 --out "$out/tf32" "$out/conv.json"
+    for name in 0 1 2 4 5 6; do # 3 is im2col
+        ! cmp -s "$out/f32/result_$name.npy" "$out/tf32/result_$name.npy"
+    done
+    [ "$(cd "$out/f32" && ls)" = "$(cd "$out/tf32" && ls)" ]
 }
 
 # attention_program MESH OPTION... : a layer of grouped heads, attentions as one group each

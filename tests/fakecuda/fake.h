@@ -66,11 +66,6 @@ bool fake_capturing(cudaStream_t stream);
 /* Whether a capture forbids calls that allocate or wait; such a call ends the capture. */
 bool fake_capture_forbids(void);
 
-/* ---- cuDNN (fake_dnn.c, fake_attention.c) ---- */
-
-struct cudnnContext;
-cudaStream_t fake_dnn_stream(const struct cudnnContext *handle);
-
 /* ---- graphs (fake_graph.c uses these of fake_stream.c) ---- */
 
 struct fake_node {

@@ -1,167 +1,31 @@
 /*
- * cuDNN's graph API: descriptors as lists of attributes, and graphs of operations run one
- * operation after the other, in double precision, each result rounded to its tensor's
- * type. What is inconsistent is refused with cuDNN's status when a descriptor is
- * finalized. Attention needs widths of multiples of 8 up to 256. The heuristic proposes
- * first a configuration that has no plan.
+ * cuDNN's graphs of attention: run one operation after the other, in double precision,
+ * each result rounded to its tensor's type. Attention needs widths of multiples of 8 up
+ * to 256. The heuristic proposes first a configuration that has no plan.
  */
 #include "fake.h"
 
-#include "base/float16.h"
-
 #if __has_include(<cudnn.h>)
 
-#include <cudnn.h>
+#include "fake_dnn.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_ATTRIBUTES 12
-#define MOST_VALUES     64 /* tensors of a graph */
-#define MOST_WIDTH      256
-#define WORK_BYTES      1000
-
-struct attribute {
-    cudnnBackendAttributeName_t name;
-    cudnnBackendAttributeType_t type;
-    int64_t n;
-    void *value;
-};
-
-struct descriptor {
-    cudnnBackendDescriptorType_t type;
-    bool final;
-    int n;
-    struct attribute attribute[MOST_ATTRIBUTES];
-    const struct descriptor *graph; /* of a configuration and of a plan */
-    bool has_plan;                  /* configuration */
-};
-
-size_t cudnnGetVersion(void)
-{
-    return CUDNN_VERSION;
-}
-
-/* ---- descriptors ---- */
-
-static size_t size_of(cudnnBackendAttributeType_t type)
-{
-    switch ((int)type) {
-    case CUDNN_TYPE_BOOLEAN:
-        return sizeof(bool);
-    case CUDNN_TYPE_INT64:
-    case CUDNN_TYPE_DOUBLE:
-        return 8;
-    case CUDNN_TYPE_HANDLE:
-    case CUDNN_TYPE_VOID_PTR:
-    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
-        return sizeof(void *);
-    }
-    return 4;
-}
-
-static const struct attribute *find(const struct descriptor *d,
-                                    cudnnBackendAttributeName_t name)
-{
-    for (int i = 0; i < d->n; i++)
-        if (d->attribute[i].name == name)
-            return &d->attribute[i];
-    return NULL;
-}
-
-static int64_t integer(const struct descriptor *d, cudnnBackendAttributeName_t name)
-{
-    const struct attribute *a = find(d, name);
-    if (!a)
-        return 0;
-    return a->type == CUDNN_TYPE_INT64     ? *(const int64_t *)a->value
-           : a->type == CUDNN_TYPE_BOOLEAN ? *(const bool *)a->value
-                                           : *(const int32_t *)a->value;
-}
-
-static const struct descriptor *member(const struct descriptor *d,
-                                       cudnnBackendAttributeName_t name)
-{
-    const struct attribute *a = find(d, name);
-    return a ? *(struct descriptor *const *)a->value : NULL;
-}
-
-cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
-                                           cudnnBackendDescriptor_t *out)
-{
-    struct descriptor *d = fake_alloc(sizeof *d);
-    d->type = type;
-    *out = d;
-    return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t p)
-{
-    struct descriptor *d = p;
-    for (int i = 0; i < d->n; i++)
-        free(d->attribute[i].value);
-    free(d);
-    return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t p,
-                                       cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t n,
-                                       const void *value)
-{
-    struct descriptor *d = p;
-    if (d->final || n < 1 || !value || find(d, name))
-        return CUDNN_STATUS_BAD_PARAM;
-    if (d->n == MOST_ATTRIBUTES)
-        fake_fail("cudnn: a descriptor with many attributes");
-    struct attribute *a = &d->attribute[d->n++];
-    *a = (struct attribute){name, type, n, fake_alloc(size_of(type) * (size_t)n)};
-    memcpy(a->value, value, size_of(type) * (size_t)n);
-    return CUDNN_STATUS_SUCCESS;
-}
+#define MOST_WIDTH 256
+#define WORK_BYTES 1000
 
 /* ---- what is consistent ---- */
 
-static const int64_t *dims(const struct descriptor *t)
-{
-    return find(t, CUDNN_ATTR_TENSOR_DIMENSIONS)->value;
-}
-
-static const int64_t *strides(const struct descriptor *t)
-{
-    return find(t, CUDNN_ATTR_TENSOR_STRIDES)->value;
-}
-
-static bool is_virtual(const struct descriptor *t)
-{
-    return integer(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
-}
-
-static bool is_by_value(const struct descriptor *t)
-{
-    return integer(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
-}
-
-static bool is_tensor(const struct descriptor *d)
-{
-    const struct attribute *n = find(d, CUDNN_ATTR_TENSOR_DIMENSIONS),
-                           *s = find(d, CUDNN_ATTR_TENSOR_STRIDES);
-    if (!n || !s || n->n != 4 || s->n != 4 || !find(d, CUDNN_ATTR_TENSOR_UNIQUE_ID) ||
-        !find(d, CUDNN_ATTR_TENSOR_DATA_TYPE) ||
-        !find(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT))
-        return false;
-    for (int i = 0; i < 4; i++)
-        if (dims(d)[i] < 1 || strides(d)[i] < 1)
-            return false;
-    return !(is_virtual(d) && is_by_value(d));
-}
-
+/* Whether the first n members are tensors of four dimensions. */
 static bool are_tensors(const struct descriptor *d,
                         const cudnnBackendAttributeName_t *name, int n)
 {
     for (int i = 0; i < n; i++) {
-        const struct descriptor *t = member(d, name[i]);
-        if (!t || t->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR || !t->final)
+        const struct descriptor *t = dnn_member(d, name[i]);
+        if (!t || t->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR || !t->final ||
+            dnn_rank(t) != 4)
             return false;
     }
     return true;
@@ -172,10 +36,11 @@ static bool is_matmul(const struct descriptor *d)
     static const cudnnBackendAttributeName_t names[] = {
         CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_ATTR_OPERATION_MATMUL_BDESC,
         CUDNN_ATTR_OPERATION_MATMUL_CDESC};
-    if (!are_tensors(d, names, 3) || !member(d, CUDNN_ATTR_OPERATION_MATMUL_DESC))
+    if (!are_tensors(d, names, 3) || !dnn_member(d, CUDNN_ATTR_OPERATION_MATMUL_DESC))
         return false;
-    const int64_t *a = dims(member(d, names[0])), *b = dims(member(d, names[1])),
-                  *c = dims(member(d, names[2]));
+    const int64_t *a = dnn_dims(dnn_member(d, names[0])),
+                  *b = dnn_dims(dnn_member(d, names[1])),
+                  *c = dnn_dims(dnn_member(d, names[2]));
     return a[0] == b[0] && a[0] == c[0] && a[1] == c[1] && a[1] % b[1] == 0 &&
            a[2] == c[2] && a[3] == b[2] && b[3] == c[3];
 }
@@ -186,12 +51,13 @@ static bool is_pointwise(const struct descriptor *d)
         CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
         CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_ATTR_OPERATION_POINTWISE_TDESC};
     if (!are_tensors(d, names, 2) ||
-        !member(d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR))
+        !dnn_member(d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR))
         return false;
-    const int64_t *y = dims(member(d, names[1]));
+    const int64_t *y = dnn_dims(dnn_member(d, names[1]));
     for (int k = 0; k < 4; k++)
-        for (int i = 0; i < 4 && member(d, names[k]); i++)
-            if (dims(member(d, names[k]))[i] != y[i] && dims(member(d, names[k]))[i] != 1)
+        for (int i = 0; i < 4 && dnn_member(d, names[k]); i++)
+            if (dnn_dims(dnn_member(d, names[k]))[i] != y[i] &&
+                dnn_dims(dnn_member(d, names[k]))[i] != 1)
                 return false;
     return true;
 }
@@ -200,10 +66,10 @@ static bool is_reduction(const struct descriptor *d)
 {
     static const cudnnBackendAttributeName_t names[] = {
         CUDNN_ATTR_OPERATION_REDUCTION_XDESC, CUDNN_ATTR_OPERATION_REDUCTION_YDESC};
-    if (!are_tensors(d, names, 2) || !member(d, CUDNN_ATTR_OPERATION_REDUCTION_DESC))
+    if (!are_tensors(d, names, 2) || !dnn_member(d, CUDNN_ATTR_OPERATION_REDUCTION_DESC))
         return false;
     for (int i = 0; i < 4; i++)
-        if (dims(member(d, names[0]))[i] % dims(member(d, names[1]))[i])
+        if (dnn_dims(dnn_member(d, names[0]))[i] % dnn_dims(dnn_member(d, names[1]))[i])
             return false;
     return true;
 }
@@ -215,29 +81,19 @@ static bool is_turned(const struct descriptor *d)
         CUDNN_ATTR_OPERATION_RESHAPE_XDESC, CUDNN_ATTR_OPERATION_RESHAPE_YDESC};
     if (!are_tensors(d, names, 2))
         return false;
-    const struct descriptor *x = member(d, names[0]), *y = member(d, names[1]);
+    const struct descriptor *x = dnn_member(d, names[0]), *y = dnn_member(d, names[1]);
     for (int i = 0; i < 4; i++) {
         const int from = i < 2 ? i : 5 - i;
-        if (dims(y)[i] != dims(x)[from] || strides(y)[i] != strides(x)[from])
+        if (dnn_dims(y)[i] != dnn_dims(x)[from] ||
+            dnn_strides(y)[i] != dnn_strides(x)[from])
             return false;
     }
     return true;
 }
 
-static bool is_graph(const struct descriptor *d)
-{
-    const struct attribute *ops = find(d, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-    for (int64_t i = 0; ops && i < ops->n; i++)
-        if (!((struct descriptor *const *)ops->value)[i]->final)
-            return false;
-    return ops && find(d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
-}
-
-static bool is_consistent(struct descriptor *d)
+bool dnn_is_attention(const struct descriptor *d)
 {
     switch ((int)d->type) {
-    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
-        return is_tensor(d);
     case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
         return is_matmul(d);
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
@@ -246,37 +102,8 @@ static bool is_consistent(struct descriptor *d)
         return is_reduction(d);
     case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
         return is_turned(d);
-    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-        return is_graph(d);
-    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
-        return member(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) &&
-               find(d, CUDNN_ATTR_ENGINEHEUR_MODE);
-    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
-        return find(d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE) &&
-               member(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-    case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR: {
-        const struct attribute *u = find(d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS),
-                               *p = find(d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
-        return u && p && u->n == p->n && find(d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-    }
     }
     return true;
-}
-
-cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t p)
-{
-    struct descriptor *d = p;
-    if (d->final || !is_consistent(d))
-        return CUDNN_STATUS_BAD_PARAM;
-    if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
-        const struct descriptor *config =
-            member(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-        if (!config->has_plan)
-            return CUDNN_STATUS_NOT_SUPPORTED;
-        d->graph = config->graph;
-    }
-    d->final = true;
-    return CUDNN_STATUS_SUCCESS;
 }
 
 /* ---- heuristics ---- */
@@ -284,44 +111,28 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t p)
 /* The operands of contractions that are in memory. */
 static bool has_engines(const struct descriptor *graph)
 {
-    const struct attribute *ops = find(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    const struct attribute *ops = dnn_find(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     for (int64_t i = 0; i < ops->n; i++) {
         const struct descriptor *op = ((struct descriptor *const *)ops->value)[i];
-        const struct descriptor *t = member(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
-        if (op->type != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR || is_virtual(t))
+        const struct descriptor *t = dnn_member(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
+        if (op->type != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR || dnn_is_virtual(t))
             continue;
-        const int64_t type = integer(t, CUDNN_ATTR_TENSOR_DATA_TYPE);
-        if ((type != CUDNN_DATA_HALF && type != CUDNN_DATA_BFLOAT16) || dims(t)[3] % 8 ||
-            dims(t)[3] > MOST_WIDTH || strides(t)[3] != 1)
+        const int64_t type = dnn_integer(t, CUDNN_ATTR_TENSOR_DATA_TYPE);
+        if ((type != CUDNN_DATA_HALF && type != CUDNN_DATA_BFLOAT16) ||
+            dnn_dims(t)[3] % 8 || dnn_dims(t)[3] > MOST_WIDTH || dnn_strides(t)[3] != 1)
             return false;
     }
     return true;
 }
 
-cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t p,
-                                       cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t room,
-                                       int64_t *n, void *out)
+int dnn_propose_attention(const struct descriptor *graph, int64_t mode,
+                          struct proposal *out)
 {
-    const struct descriptor *d = p;
-    if (!d->final || room < 1)
-        return CUDNN_STATUS_BAD_PARAM;
-    if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && type == CUDNN_TYPE_INT64) {
-        *(int64_t *)out = WORK_BYTES;
-        *n = 1;
-        return CUDNN_STATUS_SUCCESS;
-    }
-    if (name != CUDNN_ATTR_ENGINEHEUR_RESULTS || type != CUDNN_TYPE_BACKEND_DESCRIPTOR)
-        return CUDNN_STATUS_BAD_PARAM;
-    const struct descriptor *graph = member(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-    struct descriptor *const *config = out;
-    *n = has_engines(graph) && room >= 2 ? 2 : 0;
-    for (int i = 0; i < *n; i++) {
-        config[i]->graph = graph;
-        config[i]->final = true;
-        config[i]->has_plan = i == 1;
-    }
-    return CUDNN_STATUS_SUCCESS;
+    if (mode != CUDNN_HEUR_MODE_A || !has_engines(graph))
+        return 0;
+    out[0] = (struct proposal){.workspace = WORK_BYTES};
+    out[1] = (struct proposal){.workspace = WORK_BYTES, .has_plan = true, .runs = true};
+    return 2;
 }
 
 /* ---- running a graph ---- */
@@ -337,48 +148,21 @@ struct run {
     const struct descriptor *graph;
     void *work;
     int n;
-    struct value value[MOST_VALUES];
+    struct value value[DNN_TENSORS];
 };
-
-static double load(const void *p, int64_t type, int64_t i)
-{
-    switch (type) {
-    case CUDNN_DATA_FLOAT:
-        return (double)((const float *)p)[i];
-    case CUDNN_DATA_INT32:
-        return (double)((const int32_t *)p)[i];
-    case CUDNN_DATA_HALF:
-        return (double)ap_f16_to_f32(((const uint16_t *)p)[i]);
-    case CUDNN_DATA_BFLOAT16:
-        return (double)ap_bf16_to_f32(((const uint16_t *)p)[i]);
-    }
-    fake_fail("cudnn: a tensor of type %d", (int)type);
-}
-
-static void store(void *p, int64_t type, int64_t i, double v)
-{
-    if (type == CUDNN_DATA_FLOAT)
-        ((float *)p)[i] = (float)v;
-    else if (type == CUDNN_DATA_HALF)
-        ((uint16_t *)p)[i] = ap_f32_to_f16((float)v);
-    else if (type == CUDNN_DATA_BFLOAT16)
-        ((uint16_t *)p)[i] = ap_f32_to_bf16((float)v);
-    else
-        fake_fail("cudnn: a result of type %d", (int)type);
-}
 
 static double rounded(int64_t type, double v)
 {
     uint32_t bits = 0;
     if (type == CUDNN_DATA_INT32 || type == CUDNN_DATA_BOOLEAN)
         return v;
-    store(&bits, type, 0, v);
-    return load(&bits, type, 0);
+    dnn_store(&bits, type, 0, v);
+    return dnn_load(&bits, type, 0);
 }
 
 static int64_t elements(const struct descriptor *t)
 {
-    const int64_t *n = dims(t);
+    const int64_t *n = dnn_dims(t);
     return n[0] * n[1] * n[2] * n[3];
 }
 
@@ -397,26 +181,28 @@ static int64_t offset(const int64_t *stride, const int64_t at[4])
 /* A tensor's elements; those of one in memory are read when they are first asked for. */
 static struct value *value_of(struct run *r, const struct descriptor *t, bool read)
 {
-    const int64_t uid = integer(t, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+    const int64_t uid = dnn_integer(t, CUDNN_ATTR_TENSOR_UNIQUE_ID);
     struct value *y = r->value;
     int64_t at[4];
-    while (y < r->value + r->n && integer(y->tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID) != uid)
+    while (y < r->value + r->n &&
+           dnn_integer(y->tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID) != uid)
         y++;
     if (y == r->value + r->n) {
-        if (r->n++ == MOST_VALUES)
+        if (r->n++ == DNN_TENSORS)
             fake_fail("cudnn: a graph of many tensors");
         *y = (struct value){.tensor = t};
     }
     if (y->v)
         return y;
-    if (read && is_virtual(t))
+    if (read && dnn_is_virtual(t))
         fake_fail("cudnn: an operation reads what none before it has written");
     y->v = fake_alloc(sizeof *y->v * (size_t)elements(t));
     for (int64_t i = 0; read && i < elements(t); i++) {
-        split(dims(t), i, at);
-        y->v[i] = is_by_value(t) ? y->scalar
-                                 : load(y->p, integer(t, CUDNN_ATTR_TENSOR_DATA_TYPE),
-                                        offset(strides(t), at));
+        split(dnn_dims(t), i, at);
+        y->v[i] = dnn_is_by_value(t)
+                      ? y->scalar
+                      : dnn_load(y->p, dnn_integer(t, CUDNN_ATTR_TENSOR_DATA_TYPE),
+                                 offset(dnn_strides(t), at));
     }
     return y;
 }
@@ -425,20 +211,20 @@ static struct value *value_of(struct run *r, const struct descriptor *t, bool re
 static void finish(struct value *y)
 {
     const struct descriptor *t = y->tensor;
-    const int64_t type = integer(t, CUDNN_ATTR_TENSOR_DATA_TYPE);
+    const int64_t type = dnn_integer(t, CUDNN_ATTR_TENSOR_DATA_TYPE);
     int64_t at[4];
     for (int64_t i = 0; i < elements(t); i++) {
         y->v[i] = rounded(type, y->v[i]);
-        split(dims(t), i, at);
-        if (!is_virtual(t))
-            store(y->p, type, offset(strides(t), at), y->v[i]);
+        split(dnn_dims(t), i, at);
+        if (!dnn_is_virtual(t))
+            dnn_store(y->p, type, offset(dnn_strides(t), at), y->v[i]);
     }
 }
 
 /* The element that stands for element `at` of a result: of a dimension of 1, the one. */
 static double element(const struct value *x, const int64_t at[4])
 {
-    const int64_t *n = dims(x->tensor);
+    const int64_t *n = dnn_dims(x->tensor);
     int64_t i = 0;
     for (int d = 0; d < 4; d++)
         i = i * n[d] + (n[d] == 1 ? 0 : at[d]);
@@ -474,20 +260,21 @@ static double pointwise(int64_t mode, double x, double b, double t)
 
 static void run_pointwise(struct run *r, const struct descriptor *op)
 {
-    const struct descriptor *d = member(op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR),
-                            *bd = member(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC),
-                            *td = member(op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
-    const int64_t mode = integer(d, CUDNN_ATTR_POINTWISE_MODE),
-                  axis = integer(d, CUDNN_ATTR_POINTWISE_AXIS);
+    const struct descriptor *d = dnn_member(op,
+                                            CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR),
+                            *bd = dnn_member(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC),
+                            *td = dnn_member(op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
+    const int64_t mode = dnn_integer(d, CUDNN_ATTR_POINTWISE_MODE),
+                  axis = dnn_integer(d, CUDNN_ATTR_POINTWISE_AXIS);
     const struct value *x =
-        value_of(r, member(op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC), true);
+        value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC), true);
     const struct value *b = bd ? value_of(r, bd, true) : NULL,
                        *t = td ? value_of(r, td, true) : NULL;
     struct value *y =
-        value_of(r, member(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC), false);
+        value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC), false);
     int64_t at[4];
     for (int64_t i = 0; i < elements(y->tensor); i++) {
-        split(dims(y->tensor), i, at);
+        split(dnn_dims(y->tensor), i, at);
         y->v[i] = mode == CUDNN_POINTWISE_GEN_INDEX
                       ? (double)at[axis]
                       : pointwise(mode, element(x, at), b ? element(b, at) : 0,
@@ -498,12 +285,14 @@ static void run_pointwise(struct run *r, const struct descriptor *op)
 
 static void run_matmul(struct run *r, const struct descriptor *op)
 {
-    const struct value *a = value_of(r, member(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
+    const struct value *a = value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
                                      true),
-                       *b = value_of(r, member(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC),
+                       *b = value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC),
                                      true);
-    struct value *c = value_of(r, member(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC), false);
-    const int64_t *an = dims(a->tensor), *bn = dims(b->tensor), shared = an[1] / bn[1];
+    struct value *c =
+        value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC), false);
+    const int64_t *an = dnn_dims(a->tensor), *bn = dnn_dims(b->tensor),
+                  shared = an[1] / bn[1];
     const int64_t m = an[2], n = bn[3], k = an[3];
     for (int64_t i = 0; i < an[0] * an[1]; i++) {
         const double *x = a->v + i * m * k,
@@ -520,12 +309,13 @@ static void run_matmul(struct run *r, const struct descriptor *op)
 static void run_reduction(struct run *r, const struct descriptor *op)
 {
     const struct value *x =
-        value_of(r, member(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC), true);
+        value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC), true);
     struct value *y =
-        value_of(r, member(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC), false);
-    const bool max = integer(member(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC),
-                             CUDNN_ATTR_REDUCTION_OPERATOR) == CUDNN_REDUCE_TENSOR_MAX;
-    const int64_t *xn = dims(x->tensor), *yn = dims(y->tensor);
+        value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC), false);
+    const bool max =
+        dnn_integer(dnn_member(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC),
+                    CUDNN_ATTR_REDUCTION_OPERATOR) == CUDNN_REDUCE_TENSOR_MAX;
+    const int64_t *xn = dnn_dims(x->tensor), *yn = dnn_dims(y->tensor);
     int64_t at[4];
     for (int64_t i = 0; max && i < elements(y->tensor); i++)
         y->v[i] = -INFINITY;
@@ -542,11 +332,12 @@ static void run_reduction(struct run *r, const struct descriptor *op)
 static void run_turned(struct run *r, const struct descriptor *op)
 {
     const struct value *x =
-        value_of(r, member(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC), true);
-    struct value *y = value_of(r, member(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC), false);
+        value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC), true);
+    struct value *y =
+        value_of(r, dnn_member(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC), false);
     int64_t at[4];
     for (int64_t i = 0; i < elements(y->tensor); i++) {
-        split(dims(y->tensor), i, at);
+        split(dnn_dims(y->tensor), i, at);
         const int64_t from[4] = {at[0], at[1], at[3], at[2]};
         y->v[i] = element(x, from);
     }
@@ -556,7 +347,7 @@ static void run_turned(struct run *r, const struct descriptor *op)
 static void graph_run(void *args)
 {
     struct run *r = args;
-    const struct attribute *ops = find(r->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    const struct attribute *ops = dnn_find(r->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     memset(r->work, 0xFF, WORK_BYTES);
     for (int64_t i = 0; i < ops->n; i++) {
         const struct descriptor *op = ((struct descriptor *const *)ops->value)[i];
@@ -575,50 +366,18 @@ static void graph_run(void *args)
     }
 }
 
-/* The tensor of an operation of the graph with this id. */
-static const struct descriptor *tensor_of(const struct descriptor *graph, int64_t uid)
+cudaError_t dnn_run_attention(cudaStream_t stream, const struct descriptor *plan,
+                              void *work, int n, const struct dnn_memory *memory)
 {
-    const struct attribute *ops = find(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-    for (int64_t i = 0; i < ops->n; i++) {
-        const struct descriptor *op = ((struct descriptor *const *)ops->value)[i];
-        for (int k = 0; k < op->n; k++) {
-            const struct descriptor *t =
-                *(struct descriptor *const *)op->attribute[k].value;
-            if (t->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR &&
-                integer(t, CUDNN_ATTR_TENSOR_UNIQUE_ID) == uid)
-                return t;
-        }
+    struct run r = {.graph = plan->graph, .work = work, .n = n};
+    for (int i = 0; i < n; i++) {
+        const struct descriptor *t = memory[i].tensor;
+        r.value[i] = (struct value){.tensor = t, .p = memory[i].p};
+        if (dnn_is_by_value(t))
+            r.value[i].scalar =
+                dnn_load(memory[i].p, dnn_integer(t, CUDNN_ATTR_TENSOR_DATA_TYPE), 0);
     }
-    return NULL;
-}
-
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t h, cudnnBackendDescriptor_t p,
-                                  cudnnBackendDescriptor_t variant)
-{
-    const struct descriptor *plan = p, *pack = variant;
-    struct run r = {.graph = plan->graph};
-    if (plan->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !plan->final ||
-        !pack->final)
-        return CUDNN_STATUS_BAD_PARAM;
-    const struct attribute *uid = find(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
-    void *const *pointer = find(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)->value;
-    r.work = *(void *const *)find(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->value;
-    for (int64_t i = 0; i < uid->n; i++) {
-        const struct descriptor *t = tensor_of(r.graph, ((const int64_t *)uid->value)[i]);
-        if (!t || is_virtual(t))
-            return CUDNN_STATUS_BAD_PARAM;
-        struct value *v = &r.value[r.n++];
-        *v = (struct value){.tensor = t, .p = pointer[i]};
-        if (is_by_value(t))
-            v->scalar = load(pointer[i], integer(t, CUDNN_ATTR_TENSOR_DATA_TYPE), 0);
-        else if (!fake_is_device(pointer[i], 1) ||
-                 (uintptr_t)pointer[i] %
-                     (uintptr_t)integer(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT))
-            return CUDNN_STATUS_BAD_PARAM;
-    }
-    return fake_enqueue(fake_dnn_stream(h), "cudnn graph", graph_run, &r, sizeof r)
-               ? CUDNN_STATUS_EXECUTION_FAILED
-               : CUDNN_STATUS_SUCCESS;
+    return fake_enqueue(stream, "cudnn graph", graph_run, &r, sizeof r);
 }
 
 #endif

@@ -42,33 +42,16 @@ const struct cufft *cufft_open(void);
 
 /* ---- cuDNN 9 ---- */
 
-#define CUDNN_CALLS(CALL)                               \
-    CALL(cudnnGetVersion)                               \
-    CALL(cudnnCreate)                                   \
-    CALL(cudnnSetStream)                                \
-    CALL(cudnnGetErrorString)                           \
-    CALL(cudnnCreateTensorDescriptor)                   \
-    CALL(cudnnSetTensorNdDescriptor)                    \
-    CALL(cudnnDestroyTensorDescriptor)                  \
-    CALL(cudnnCreateFilterDescriptor)                   \
-    CALL(cudnnSetFilterNdDescriptor)                    \
-    CALL(cudnnDestroyFilterDescriptor)                  \
-    CALL(cudnnCreateConvolutionDescriptor)              \
-    CALL(cudnnSetConvolutionNdDescriptor)               \
-    CALL(cudnnSetConvolutionGroupCount)                 \
-    CALL(cudnnSetConvolutionMathType)                   \
-    CALL(cudnnDestroyConvolutionDescriptor)             \
-    CALL(cudnnGetConvolutionForwardAlgorithm_v7)        \
-    CALL(cudnnGetConvolutionBackwardDataAlgorithm_v7)   \
-    CALL(cudnnGetConvolutionBackwardFilterAlgorithm_v7) \
-    CALL(cudnnConvolutionForward)                       \
-    CALL(cudnnConvolutionBackwardData)                  \
-    CALL(cudnnConvolutionBackwardFilter)                \
-    CALL(cudnnBackendCreateDescriptor)                  \
-    CALL(cudnnBackendDestroyDescriptor)                 \
-    CALL(cudnnBackendSetAttribute)                      \
-    CALL(cudnnBackendGetAttribute)                      \
-    CALL(cudnnBackendFinalize)                          \
+#define CUDNN_CALLS(CALL)               \
+    CALL(cudnnGetVersion)               \
+    CALL(cudnnCreate)                   \
+    CALL(cudnnSetStream)                \
+    CALL(cudnnGetErrorString)           \
+    CALL(cudnnBackendCreateDescriptor)  \
+    CALL(cudnnBackendDestroyDescriptor) \
+    CALL(cudnnBackendSetAttribute)      \
+    CALL(cudnnBackendGetAttribute)      \
+    CALL(cudnnBackendFinalize)          \
     CALL(cudnnBackendExecute)
 
 #if CUDA_HAS_CUDNN

@@ -20,14 +20,11 @@
 
 #include <string.h>
 
+#include "cudnn_graph.h"
 #include "tool/tool.h"
 
 #if CUDA_HAS_CUDNN
 
-/* Of the virtual tensors and scalars of a graph. */
-#define MOST_TENSORS 48
-#define MOST_OPS     32
-#define MOST_CONFIGS 16
 /* Older ones want masks of padding where 128 does not divide the keys. */
 #define OLDEST_VERSION 91600
 
@@ -36,26 +33,18 @@ typedef cudnnBackendDescriptor_t desc;
 struct sdpa_plan {
     struct sdpa_shape shape;
     struct sdpa_plan *next;
-    desc plan; /* NULL: there is none */
-    int64_t workspace;
-    int n; /* tensors that a call is given */
-    int64_t uid[MOST_TENSORS];
-    int of[MOST_TENSORS]; /* enum sdpa_tensor; -1 - i: scalar[i] */
+    struct cudnn_plan graph; /* of: enum sdpa_tensor; -1 - i: scalar[i] */
     int n_scalars;
     union {
         float f;
         int32_t i;
-    } scalar[MOST_TENSORS];
-    int n_made;
-    desc made[4 * MOST_TENSORS];
+    } scalar[CUDNN_MOST_TENSORS];
 };
 
-/* A graph while it is built. The first status that is no success stays. */
+/* A graph while it is built. */
 struct builder {
     struct sdpa_plan *p;
-    cudnnStatus_t rc;
-    int n_uids, n_ops;
-    desc ops[MOST_OPS];
+    struct cudnn_builder b;
 };
 
 /* A tensor with its type and dimensions. */
@@ -65,81 +54,19 @@ struct tensor {
     int64_t n[4];
 };
 
-static const struct cudnn *lib;
-
-/* ---- descriptors ---- */
-
-static desc make(struct builder *b, cudnnBackendDescriptorType_t type)
-{
-    desc d = NULL;
-    if (b->rc == CUDNN_STATUS_SUCCESS)
-        b->rc = lib->cudnnBackendCreateDescriptor(type, &d);
-    if (d)
-        b->p->made[b->p->n_made++] = d;
-    return d;
-}
-
-static void set(struct builder *b, desc d, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t n, const void *value)
-{
-    if (b->rc == CUDNN_STATUS_SUCCESS)
-        b->rc = lib->cudnnBackendSetAttribute(d, name, type, n, value);
-}
-
-static void set_desc(struct builder *b, desc d, cudnnBackendAttributeName_t name,
-                     desc value)
-{
-    set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
-}
-
-static void set_type(struct builder *b, desc d, cudnnBackendAttributeName_t name,
-                     cudnnDataType_t value)
-{
-    set(b, d, name, CUDNN_TYPE_DATA_TYPE, 1, &value);
-}
-
-static void finalize(struct builder *b, desc d)
-{
-    if (b->rc == CUDNN_STATUS_SUCCESS)
-        b->rc = lib->cudnnBackendFinalize(d);
-}
-
-static void destroy_made(struct sdpa_plan *p)
-{
-    while (p->n_made > 0)
-        lib->cudnnBackendDestroyDescriptor(p->made[--p->n_made]);
-}
-
 /* ---- tensors ---- */
-
-enum storage { VIRTUAL, BY_VALUE, IN_MEMORY };
 
 static struct tensor put_tensor(struct builder *b, cudnnDataType_t type,
                                 const int64_t n[4], const int64_t stride[4],
-                                enum storage storage, int of)
+                                enum cudnn_storage storage, int of)
 {
-    struct tensor t = {make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR), type, {0}};
-    const int64_t uid = ++b->n_uids, alignment = 16;
-    const bool is_virtual = storage == VIRTUAL, by_value = storage == BY_VALUE;
-
+    struct tensor t = {cudnn_tensor(&b->b, type, 4, n, stride, storage, of), type, {0}};
     memcpy(t.n, n, sizeof t.n);
-    set_type(b, t.d, CUDNN_ATTR_TENSOR_DATA_TYPE, type);
-    set(b, t.d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, n);
-    set(b, t.d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, stride);
-    set(b, t.d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
-    set(b, t.d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    set(b, t.d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
-    set(b, t.d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
-    finalize(b, t.d);
-    if (!is_virtual) {
-        b->p->uid[b->p->n] = uid;
-        b->p->of[b->p->n++] = of;
-    }
     return t;
 }
 
 static struct tensor put_dense(struct builder *b, cudnnDataType_t type,
-                               const int64_t n[4], enum storage storage, int of)
+                               const int64_t n[4], enum cudnn_storage storage, int of)
 {
     const int64_t stride[4] = {n[1] * n[2] * n[3], n[2] * n[3], n[3], 1};
     return put_tensor(b, type, n, stride, storage, of);
@@ -148,7 +75,7 @@ static struct tensor put_dense(struct builder *b, cudnnDataType_t type,
 static struct tensor put_virtual(struct builder *b, cudnnDataType_t type,
                                  const int64_t n[4])
 {
-    return put_dense(b, type, n, VIRTUAL, 0);
+    return put_dense(b, type, n, CUDNN_VIRTUAL, 0);
 }
 
 static const int64_t one[4] = {1, 1, 1, 1};
@@ -157,14 +84,14 @@ static struct tensor put_float(struct builder *b, float value)
 {
     const int i = b->p->n_scalars++;
     b->p->scalar[i].f = value;
-    return put_dense(b, CUDNN_DATA_FLOAT, one, BY_VALUE, -1 - i);
+    return put_dense(b, CUDNN_DATA_FLOAT, one, CUDNN_BY_VALUE, -1 - i);
 }
 
 static struct tensor put_int(struct builder *b, int32_t value)
 {
     const int i = b->p->n_scalars++;
     b->p->scalar[i].i = value;
-    return put_dense(b, CUDNN_DATA_INT32, one, BY_VALUE, -1 - i);
+    return put_dense(b, CUDNN_DATA_INT32, one, CUDNN_BY_VALUE, -1 - i);
 }
 
 /* q, o and their gradients; k and v with theirs, rows by width or (turned) width by rows.
@@ -180,16 +107,10 @@ static struct tensor put_operand(struct builder *b, enum sdpa_tensor of, bool tu
                           turned ? width : rows, turned ? rows : width};
     const int64_t stride[4] = {t[0], t[1], t[turned ? 3 : 2], t[turned ? 2 : 3]};
     return put_tensor(b, s->f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16, n, stride,
-                      IN_MEMORY, of);
+                      CUDNN_IN_MEMORY, of);
 }
 
 /* ---- operations ---- */
-
-static void end_op(struct builder *b, desc op)
-{
-    finalize(b, op);
-    b->ops[b->n_ops++] = op;
-}
 
 /* y = mode(x, more, which); operands that the mode does not have are NULL. */
 static void put_pointwise(struct builder *b, cudnnPointwiseMode_t mode,
@@ -197,19 +118,19 @@ static void put_pointwise(struct builder *b, cudnnPointwiseMode_t mode,
                           const struct tensor *more, const struct tensor *which,
                           const struct tensor *y)
 {
-    desc d = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    set(b, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set_type(b, d, CUDNN_ATTR_POINTWISE_MATH_PREC, compute);
-    finalize(b, d);
-    desc op = make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x->d);
+    desc d = cudnn_make(&b->b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    cudnn_set(&b->b, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    cudnn_set_type(&b->b, d, CUDNN_ATTR_POINTWISE_MATH_PREC, compute);
+    cudnn_finalize(&b->b, d);
+    desc op = cudnn_make(&b->b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x->d);
     if (more)
-        set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, more->d);
+        cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, more->d);
     if (which)
-        set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, which->d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y->d);
-    end_op(b, op);
+        cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, which->d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y->d);
+    cudnn_end_op(&b->b, op);
 }
 
 /* The result of an operation on floats, of the dimensions of x. */
@@ -226,46 +147,46 @@ static struct tensor place_along(struct builder *b, const struct tensor *x, int6
 {
     const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_GEN_INDEX;
     const struct tensor y = put_virtual(b, CUDNN_DATA_INT32, x->n);
-    desc d = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    set(b, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set_type(b, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
-    set(b, d, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    finalize(b, d);
-    desc op = make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x->d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.d);
-    end_op(b, op);
+    desc d = cudnn_make(&b->b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    cudnn_set(&b->b, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    cudnn_set_type(&b->b, d, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+    cudnn_set(&b->b, d, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    cudnn_finalize(&b->b, d);
+    desc op = cudnn_make(&b->b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x->d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.d);
+    cudnn_end_op(&b->b, op);
     return y;
 }
 
 static void put_matmul(struct builder *b, const struct tensor *x, const struct tensor *y,
                        const struct tensor *z)
 {
-    desc d = make(b, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    set_type(b, d, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
-    finalize(b, d);
-    desc op = make(b, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, x->d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, y->d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, z->d);
-    end_op(b, op);
+    desc d = cudnn_make(&b->b, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    cudnn_set_type(&b->b, d, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
+    cudnn_finalize(&b->b, d);
+    desc op = cudnn_make(&b->b, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, x->d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, y->d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, z->d);
+    cudnn_end_op(&b->b, op);
 }
 
 static void put_reduction(struct builder *b, cudnnReduceTensorOp_t kind,
                           const struct tensor *x, const struct tensor *y)
 {
-    desc d = make(b, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    set(b, d, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
-        &kind);
-    set_type(b, d, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
-    finalize(b, d);
-    desc op = make(b, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x->d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y->d);
-    end_op(b, op);
+    desc d = cudnn_make(&b->b, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    cudnn_set(&b->b, d, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
+              1, &kind);
+    cudnn_set_type(&b->b, d, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+    cudnn_finalize(&b->b, d);
+    desc op = cudnn_make(&b->b, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x->d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y->d);
+    cudnn_end_op(&b->b, op);
 }
 
 /* x with its last two dimensions exchanged, of the same memory order. */
@@ -273,11 +194,11 @@ static struct tensor turned(struct builder *b, const struct tensor *x,
                             cudnnDataType_t type, const int64_t stride[4])
 {
     const int64_t n[4] = {x->n[0], x->n[1], x->n[3], x->n[2]};
-    const struct tensor y = put_tensor(b, type, n, stride, VIRTUAL, 0);
-    desc op = make(b, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x->d);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.d);
-    end_op(b, op);
+    const struct tensor y = put_tensor(b, type, n, stride, CUDNN_VIRTUAL, 0);
+    desc op = cudnn_make(&b->b, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x->d);
+    cudnn_set_desc(&b->b, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.d);
+    cudnn_end_op(&b->b, op);
     return y;
 }
 
@@ -349,7 +270,7 @@ static void put_forward(struct builder *b)
                         v = put_operand(b, SDPA_V, false),
                         o = put_operand(b, SDPA_O, false);
     const struct tensor stats =
-        put_dense(b, CUDNN_DATA_FLOAT, row, IN_MEMORY, SDPA_STATS);
+        put_dense(b, CUDNN_DATA_FLOAT, row, CUDNN_IN_MEMORY, SDPA_STATS);
 
     const struct tensor z = masked(b, scores_of(b, &q, &k));
     const struct tensor max = put_virtual(b, CUDNN_DATA_FLOAT, row),
@@ -395,11 +316,12 @@ static void put_backward(struct builder *b)
                         o = put_operand(b, SDPA_O, false),
                         d_o = put_operand(b, SDPA_DO, false),
                         dq = put_operand(b, SDPA_DQ, false);
-    const struct tensor stats =
-                            put_dense(b, CUDNN_DATA_FLOAT, row, IN_MEMORY, SDPA_STATS),
-                        total = put_dense(b, CUDNN_DATA_FLOAT, row, IN_MEMORY, SDPA_SUM),
-                        accum =
-                            put_dense(b, CUDNN_DATA_FLOAT, wide, IN_MEMORY, SDPA_ACCUM);
+    const struct tensor stats = put_dense(b, CUDNN_DATA_FLOAT, row, CUDNN_IN_MEMORY,
+                                          SDPA_STATS),
+                        total = put_dense(b, CUDNN_DATA_FLOAT, row, CUDNN_IN_MEMORY,
+                                          SDPA_SUM),
+                        accum = put_dense(b, CUDNN_DATA_FLOAT, wide, CUDNN_IN_MEMORY,
+                                          SDPA_ACCUM);
     const struct tensor unit = put_float(b, 1), scale = put_float(b, s->scale);
 
     /* D */
@@ -430,60 +352,16 @@ static void put_backward(struct builder *b)
 
 /* ---- plans ---- */
 
-/* A plan of the first configuration that has one. */
-static desc plan_of(struct builder *b, cudnnHandle_t handle, desc graph,
-                    cudnnBackendHeurMode_t mode)
-{
-    desc config[MOST_CONFIGS];
-    int64_t n = 0;
-    desc heuristic = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    set_desc(b, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    set(b, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    finalize(b, heuristic);
-    for (int i = 0; i < MOST_CONFIGS; i++)
-        config[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (b->rc != CUDNN_STATUS_SUCCESS ||
-        lib->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &n,
-                                      config) != CUDNN_STATUS_SUCCESS)
-        return NULL;
-    for (int i = 0; i < (int)n && i < MOST_CONFIGS; i++) {
-        desc plan = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-        set(b, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-        set_desc(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config[i]);
-        finalize(b, plan);
-        if (b->rc == CUDNN_STATUS_SUCCESS)
-            return plan;
-        b->rc = CUDNN_STATUS_SUCCESS; /* the next one */
-    }
-    return NULL;
-}
-
 static void make_plan(struct sdpa_plan *p)
 {
-    struct builder b = {.p = p};
-    cudnnHandle_t handle = cudnn_handle();
-    int64_t n = 0;
+    static const struct cudnn_wish any = {0, 0};
+    struct builder b = {.p = p, .b = {.p = &p->graph}};
 
     if (p->shape.backward)
         put_backward(&b);
     else
         put_forward(&b);
-    desc graph = make(&b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(&b, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    set(&b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, b.n_ops,
-        b.ops);
-    finalize(&b, graph);
-    if (b.rc == CUDNN_STATUS_SUCCESS)
-        p->plan = plan_of(&b, handle, graph, CUDNN_HEUR_MODE_A);
-    if (b.rc == CUDNN_STATUS_SUCCESS && !p->plan)
-        p->plan = plan_of(&b, handle, graph, CUDNN_HEUR_MODE_FALLBACK);
-    if (p->plan && lib->cudnnBackendGetAttribute(
-                       p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                       CUDNN_TYPE_INT64, 1, &n, &p->workspace) != CUDNN_STATUS_SUCCESS)
-        p->plan = NULL;
-    if (!p->plan)
-        destroy_made(p);
+    cudnn_end_graph(&b.b, 1, &any, INT64_MAX);
 }
 
 const struct sdpa_plan *sdpa_plan(const struct sdpa_shape *shape)
@@ -493,58 +371,43 @@ const struct sdpa_plan *sdpa_plan(const struct sdpa_shape *shape)
 
     if (!cudnn_handle())
         return NULL;
-    lib = cudnn_open();
-    if (lib->cudnnGetVersion() < OLDEST_VERSION)
+    if (cudnn_open()->cudnnGetVersion() < OLDEST_VERSION)
         return NULL;
     for (p = plans; p; p = p->next)
         if (!memcmp(&p->shape, shape, sizeof *shape))
-            return p->plan ? p : NULL;
+            return p->graph.plan ? p : NULL;
     p = ap_xrealloc(NULL, sizeof *p);
     memset(p, 0, sizeof *p);
     p->shape = *shape;
     p->next = plans;
     plans = p;
     make_plan(p);
-    return p->plan ? p : NULL;
+    return p->graph.plan ? p : NULL;
 }
 
 int64_t sdpa_workspace(const struct sdpa_plan *p)
 {
-    return p->workspace;
+    return p->graph.workspace;
 }
 
 void *sdpa_bind(const struct sdpa_plan *p, char *const at[N_SDPA], char *workspace)
 {
-    const void *pointer[MOST_TENSORS];
-    desc pack;
-    for (int i = 0; i < p->n; i++)
-        pointer[i] =
-            p->of[i] < 0 ? (const void *)&p->scalar[-1 - p->of[i]] : at[p->of[i]];
-    cudnn_check(
-        lib->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack),
-        "cudnnBackendCreateDescriptor");
-    cudnn_check(lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-                                              CUDNN_TYPE_INT64, p->n, p->uid),
-                "cudnnBackendSetAttribute");
-    cudnn_check(lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                              CUDNN_TYPE_VOID_PTR, p->n, pointer),
-                "cudnnBackendSetAttribute");
-    cudnn_check(lib->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-                                              CUDNN_TYPE_VOID_PTR, 1, &workspace),
-                "cudnnBackendSetAttribute");
-    cudnn_check(lib->cudnnBackendFinalize(pack), "cudnnBackendFinalize");
-    return pack;
+    const void *pointer[CUDNN_MOST_TENSORS];
+    for (int i = 0; i < p->graph.n; i++) {
+        const int of = p->graph.of[i];
+        pointer[i] = of < 0 ? (const void *)&p->scalar[-1 - of] : at[of];
+    }
+    return cudnn_bind(&p->graph, pointer, workspace);
 }
 
 void sdpa_unbind(void *pack)
 {
-    lib->cudnnBackendDestroyDescriptor(pack);
+    cudnn_unbind(pack);
 }
 
 void sdpa_run(const struct sdpa_plan *p, void *pack)
 {
-    cudnn_check(lib->cudnnBackendExecute(cudnn_handle(), p->plan, pack),
-                "cudnnBackendExecute");
+    cudnn_run(&p->graph, pack);
 }
 
 #endif
