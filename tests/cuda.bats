@@ -437,6 +437,17 @@ planted() {
         <(sed -nE 's/.*CALL\(([a-zA-Z]*)\).*/\1/p' cmd/ap-exec/cuda/calls.h | sort)
 }
 
+@test "cudnn: it has kernels for attention on sm_90, forward and backward" {
+    local lib
+    lib=$(ldd "$AP_BUILD/bin/ap_cuda.so" 2>/dev/null | awk '/libcudart/ { print $3 }')
+    lib=${lib%/*}
+    [ -e "$lib/stubs/libcuda.so" ] || skip "make cuda was not run, or the toolkit has no stub of libcuda"
+    ln -s "$lib/stubs/libcuda.so" "$BATS_TEST_TMPDIR/libcuda.so.1"
+    LD_LIBRARY_PATH=$BATS_TEST_TMPDIR:$lib run "$AP_BUILD/fake/test_sdpa"
+    [ "$status" -ne 77 ] || skip "there is no libcudnn.so.9"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+}
+
 # --- with a GPU ---
 
 @test "check-cuda and bench-gpu say why they skip, and what to run" {
