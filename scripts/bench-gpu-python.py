@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """The models of scripts/bench-gpu in PyTorch or JAX, as rows of its table.
 
-    bench-gpu-python.py torch|jax [--tiny]
+    bench-gpu-python.py torch|jax [--tiny] [MODEL...]
 
 The GPTs are those of `ap-model gpt`: pre-norm, learned positions, tied head, GELU, Adam; the Llama is
 that of `ap-model llama`: RMS norms, rotary positions, grouped queries, gated SiLU, a head of its own.
 bf16 with f32 master weights, or f32 with tf32 products. --tiny: small sizes, for a machine
 without a GPU. A step's time is the mean of 20, after 3.
 """
+import functools
 import sys
 import time
 
 TINY = "--tiny" in sys.argv
+ONLY = [a for a in sys.argv[2:] if a != "--tiny"]
 STEPS = 2 if TINY else 20
 #        name, layers, hidden, heads, vocabulary, batch, sequence, type
 GPTS = [("gpt2", 12, 768, 12, 50257, 8, 1024, "bf16"),
@@ -21,6 +23,13 @@ LLAMA = (4, 2048, 32, 8, 8192, 32000, 2, 2048)
 if TINY:
     LLAMA = (1, 64, 4, 2, 128, 100, 2, 16)
     GPTS = [("gpt2", 2, 64, 4, 100, 2, 16, "bf16"), ("gpt2", 2, 64, 4, 100, 2, 16, "f32")]
+
+
+def run(models):
+    """Those that were asked for, in that order; all."""
+    for name in ONLY or models:
+        if name in models:
+            models[name]()
 
 
 def row(name, label, kind, sec, giga, loss):
@@ -136,30 +145,31 @@ def with_torch():
             peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
             row(name, label, kind, sec, peak / 1e9, loss)
 
-    for name, layers, hidden, heads, vocab, batch, seq, kind in GPTS:
-        model = GPT(layers, hidden, heads, vocab, seq).to(device)
+    def gpt(name, layers, hidden, heads, vocab, batch, seq, kind):
         ids = torch.randint(vocab, (2, batch, seq), device=device)
-        measure(f"{name}-{kind}", kind, model, tuple(ids), lambda run, a, b: run(a, b))
-        del model
-    model = Llama(*LLAMA[:6], LLAMA[7]).to(device)
-    ids = torch.randint(LLAMA[5], (2, *LLAMA[6:]), device=device)
-    measure("llama-bf16", "bf16", model, tuple(ids), lambda run, a, b: run(a, b))
-    del model
-    try:
-        from torchvision.models import resnet50
-    except ImportError:
-        print("resnet50       torch      no torchvision", flush=True)
-        return
-    n, size = (2, 32) if TINY else (64, 224)
-    images = torch.randn(n, 3, size, size, device=device).contiguous(memory_format=torch.channels_last)
-    model = resnet50().to(device, memory_format=torch.channels_last)
-    labels = torch.randint(1000, (n,), device=device)
-    measure("resnet50", "f32", model, (images, labels), lambda run, x, y: F.cross_entropy(run(x), y))
+        measure(f"{name}-{kind}", kind, GPT(layers, hidden, heads, vocab, seq).to(device), tuple(ids),
+                lambda run, a, b: run(a, b))
+
+    def llama():
+        ids = torch.randint(LLAMA[5], (2, *LLAMA[6:]), device=device)
+        measure("llama-bf16", "bf16", Llama(*LLAMA[:6], LLAMA[7]).to(device), tuple(ids), lambda run, a, b: run(a, b))
+
+    def resnet():
+        try:
+            from torchvision.models import resnet50
+        except ImportError:
+            print("resnet50       torch      no torchvision", flush=True)
+            return
+        n, size = (2, 32) if TINY else (64, 224)
+        images = torch.randn(n, 3, size, size, device=device).contiguous(memory_format=torch.channels_last)
+        model = resnet50().to(device, memory_format=torch.channels_last)
+        labels = torch.randint(1000, (n,), device=device)
+        measure("resnet50", "f32", model, (images, labels), lambda run, x, y: F.cross_entropy(run(x), y))
+
+    run({f"{g[0]}-{g[-1]}": functools.partial(gpt, *g) for g in GPTS} | {"llama-bf16": llama, "resnet50": resnet})
 
 
 def with_jax():
-    import functools
-
     import jax
     import jax.numpy as jnp
     jax.config.update("jax_default_matmul_precision", "tensorfloat32")
@@ -235,7 +245,7 @@ def with_jax():
         stats = jax.devices()[0].memory_stats() or {}
         row(name, "jax", kind, sec, stats.get("peak_bytes_in_use", 0) / 1e9, loss)
 
-    for name, layers, hidden, heads, vocab, batch, seq, kind in GPTS:
+    def gpt(name, layers, hidden, heads, vocab, batch, seq, kind):
         one, no = jnp.ones(hidden), jnp.zeros(hidden)
         p = {"tokens": weight(vocab, hidden), "places": weight(seq, hidden), "norm": one, "shift": no, "blocks": [
             {"qkv": weight(hidden, 3 * hidden), "out": weight(hidden, hidden), "up": weight(hidden, 4 * hidden),
@@ -243,13 +253,17 @@ def with_jax():
              "bias0": jnp.zeros(3 * hidden), "bias1": jnp.zeros(4 * hidden)} for _ in range(layers)]}
         ids = jax.random.randint(next(keys), (2, batch, seq), 0, vocab)
         measure(f"{name}-{kind}", kind, p, ids, heads, forward)
-    layers, hidden, heads, few, inner, vocab, batch, seq = LLAMA
-    width, one = hidden // heads * few, jnp.ones(hidden)
-    p = {"tokens": weight(vocab, hidden), "head": weight(hidden, vocab), "norm": one, "blocks": [
-        {"q": weight(hidden, hidden), "k": weight(hidden, width), "v": weight(hidden, width),
-         "o": weight(hidden, hidden), "gate": weight(hidden, inner), "up": weight(hidden, inner),
-         "down": weight(inner, hidden), "norm0": one, "norm1": one} for _ in range(layers)]}
-    measure("llama-bf16", "bf16", p, jax.random.randint(next(keys), (2, batch, seq), 0, vocab), heads, llama)
+
+    def llama_model():
+        layers, hidden, heads, few, inner, vocab, batch, seq = LLAMA
+        width, one = hidden // heads * few, jnp.ones(hidden)
+        p = {"tokens": weight(vocab, hidden), "head": weight(hidden, vocab), "norm": one, "blocks": [
+            {"q": weight(hidden, hidden), "k": weight(hidden, width), "v": weight(hidden, width),
+             "o": weight(hidden, hidden), "gate": weight(hidden, inner), "up": weight(hidden, inner),
+             "down": weight(inner, hidden), "norm0": one, "norm1": one} for _ in range(layers)]}
+        measure("llama-bf16", "bf16", p, jax.random.randint(next(keys), (2, batch, seq), 0, vocab), heads, llama)
+
+    run({f"{g[0]}-{g[-1]}": functools.partial(gpt, *g) for g in GPTS} | {"llama-bf16": llama_model})
 
 
 {"torch": with_torch, "jax": with_jax}[sys.argv[1]]()

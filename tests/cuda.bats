@@ -295,6 +295,7 @@ END
     ap-exec --backend cuda --steps 6 --profile "$out/profile" "$out/p.json"
     jq -e '(.kernels | map(.sec * .count) | add) as $sum
         | .step.sec > 0 and ($sum / .step.sec - 1 | fabs) < 0.2 and all(.kernels[]; .sec > 0)' "$out/profile"
+}
 
 @test "backend: convolutions use tensor cores only where f32 may be rounded to tf32" {
     needs_backend
