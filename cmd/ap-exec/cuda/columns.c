@@ -17,10 +17,10 @@
 
 #include <stdio.h>
 
-/* Blocks that fill a large device: 132 multiprocessors of 8 blocks. */
-#define FULL_BLOCKS 1056
+/* Blocks that fill a large device: 132 multiprocessors of 4 blocks. */
+#define FULL_BLOCKS 528
 /* Accesses of a thread, at least, before ranges are cut. */
-#define LEAST_READS 4
+#define LEAST_READS 8
 /* Results side by side that a block makes, in accesses. */
 #define MOST_SLOTS 32
 
