@@ -25,7 +25,8 @@ $(BUILD)/fake/test_nccl: $(BUILD)/tests/fakecuda/test_nccl.o $(FAKE_OBJ) \
 	$(CC) $(AP_LDFLAGS) -Wl,--wrap=dlopen -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
 
 # without the fake: the cuDNN that is installed
-$(BUILD)/fake/test_sdpa: $(BUILD)/tests/fakecuda/test_sdpa.o $(BUILD)/cmd/ap-exec/cuda/sdpa.o $(LIB)
+$(BUILD)/fake/test_sdpa: $(BUILD)/tests/fakecuda/test_sdpa.o $(BUILD)/cmd/ap-exec/cuda/sdpa.o \
+    $(BUILD)/cmd/ap-exec/cuda/cudnn_graph.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIB_LIBS) -ldl
 

@@ -6,7 +6,7 @@
  * dilation, reversal, groups and order of dimensions. Cost: the unrolled operand is
  * window times as large as the operand, written and read once.
  */
-#include "conv.h"
+#include "cuda.h"
 #include "matmul.h"
 
 #include <stdio.h>

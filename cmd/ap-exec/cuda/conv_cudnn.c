@@ -15,7 +15,7 @@
  * repeats its bits and is as exact as the types ask for (wishes_of), with its workspace
  * in the program's scratch memory. Plans are kept: equal convolutions share one.
  */
-#include "conv.h"
+#include "cuda.h"
 #include "cudnn_graph.h"
 #include "tool/tool.h"
 

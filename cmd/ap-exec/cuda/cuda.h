@@ -228,6 +228,18 @@ int cuda_attention(struct exec *x, int first, void **state);
 void cuda_attention_place(struct exec *x, const bool *aside);
 cpu_prepare_fn cuda_attention_prepare;
 
+/* Adds the convolution by cuDNN; tf32: products of f32 may be rounded to it. False:
+ * nothing was added, because there is no cuDNN or it has none such (conv_cudnn.c). */
+bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
+                    const struct ap_node *node, bool tf32);
+
+/* How many keys are sorted where 2^k are needed. */
+#define SORT_CHUNK   1024
+#define SORT_KEYS(n) ((n) < SORT_CHUNK ? SORT_CHUNK : (n))
+/* Sorts n = SORT_KEYS(2^k) unsigned 64-bit keys, no two equal but those of all ones,
+ * ascending (sort.c). */
+void sort_add_keys(struct exec *x, struct cuda_call *c, struct cuda_at keys, int64_t n);
+
 /* Copies a box (cpu.h) between memories of elements of `size` bytes. */
 void cuda_add_box(struct exec *x, struct cuda_call *c, const struct box *b,
                   struct cuda_at dst, struct cuda_at src, int size);
