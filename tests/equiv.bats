@@ -37,6 +37,7 @@ same_bits() {
             'partial and' 'partial or' 'type bf16' 'type f16' 'type f32' 'type s32' 'type u32' \
             'type pred' 'all-reduce over microbatches' 'all-gather over microbatches' \
             'ap-slice over microbatches' 'ap-partial over microbatches' \
+            'kernel of elements' 'kernel of rows' 'kernel of columns' \
             'groups before microbatches' 'groups behind microbatches' 'mesh 2x4' 'mesh 2x2x2' 'mesh 2x1x2x2'
     } | sort -u >"$BATS_TEST_TMPDIR/wanted"
     run comm -23 "$BATS_TEST_TMPDIR/wanted" "$BATS_TEST_TMPDIR/covered"

@@ -181,3 +181,29 @@ steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-per
     [[ $stderr != *ap-fuse* ]]
     refuses 2 "--attention: 'some' is none of fused, plain" ap-plan "${small[@]}" --cluster h100-8 --attention some
 }
+
+# A GPU's program has one kernel where a CPU's has several groups, of the same plan.
+@test "ap-fuse --kernels: groups that are one kernel each, and not a bit changes" {
+    local m dir=$BATS_TEST_TMPDIR mesh
+    for m in resnet gpt2l_bf16; do
+        mesh=$([ $m = resnet ] && echo 1 || echo 2x2)
+        ap-fuse --quiet --kernels "$(imported $m)" | ap-shard --quiet --mesh $mesh --cluster h100-8 -o "$dir/gpu.json"
+        jq '.cluster.attention = "plain"' "$dir/gpu.json" >"$dir/cpu.json"
+        for to in cpu gpu; do
+            ap-rewrite --quiet "$dir/$to.json" >"$dir/$to.program.json"
+            ap-exec -n $((${mesh/x/*})) --quiet --data "$MODELS/$m/in" --steps 2 --out "$dir/$to.$m" "$dir/$to.program.json"
+        done
+        diff -r "$dir/cpu.$m" "$dir/gpu.$m"
+        [ "$(groups "$dir/gpu.program.json")" -lt $(($(groups "$dir/cpu.program.json") * 9 / 10)) ]
+    done
+    # a layer norm, with both of its sums
+    jq -e '[.program.modules[0].graph.nodes | group_by(.group)[] | map(.op)] |
+           any((indices("reduce") | length == 2) and index("rsqrt"))' \
+        "$dir/gpu.program.json"
+}
+
+# groups PROGRAM: how many there are that compute
+groups() {
+    jq '[.program.modules[0].graph.nodes | group_by(.group)[] |
+         select(any(.op != "parameter" and .op != "constant"))] | length' "$1"
+}

@@ -157,6 +157,7 @@ static double price_document(struct ap_arena *arena, const struct ap_doc *doc,
         ap_die(AP_BAD_INPUT, "%s%s%s", json ? doc->file : "", json ? ": " : "", err.msg);
     json_decref(json);
     price_packed(arena, in, &prog, plan);
+    price_kernels(arena, in, &prog, plan);
     return sec;
 }
 

@@ -51,6 +51,10 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
 /* The collectives' count and seconds as a program of this plan has them, in buckets. */
 void price_packed(struct ap_arena *arena, const struct cost_input *in,
                   const struct ap_program *prog, struct priced *out);
+/* The kernels that the document's program has, for a device that runs them, in place of
+ * the plan's groups (kernels.c). */
+void price_kernels(struct ap_arena *arena, const struct cost_input *in,
+                   const struct ap_program *prog, struct priced *out);
 
 /* A plan in words and its rates: the head of reports and pages. */
 struct headline {

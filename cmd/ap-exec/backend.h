@@ -23,6 +23,13 @@
 
 #include "exec.h"
 
+/* Times between calls on a device that runs them later; all calls of a step. */
+struct backend_clock {
+    void (*begin)(void);             /* a step begins: moments count from 0 */
+    int (*moment)(void);             /* behind what was enqueued; its number */
+    double (*between)(int a, int b); /* seconds; once `sync` has returned */
+};
+
 struct backend {
     const char *name;
     bool on_host; /* its memory is the host's */
@@ -61,10 +68,22 @@ struct backend {
     /* Once x->value is final, and before calls are prepared: may move a value that one
      * other node reads. aside: [node], computed elsewhere and copied to its place. */
     void (*place)(struct exec *x, const bool *aside);
+    /*
+     * How many nodes from `first` on, the first of an attention's group, one kernel
+     * computes without their inner values; 0: they are calls of their own. Before values
+     * have places; *state is the call's when it is prepared.
+     */
+    int (*attention)(struct exec *x, int first, void **state);
     /* Seconds that this thread spent in BLAS so far. NULL: calls cannot be timed. */
     double (*blas_sec)(void);
+    /* Whether it runs these nodes, a whole group that is a kernel
+     * (program/kernel_form.h), as one call; asked before values have places. NULL: such
+     * groups fall into passes and operators. */
+    bool (*runs_whole)(const struct exec *x, const int *nodes, int n);
     /* Waits for all that the device was given, so that a step's time is the step's. */
     void (*sync)(void);
+    /* NULL: a call is over when it returns. */
+    const struct backend_clock *clock;
 };
 
 extern const struct backend cpu_backend;

@@ -17,11 +17,13 @@ struct exec_access {
     bool write;
 };
 
-/* One kernel call: a fused pass over several nodes, or one node. */
+/* One kernel call: a fused pass or a kernel of several nodes, or one node. */
 struct call {
     int n_nodes;
     const int *nodes; /* ascending */
     bool fused;
+    bool whole; /* fused: the kernel that a group is, not a pass (backend.h) */
+    bool attention; /* of an attention's group, by one kernel: inner values have no place */
     void (*run)(struct exec *x, void *state);
     void *state; /* the backend's, in exec's arena */
     void **each; /* [microbatch]: its state, where they differ; else NULL */
@@ -85,7 +87,8 @@ struct exec {
 
     void **value;    /* [node]: its elements; NULL: fused away, or a tuple */
     void ***element; /* [tuple node][element]: its elements */
-    /* [dot]: the transpose that alone reads it and in whose order the dot is written, so
+    /* [dot]: the transpose that alone reads it and in whose order the dot is written (the
+     * CPU's; on CUDA, results of attention's kernels), so
      * that the transpose is a plain copy, or nothing; -1: none. NULL: of no dot */
     int *permuted;
     int *call_of; /* [node]: the call that computes it, -1 for none */

@@ -89,7 +89,10 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
     if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err) ||
         ap_partition(arena, plan, &job->conv, &job->prog, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    ap_program_split(arena, &job->prog);
+    if (job->cluster.fused_attention)
+        ap_program_kernels(arena, &job->prog);
+    else
+        ap_program_split(arena, &job->prog);
     ap_program_pack(arena, &job->prog, &priced);
     ap_plan_buffers(arena, &job->prog);
     ap_cost_free(&job->cost);

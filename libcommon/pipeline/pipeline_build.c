@@ -188,7 +188,9 @@ static int partition(struct builder *b, int stage, const struct ap_plan *plan,
     struct ap_program_form form = *b->form;
     form.by_turn = true;
     form.cost = &cost;
-    if (!rc && form.split)
+    if (!rc && form.split && own.fused_attention)
+        ap_program_kernels(b->arena, prog);
+    else if (!rc && form.split)
         ap_program_split(b->arena, prog);
     if (!rc)
         ap_program_pack(b->arena, prog, &form);

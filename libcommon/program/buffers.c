@@ -179,7 +179,8 @@ static bool reads_in_step(const struct ap_lives *l, int param, int group, int at
  * True when a result can be computed straight into the buffer of the parameter that it
  * becomes: nobody reads the old value later, and what reads it in the same fused group
  * does so at the same index, before the new value is written. last_read: the group that
- * last reads the parameter or a view of it (n_groups when it is a result, too).
+ * last reads the parameter or a view of it (n_groups when it is a result, too). Not in a
+ * kernel (kernel_form.h), which may read an element several times.
  */
 static bool can_be_in_place(const struct ap_lives *l, const struct ap_result *res,
                             int last_read)
@@ -194,7 +195,8 @@ static bool can_be_in_place(const struct ap_lives *l, const struct ap_result *re
         return false;
     if (last_read < group)
         return true;
-    return last_read == group && is_fusible(g, v) && reads_in_step(l, p, group, v);
+    return last_read == group && is_fusible(g, v) && !g->nodes[v].attrs->kernel &&
+           reads_in_step(l, p, group, v);
 }
 
 /* Gives results their parameters' memory where they may have it. */

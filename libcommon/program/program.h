@@ -43,7 +43,7 @@ struct ap_program {
 
 /* What is made of a partitioned program before its buffers are planned. */
 struct ap_program_form {
-    bool split;         /* attentions as groups that can be run (ap_program_split) */
+    bool split;         /* groups that can be run: ap_program_split or _kernels */
     bool overlap;       /* collectives start early and are awaited late */
     bool by_turn;       /* of a part of a pipeline: groups keep their turns */
     int64_t pack_bytes; /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
@@ -70,6 +70,12 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
  * before the buffers. (program_split.c)
  */
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog);
+
+/*
+ * Groups that a device runs as one kernel each (kernel_form.h), of what `ap-fuse
+ * --kernels` marked; before ap_program_pack. (program_kernels.c)
+ */
+void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog);
 
 /*
  * Gradients in buckets, collectives where they may start, and where they are awaited, as

@@ -3,6 +3,7 @@
  * come from anywhere, and nothing in it may make the interpreter read or write outside
  * the arena or wait for a peer that never comes. Linear in nodes, operands and users.
  */
+#include "program/kernel_form.h"
 #include "program/program.h"
 
 #include <limits.h>
@@ -45,7 +46,21 @@ static const char *check_fused(const struct ap_graph *g, int first, int end)
     return NULL;
 }
 
-/* A group is one operator, one and its tuple's parts, or a fused pass. */
+/* An attention that was not split: its marks, and operators of one array. */
+static bool is_attention(const struct ap_graph *g, int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        if (n->attrs->attention !=
+                (i == first ? AP_ATTENTION_FIRST : AP_ATTENTION_NEXT) ||
+            n->shape.dtype == AP_TUPLE || ap_ops[n->op].class == AP_CLASS_COLLECTIVE ||
+            ap_ops[n->op].class == AP_CLASS_LOCAL || n->op == AP_OP_PARAMETER)
+            return false;
+    }
+    return true;
+}
+
+/* A group is one operator, one and its tuple's parts, an attention, or a fused pass. */
 static int check_group(const struct ap_program *prog, const struct ap_at *at, int first,
                        int end, struct ap_err *err)
 {
@@ -58,7 +73,13 @@ static int check_group(const struct ap_program *prog, const struct ap_at *at, in
             return node_err(prog, at, first, err, "is not in the group of its operand");
         return 0;
     }
+    if (is_attention(g, first, end))
+        return 0;
     const char *what = check_fused(g, first, end);
+    if (what && g->nodes[first].attrs->kernel > 0) {
+        struct ap_kernel_form form;
+        what = ap_kernel_form_of(g, first, end, &form, &first);
+    }
     return what ? node_err(prog, at, first, err, what) : 0;
 }
 

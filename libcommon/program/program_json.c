@@ -202,6 +202,10 @@ static int read_waits(struct ap_arena *arena, const json_t *module,
         return 0;
     if (ap_get_arr(module, at, "async", &list, err))
         return -1;
+    if (n > prog->local.n_nodes) {
+        struct ap_at graph = {at, "graph", 0}, here = {&graph, "n_groups", 0};
+        return ap_at_err(&here, err, "%d groups of %d nodes", n, prog->local.n_nodes);
+    }
     struct ap_at async = {at, "async", 0};
     int *wait = AP_NEW_N(arena, n + 1, int);
     for (int i = 0; i < n; i++)

@@ -5,9 +5,10 @@
  *
  *     mpirun -n 4 test_equiv FIRST_SEED CASES [cuda|cuda-near]
  *
- * Two cases in five run in two or three microbatches, on random axes of random groups. In
- * every other case collectives run as late as they may, behind the calls that need not
- * wait for them.
+ * Two cases in seven have kernels between contractions, one in seven has kernels of any
+ * nodes. Two cases in five run in two or three microbatches, on random axes of random
+ * groups. In every other case collectives run as late as they may, behind the calls that
+ * need not wait for them.
  *
  * With "cuda" the n ranks compute by the CUDA backend, the one rank on the CPU. A real
  * device has other functions than libm: with "cuda-near" floats may differ by NEAR_ULPS
@@ -19,8 +20,10 @@
 #include "gen.h"
 #include "base/float16.h"
 #include "cuda/plugin.h"
+#include "graph/kernels.h"
 #include "run/job.h"
 #include "plan/microbatch.h"
+#include "program/kernel_form.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -45,6 +48,7 @@ struct coverage {
     bool strided, padded, mesh[N_MESHES];
     bool time[AP_N_OPS]; /* steps over microbatches */
     bool before, behind; /* groups outside of a loop over microbatches */
+    bool form[AP_KERNEL_COLS + 1];
 };
 
 struct sample {
@@ -92,6 +96,16 @@ static void keep_in_time(struct ap_arena *arena, struct ap_plan *plan)
     }
 }
 
+/* Marks nodes at random as those of a few kernels. */
+static void mark_any(struct ap_arena *arena, struct ap_graph *g, uint64_t *state)
+{
+    for (int i = 0; i < g->n_nodes; i++) {
+        struct ap_attrs *attrs = ap_arena_dup(arena, g->nodes[i].attrs, sizeof *attrs);
+        attrs->kernel = (int64_t)random_below(state, 4) % 3;
+        g->nodes[i].attrs = attrs;
+    }
+}
+
 static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct sample *s,
                        struct ap_err *err)
 {
@@ -108,6 +122,12 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
         ap_mesh_add_microbatches(&mesh, seed % 5 < 2 ? 2 + (int64_t)(seed / 5 % 2) : 1,
                                  err))
         return -1;
+    if (seed % 7 < 2) {
+        const struct ap_graph plain = s->graph;
+        struct ap_kernel_count made;
+        if (ap_kernels_mark(arena, &plain, &s->graph, &made, err))
+            return -1;
+    }
     ap_group(arena, &s->graph);
     if (ap_nests_build(arena, &s->graph, &s->nests, err) ||
         ap_cluster_get(arena, &doc, NULL, n, &cluster, err) ||
@@ -127,11 +147,19 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct samp
         ap_plan_conversions(arena, &s->plan, &s->cost, &s->conv, err) ||
         ap_partition(arena, &s->plan, &s->conv, &s->part, err))
         return -1;
+    if (seed % 7 == 2)
+        mark_any(arena, &s->part.local, &state);
+    if (seed % 7 < 3)
+        ap_program_kernels(arena, &s->part);
     if (seed % 4 < 3)
         ap_program_pack(arena, &s->part,
                         &(struct ap_program_form){.overlap = seed % 4 > 0,
                                                   .pack_bytes = seed % 4 < 2 ? 200 : 0});
     ap_plan_buffers(arena, &s->part);
+    const struct ap_at at = {.key = "program"};
+    if (ap_program_check(&s->part, &at, err) ||
+        ap_program_check_memory(&s->part, &at, err))
+        return -1;
     ap_plan_single(arena, &s->graph, &s->nests, &single);
     struct ap_cost one;
     if (ap_cluster_get(arena, &doc, NULL, 1, &cluster, err) ||
@@ -226,6 +254,9 @@ static bool same(const void *a, int64_t i, const void *b, int64_t j, enum ap_dty
     if (memcmp((const char *)a + (size_t)i * size, (const char *)b + (size_t)j * size,
                size) == 0)
         return true;
+    if (t == AP_C64)
+        return same(a, 2 * i, b, 2 * j, AP_F32, near) &&
+               same(a, 2 * i + 1, b, 2 * j + 1, AP_F32, near);
     if (!ap_dtype_is_float(t))
         return false;
     double x = data_number(a, t, i), y = data_number(b, t, j);
@@ -342,10 +373,24 @@ static void cover(struct coverage *c, const struct sample *s)
             cover_step(c, s, &s->conv.conv[i].path.steps[k]);
     const struct ap_program *part = &s->part;
     c->before |= part->each_lo > part->local.n_params && part->each_lo < part->each_hi;
+    for (int i = 0, end; i < part->local.n_nodes; i = end) {
+        struct ap_kernel_form form;
+        int where;
+        for (end = i + 1; end < part->local.n_nodes &&
+                          part->local.nodes[end].group == part->local.nodes[i].group;
+             end++)
+            ;
+        if (end - i > 1 && !ap_kernel_form_of(&part->local, i, end, &form, &where))
+            c->form[form.kind] = true;
+    }
     c->behind |= part->mesh.microbatch && part->each_hi < part->local.n_groups;
     for (int i = 0; i < s->part.local.n_nodes; i++)
         c->step[s->part.local.nodes[i].op] |= s->part.local.nodes[i].op == AP_OP_AP_MASK;
 }
+
+static const char *const forms[] = {[AP_KERNEL_PASS] = "elements",
+                                    [AP_KERNEL_ROWS] = "rows",
+                                    [AP_KERNEL_COLS] = "columns"};
 
 static void print_coverage(const struct coverage *c)
 {
@@ -368,6 +413,9 @@ static void print_coverage(const struct coverage *c)
         printf("# covered groups before microbatches\n");
     if (c->behind)
         printf("# covered groups behind microbatches\n");
+    for (int i = 0; i <= AP_KERNEL_COLS; i++)
+        if (c->form[i])
+            printf("# covered kernel of %s\n", forms[i]);
     if (c->strided)
         printf("# covered strided\n");
     if (c->padded)

@@ -14,6 +14,7 @@
 #include <string.h>
 
 /* Alignment that no kernel needs more of, bytes. */
+#define WORKSPACE_ALIGNMENT 256
 #define VECTOR_BYTES 16
 #define ALGO_MARK    0x66616b65u
 
@@ -457,8 +458,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
             return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     p.workspace_bytes = algo.workspace;
-    if (p.workspace_bytes && (uintptr_t)workspace % VECTOR_BYTES)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p.workspace_bytes && (uintptr_t)workspace % WORKSPACE_ALIGNMENT)
+        return CUBLAS_STATUS_INVALID_VALUE; /* as on an H100 */
     p.alpha = load(alpha, p.desc.scale, 0);
     p.beta = load(beta, p.desc.scale, 0);
     if (overlap(d, extent(&p.d), a, extent(&p.a)) ||

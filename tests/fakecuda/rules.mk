@@ -1,11 +1,12 @@
 # The CUDA functions on the host (README.md), and the backend on top of them. Needs the
 # toolkit's headers and MPI.
 FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fakecuda/fake_*.c))
-FAKE_TESTS := $(BUILD)/fake/test_fake $(BUILD)/fake/test_nccl
+FAKE_TESTS := $(BUILD)/fake/test_fake $(BUILD)/fake/test_nccl $(BUILD)/fake/test_sdpa
 FAKE := $(if $(HAS_CUDA),$(FAKE_TESTS) $(BUILD)/fake/ap_cuda.so)
 
 $(FAKE_OBJ) $(FAKE_TESTS:$(BUILD)/fake/%=$(BUILD)/tests/fakecuda/%.o): \
     INC = $(INC_ap-exec) -isystem $(CUDA)/include -Itests/fakecuda -Icmd/ap-exec \
+    -Icmd/ap-exec/cuda \
     -D_DEFAULT_SOURCE -DFAKE_TOP='"$(CURDIR)"'
 $(FAKE_OBJ): TOOL_CFLAGS = -fPIC -ffp-contract=off
 
@@ -22,6 +23,12 @@ $(BUILD)/fake/test_nccl: $(BUILD)/tests/fakecuda/test_nccl.o $(FAKE_OBJ) \
     $(call parts,ap-exec) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(AP_LDFLAGS) -Wl,--wrap=dlopen -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
+
+# without the fake: the cuDNN that is installed
+$(BUILD)/fake/test_sdpa: $(BUILD)/tests/fakecuda/test_sdpa.o $(BUILD)/cmd/ap-exec/cuda/sdpa.o \
+    $(BUILD)/cmd/ap-exec/cuda/cudnn_graph.o $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIB_LIBS) -ldl
 
 unit: $(FAKE)
 

@@ -257,13 +257,13 @@ static void test_products(void)
     cudaMemcpyAsync(a, x, sizeof x, cudaMemcpyHostToDevice, s);
     cudaMemcpyAsync(b, x, sizeof x, cudaMemcpyHostToDevice, s);
     CHECK(p.rc == CUBLAS_STATUS_SUCCESS &&
-              multiply(&p, a, b, d, d + 16, 512, s) == CUBLAS_STATUS_SUCCESS,
+              multiply(&p, a, b, d, d + 64, 512, s) == CUBLAS_STATUS_SUCCESS,
           "a product");
     cudaMemcpyAsync(y, d, sizeof y, cudaMemcpyDeviceToHost, s);
     CHECK(y[0] == 22 && y[1] == 28 && y[2] == 49 && y[3] == 64, "its values");
-    CHECK(multiply(&p, a, b, d, d + 16, 256, s) == CUBLAS_STATUS_INVALID_VALUE,
+    CHECK(multiply(&p, a, b, d, d + 64, 256, s) == CUBLAS_STATUS_INVALID_VALUE,
           "too small a workspace");
-    CHECK(multiply(&p, a + 1, b, d, d + 16, 512, s) == CUBLAS_STATUS_NOT_SUPPORTED,
+    CHECK(multiply(&p, a + 1, b, d, d + 64, 512, s) == CUBLAS_STATUS_NOT_SUPPORTED,
           "an operand that is not aligned as the heuristic was told");
     free_product(&p);
     p = new_product(CUDA_R_32F, CUDA_R_32F, 1, 0);

@@ -242,6 +242,8 @@ typedef backend_prepare_fn cpu_prepare_fn;
 /* Whether the kernel of a dot can write its result in the order that `to`, a transpose of
  * it, wants (cpu_dot.c). */
 bool cpu_writes_permuted(const struct ap_graph *g, int dot, const struct ap_node *to);
+/* Whether the dot can be written to the place of the transpose that alone reads it. */
+bool cpu_place_is_free(const struct exec *x, int dot, int to);
 /* struct backend's `place`: fills x->permuted (cpu_permute.c). */
 void cpu_permute(struct exec *x, const bool *aside);
 cpu_prepare_fn cpu_fused_prepare;

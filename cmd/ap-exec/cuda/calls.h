@@ -33,6 +33,8 @@
     CALL(cudaStreamWaitEvent)                  \
     CALL(cudaEventCreateWithFlags)             \
     CALL(cudaEventRecord)                      \
+    CALL(cudaEventElapsedTime)                 \
+    CALL(cudaLaunchHostFunc)                   \
     CALL(cudaEventDestroy)                     \
     /* graphs */                               \
     CALL(cudaStreamBeginCapture)               \

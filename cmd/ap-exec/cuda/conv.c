@@ -1,11 +1,12 @@
 /*
- * convolution, by cuDNN where that can (conv_cudnn.c), else: the rows of all window
- * elements are unrolled in memory, a block of rows at a time, and multiplied with the
- * filter (im2col), as on the CPU, whose function plans it. Any strides, padding,
+ * convolution: windows of one element, and the gradients of their filters, as one product
+ * where operands lie so; others by cuDNN where that can (conv_cudnn.c), else: the rows of
+ * all window elements are unrolled in memory, a block of rows at a time, and multiplied
+ * with the filter (im2col), as on the CPU, whose function plans it. Any strides, padding,
  * dilation, reversal, groups and order of dimensions. Cost: the unrolled operand is
  * window times as large as the operand, written and read once.
  */
-#include "conv.h"
+#include "cuda.h"
 #include "matmul.h"
 
 #include <stdio.h>
@@ -156,6 +157,68 @@ static struct matmul block_product(const struct conv *v, const struct ap_node *n
                            .batch = 1};
 }
 
+/* Whether it is one sum over batch and space for each pair of features, of operands that
+ * lie alike with these features last: the gradient of the filter of a window of one. */
+static bool is_contraction(const struct conv *v, const struct ap_node *node,
+                           const struct ap_shape *lhs, const struct ap_shape *rhs)
+{
+    const struct ap_conv_dims *t = &node->attrs->conv;
+    bool yes = v->n_groups == 1 && t->lhs_batch == lhs->rank - 1 &&
+               t->rhs_out == rhs->rank - 1 && t->out_feature == node->shape.rank - 1 &&
+               t->lhs_feature == t->rhs_in;
+    for (int d = 0; d < v->n_spatial; d++) {
+        const struct ap_window_dim *w = &v->w[d];
+        yes &= v->res[d] == 1 && w->size == v->in[d] && w->pad_lo == 0 &&
+               w->lhs_dilate == 1 && w->rhs_dilate == 1 && !w->reversal &&
+               t->lhs_spatial[d] == t->rhs_spatial[d];
+    }
+    return yes;
+}
+
+/* A convolution that is a product of its operands as they lie; 1: it is none. */
+static int add_product(struct exec *x, struct cuda_call *c, const struct conv *v,
+                       const struct ap_node *node, struct ap_err *err)
+{
+    const struct ap_shape *lhs = &call_in(x, node, 0)->shape;
+    const struct ap_shape *rhs = &call_in(x, node, 1)->shape;
+    const enum ap_dtype type = node->shape.dtype;
+    struct matmul m = {.in = type,
+                       .out = type,
+                       .tf32 = may_round(node),
+                       .batch = 1,
+                       .a = at_memory(v->lhs),
+                       .b = at_memory(v->rhs),
+                       .c = at_memory(v->out)};
+    if (matmul_type(type, type) != type || matmul_result(type, type) != type)
+        return 1;
+    if (is_contraction(v, node, lhs, rhs)) {
+        m.m = lhs->dims[node->attrs->conv.lhs_batch];
+        m.n = rhs->dims[node->attrs->conv.rhs_out];
+        m.k = ap_shape_elems(lhs) / m.m;
+        m.ta = true;
+        m.lda = m.m;
+    } else if (is_product(v) && is_same(&v->lhs_box) && is_same(&v->out_box)) {
+        const struct ap_conv_dims *t = &node->attrs->conv;
+        m.m = v->rows;
+        m.n = v->co;
+        m.k = v->cols;
+        m.lda = m.k;
+        m.tb = t->rhs_out < t->rhs_in;
+        if (ap_shape_elems(rhs) != m.n * m.k ||
+            (m.tb ? t->rhs_in : t->rhs_out) != rhs->rank - 1 ||
+            (m.tb ? t->rhs_out : t->rhs_in) != rhs->rank - 2)
+            return 1;
+    } else {
+        return 1;
+    }
+    m.ldb = m.tb ? m.k : m.n;
+    m.ldc = m.n;
+    int64_t scratch = 0;
+    m.workspace = cuda_workspace(&scratch, matmul_workspace(&m));
+    exec_need_scratch(x, scratch);
+    return cuda_add_matmul(x, c, &m, err);
+}
+
 int cuda_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     const struct ap_node *node = call_node(x, call);
@@ -167,11 +230,14 @@ int cuda_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const enum ap_dtype out = matmul_result(in, from);
     const bool direct = out == from && is_same(&v->out_box);
     int64_t scratch = 0;
-    v->dtype = in; /* of the packed operands */
     if (v->cols == 0 || v->rows == 0 || v->out_elems == 0) {
         cuda_add_zero(x, c, at_memory(v->out), ap_shape_bytes(&node->shape));
         return 0;
     }
+    v->dtype = in; /* of the packed operands */
+    const int rc = add_product(x, c, v, node, err);
+    if (rc <= 0)
+        return rc;
     if (cuda_add_cudnn(x, c, v, node, may_round(node)))
         return 0;
     struct matmul m = block_product(v, node, in, out);
@@ -183,7 +249,7 @@ int cuda_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
               : at_scratch(exec_take(&scratch, m.m * v->cols * ap_dtype_size(in)));
     m.c = direct ? at_memory(v->out)
                  : at_scratch(exec_take(&scratch, v->out_elems * ap_dtype_size(out)));
-    m.workspace = at_scratch(exec_take(&scratch, matmul_workspace(&m)));
+    m.workspace = cuda_workspace(&scratch, matmul_workspace(&m));
     exec_need_scratch(x, scratch);
     if (add_blocks(x, c, v, m, lhs, err))
         return -1;

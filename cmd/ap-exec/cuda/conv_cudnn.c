@@ -9,22 +9,27 @@
  * = y', rhs = w, result = x', where lhs is dilated by the stride and pad = (size - 1) *
  * dilation - pad_lo. What fits none (unequal padding, say) is left to im2col (conv.c).
  * Tensors are given to cuDNN as [batch][spatial][features] or [batch][features][spatial],
- * whichever the images lie in, and packed where they do not. The algorithm is the first
- * deterministic one that cuDNN's heuristic proposes, with its workspace in the program's
- * scratch memory.
+ * whichever the images lie in, and packed where they do not. Filters that are used
+ * backwards are packed so, too, because few engines turn them. Each is a graph of one
+ * operation, whose plan is the first that cuDNN's heuristic proposes with an engine that
+ * repeats its bits and is as exact as the types ask for (wishes_of), with its workspace
+ * in the program's scratch memory. Plans are kept: equal convolutions share one.
  */
-#include "conv.h"
-#include "libraries.h"
+#include "cuda.h"
+#include "cudnn_graph.h"
 #include "tool/tool.h"
 
 #include <limits.h>
+#include <string.h>
 
 #if CUDA_HAS_CUDNN
 
-/* Workspace that an algorithm may use. */
-#define MOST_BYTES (256ll << 20)
-#define MOST_ALGOS 8
-#define MOST_DIMS  5
+/* Workspace that an engine may use. */
+#define MOST_BYTES  (256ll << 20)
+#define MOST_DIMS   5
+#define MOST_WISHES 3
+/* Of tensors, bytes (cudnn_tensor). */
+#define ALIGNMENT 16
 
 enum way { FORWARD, DATA, FILTER };
 enum { X, W, Y, N_TENSORS };
@@ -36,37 +41,37 @@ struct role {
     const int *spatial;
 };
 
-/* The forward pass. */
-struct pass {
+/* What a plan is made for. All members count for equality: made from zeroed memory. */
+struct problem {
     enum way way;
+    enum ap_dtype dtype;
+    bool tf32;     /* operands of f32 may be rounded to it */
+    bool nhwc;     /* tensors are [batch][spatial][features], else features come second */
     int n_spatial; /* at least 2 */
     int64_t n, c, k, groups;
     int64_t size[N_TENSORS][MOST_DIMS]; /* spatial */
-    int pad[MOST_DIMS], stride[MOST_DIMS], dilation[MOST_DIMS];
+    int64_t pad[MOST_DIMS], stride[MOST_DIMS], dilation[MOST_DIMS];
+};
+
+/* The forward pass of a node. */
+struct pass {
+    struct problem q;
     bool flip; /* the filter's elements run backwards */
     struct role role[N_TENSORS];
 };
 
-struct convolution {
-    enum way way;
-    int algo;
-    size_t bytes; /* of workspace */
-    bool wide;    /* scalars are f64 */
-    cudnnTensorDescriptor_t x, y;
-    cudnnFilterDescriptor_t w;
-    cudnnConvolutionDescriptor_t conv;
-    struct cuda_at at[N_TENSORS], workspace;
+struct plan {
+    struct problem problem;
+    struct cudnn_plan graph; /* of: X, W, Y */
+    struct plan *next;
 };
 
-static const struct cudnn *lib;
-static cudnnHandle_t handle;
-
-static void check(cudnnStatus_t rc, const char *what)
-{
-    if (rc != CUDNN_STATUS_SUCCESS)
-        ap_die(AP_BAD_INPUT, "rank %d: cudnn: %s: %s", cuda_dev.rank, what,
-               lib->cudnnGetErrorString(rc));
-}
+struct convolution {
+    const struct plan *plan;
+    struct cuda_at at[N_TENSORS], workspace;
+    cudnnBackendDescriptor_t pack; /* NULL: before the first run */
+    const char *scratch;           /* that pack was made for */
+};
 
 /* ---- which convolution it is ---- */
 
@@ -86,21 +91,21 @@ static bool set_dim(struct pass *p, const struct conv *v, int d, int at)
     const int64_t reach = (w->size - 1) * w->rhs_dilate;
     int64_t pad = w->pad_lo, stride = w->stride, dilation = w->rhs_dilate;
     int64_t x = v->in[d], f = w->size, y = v->res[d];
-    if (p->way == DATA) {
+    if (p->q.way == DATA) {
         if (w->stride != 1)
             return false;
         x = v->res[d], y = v->in[d];
         pad = reach - w->pad_lo, stride = w->lhs_dilate;
     } else if (w->lhs_dilate != 1 && v->in[d] > 1) {
         return false;
-    } else if (p->way == FILTER) {
+    } else if (p->q.way == FILTER) {
         f = v->res[d], y = w->size;
         stride = w->rhs_dilate, dilation = w->stride;
     }
-    p->size[X][at] = x, p->size[W][at] = f, p->size[Y][at] = y;
+    p->q.size[X][at] = x, p->q.size[W][at] = f, p->q.size[Y][at] = y;
     if (!fits(x, f, y, pad, stride, dilation))
         return false;
-    p->pad[at] = (int)pad, p->stride[at] = (int)stride, p->dilation[at] = (int)dilation;
+    p->q.pad[at] = pad, p->q.stride[at] = stride, p->q.dilation[at] = dilation;
     return true;
 }
 
@@ -112,10 +117,10 @@ static void set_roles(struct pass *p, const struct conv *v, const struct ap_conv
     const struct role rhs_turned = {1, t->rhs_in, t->rhs_out, t->rhs_spatial};
     const struct role out = {2, t->out_batch, t->out_feature, t->out_spatial};
     const struct role out_turned = {2, t->out_feature, t->out_batch, t->out_spatial};
-    p->role[X] = p->way == FORWARD ? lhs : p->way == FILTER ? lhs_turned : out;
-    p->role[W] = p->way == FORWARD ? rhs : p->way == FILTER ? out_turned : rhs_turned;
-    p->role[Y] = p->way == FORWARD ? out : p->way == FILTER ? rhs_turned : lhs;
-    p->groups = v->n_groups;
+    p->role[X] = p->q.way == FORWARD ? lhs : p->q.way == FILTER ? lhs_turned : out;
+    p->role[W] = p->q.way == FORWARD ? rhs : p->q.way == FILTER ? out_turned : rhs_turned;
+    p->role[Y] = p->q.way == FORWARD ? out : p->q.way == FILTER ? rhs_turned : lhs;
+    p->q.groups = v->n_groups;
 }
 
 /* The pass, as this kind; false: it is not of this kind. */
@@ -125,11 +130,14 @@ static bool try_way(struct pass *p, enum way way, const struct conv *v,
     const struct ap_conv_dims *t = &node->attrs->conv;
     const int more = v->n_spatial == 1; /* cuDNN's images have two dimensions at least */
     bool flipped = false, straight = false;
-    *p = (struct pass){.way = way, .n_spatial = v->n_spatial + more};
+    memset(p, 0, sizeof *p);
+    p->q.way = way;
+    p->q.n_spatial = v->n_spatial + more;
     if (v->n_spatial < 1 || v->n_spatial > 3 ||
         (v->n_groups > 1 && v->batch_groups != (way == FILTER)))
         return false;
-    p->size[X][0] = p->size[W][0] = p->size[Y][0] = p->stride[0] = p->dilation[0] = 1;
+    p->q.size[X][0] = p->q.size[W][0] = p->q.size[Y][0] = p->q.stride[0] =
+        p->q.dilation[0] = 1;
     for (int d = 0; d < v->n_spatial; d++) {
         flipped |= v->w[d].reversal && v->w[d].size > 1;
         straight |= !v->w[d].reversal && v->w[d].size > 1;
@@ -141,10 +149,10 @@ static bool try_way(struct pass *p, enum way way, const struct conv *v,
     p->flip = way == DATA ? straight : flipped;
     set_roles(p, v, t);
     const struct role *x = &p->role[X], *y = &p->role[Y];
-    p->n = shape[x->of]->dims[x->outer];
-    p->c = shape[x->of]->dims[x->feature];
-    p->k = shape[y->of]->dims[y->feature];
-    return p->n <= INT_MAX && p->c <= INT_MAX && p->k <= INT_MAX;
+    p->q.n = shape[x->of]->dims[x->outer];
+    p->q.c = shape[x->of]->dims[x->feature];
+    p->q.k = shape[y->of]->dims[y->feature];
+    return p->q.n <= INT_MAX && p->q.c <= INT_MAX && p->q.k <= INT_MAX;
 }
 
 static bool choose_way(struct pass *p, const struct conv *v, const struct ap_node *node,
@@ -169,36 +177,43 @@ static bool choose_way(struct pass *p, const struct conv *v, const struct ap_nod
 
 static int64_t elems_of(const struct pass *p, int t)
 {
-    int64_t n = t == W ? p->k * (p->c / p->groups) : p->n * (t == X ? p->c : p->k);
-    for (int d = 0; d < p->n_spatial; d++)
-        n *= p->size[t][d];
+    int64_t n =
+        t == W ? p->q.k * (p->q.c / p->q.groups) : p->q.n * (t == X ? p->q.c : p->q.k);
+    for (int d = 0; d < p->q.n_spatial; d++)
+        n *= p->q.size[t][d];
     return n;
 }
 
-/* The copy from the node's tensor to cuDNN's, or back. */
-static struct box pack_box(const struct pass *p, int t, bool nhwc,
-                           const struct ap_shape *shape, bool back)
+/* The copy from the node's tensor to cuDNN's, or back; the node's starts at element
+ * *first. */
+static struct box pack_box(const struct pass *p, int t, const struct ap_shape *shape,
+                           bool back, int64_t *first)
 {
     const struct role *r = &p->role[t];
-    const int more = p->n_spatial > shape->rank - 2;
+    const int more = p->q.n_spatial > shape->rank - 2;
+    const bool nhwc = p->q.nhwc, flip = p->flip && t == W;
     int64_t stride[AP_MAX_RANK], inner = 1, area = 1;
     struct box b = {0};
-    const int64_t features = t == X ? p->c : t == Y ? p->k : p->c / p->groups;
-    for (int d = 0; d < p->n_spatial; d++)
-        area *= p->size[t][d];
+    const int64_t features = t == X ? p->q.c : t == Y ? p->q.k : p->q.c / p->q.groups;
+    for (int d = 0; d < p->q.n_spatial; d++)
+        area *= p->q.size[t][d];
     cpu_strides(shape, stride);
 #define PUT(n, own, packed) \
     box_add(&b, n, back ? (packed) : (own), back ? (own) : (packed))
     PUT(features, stride[r->feature], nhwc ? 1 : area);
     inner = nhwc ? features : 1;
-    for (int d = p->n_spatial - 1; d >= more; inner *= p->size[t][d--])
-        PUT(p->size[t][d], stride[r->spatial[d - more]], inner);
-    if (t == W && p->way == DATA) { /* [features of y of a group][groups, features] */
-        const int64_t k = p->k / p->groups;
+    *first = 0;
+    for (int d = p->q.n_spatial - 1; d >= more; inner *= p->q.size[t][d--]) {
+        const int64_t own = stride[r->spatial[d - more]];
+        *first += flip ? (p->q.size[t][d] - 1) * own : 0;
+        PUT(p->q.size[t][d], flip ? -own : own, inner);
+    }
+    if (t == W && p->q.way == DATA) { /* [features of y of a group][groups, features] */
+        const int64_t k = p->q.k / p->q.groups;
         PUT(k, stride[r->outer], features * area);
-        PUT(p->groups, features * stride[r->feature], k * features * area);
+        PUT(p->q.groups, features * stride[r->feature], k * features * area);
     } else {
-        PUT(t == W ? p->k : p->n, stride[r->outer], features * area);
+        PUT(t == W ? p->q.k : p->q.n, stride[r->outer], features * area);
     }
 #undef PUT
     box_finish(&b);
@@ -210,7 +225,7 @@ static bool is_same(const struct box *b)
     return b->rank == 0 || (b->rank == 1 && b->src[0] == 1 && b->dst[0] == 1);
 }
 
-/* ---- descriptors and algorithms ---- */
+/* ---- plans ---- */
 
 static cudnnDataType_t data_type(enum ap_dtype dtype)
 {
@@ -220,172 +235,191 @@ static cudnnDataType_t data_type(enum ap_dtype dtype)
                              : CUDNN_DATA_FLOAT;
 }
 
-static void describe_tensor(cudnnTensorDescriptor_t *out, const struct pass *p, int t,
-                            bool nhwc, cudnnDataType_t type)
+static cudnnBackendDescriptor_t describe_tensor(struct cudnn_builder *b,
+                                                const struct problem *q, int t)
 {
-    const int64_t features = t == X ? p->c : p->k;
-    int dims[MOST_DIMS] = {(int)p->n, (int)features}, strides[MOST_DIMS];
-    int64_t run = nhwc ? features : 1;
-    for (int d = p->n_spatial - 1; d >= 0; d--) {
-        dims[2 + d] = (int)p->size[t][d];
-        strides[2 + d] = (int)run;
-        run *= p->size[t][d];
+    const int64_t features = t == X ? q->c : t == Y ? q->k : q->c / q->groups;
+    int64_t n[MOST_DIMS] = {t == W ? q->k : q->n, features}, stride[MOST_DIMS];
+    int64_t run = q->nhwc ? features : 1;
+    for (int d = q->n_spatial - 1; d >= 0; d--) {
+        n[2 + d] = q->size[t][d];
+        stride[2 + d] = run;
+        run *= q->size[t][d];
     }
-    strides[1] = nhwc ? 1 : (int)run;
-    strides[0] = (int)(nhwc ? run : run * features);
-    check(lib->cudnnCreateTensorDescriptor(out), "cudnnCreateTensorDescriptor");
-    check(lib->cudnnSetTensorNdDescriptor(*out, type, 2 + p->n_spatial, dims, strides),
-          "cudnnSetTensorNdDescriptor");
+    stride[1] = q->nhwc ? 1 : run;
+    stride[0] = q->nhwc ? run : run * features;
+    return cudnn_tensor(b, data_type(q->dtype), 2 + q->n_spatial, n, stride,
+                        CUDNN_IN_MEMORY, t);
 }
 
-static void describe(struct convolution *s, const struct pass *p, bool nhwc,
-                     enum ap_dtype dtype, cudnnMathType_t math)
+static cudnnBackendDescriptor_t describe_steps(struct cudnn_builder *b,
+                                               const struct problem *q)
 {
-    int dims[MOST_DIMS] = {(int)p->k, (int)(p->c / p->groups)};
-    for (int d = 0; d < p->n_spatial; d++)
-        dims[2 + d] = (int)p->size[W][d];
-    describe_tensor(&s->x, p, X, nhwc, data_type(dtype));
-    describe_tensor(&s->y, p, Y, nhwc, data_type(dtype));
-    check(lib->cudnnCreateFilterDescriptor(&s->w), "cudnnCreateFilterDescriptor");
-    check(lib->cudnnSetFilterNdDescriptor(s->w, data_type(dtype),
-                                          nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-                                          2 + p->n_spatial, dims),
-          "cudnnSetFilterNdDescriptor");
-    check(lib->cudnnCreateConvolutionDescriptor(&s->conv),
-          "cudnnCreateConvolutionDescriptor");
-    check(lib->cudnnSetConvolutionNdDescriptor(
-              s->conv, p->n_spatial, p->pad, p->stride, p->dilation,
-              p->flip ? CUDNN_CONVOLUTION : CUDNN_CROSS_CORRELATION,
-              dtype == AP_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
-          "cudnnSetConvolutionNdDescriptor");
-    check(lib->cudnnSetConvolutionGroupCount(s->conv, (int)p->groups),
-          "cudnnSetConvolutionGroupCount");
-    check(lib->cudnnSetConvolutionMathType(s->conv, math), "cudnnSetConvolutionMathType");
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t n = q->n_spatial;
+    cudnnBackendDescriptor_t d = cudnn_make(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    cudnn_set_type(b, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
+                   q->dtype == AP_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT);
+    cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1,
+              &mode);
+    cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &n);
+    cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, n, q->pad);
+    cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, n, q->pad);
+    cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, n, q->dilation);
+    cudnn_set(b, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, n,
+              q->stride);
+    cudnn_finalize(b, d);
+    return d;
 }
 
-/* The first proposal that repeats its bits, is of the mathematics asked for, and has
- * room; the three kinds' structs have members of the same names. */
-#define PICK(Perf, call)                                                         \
-    do {                                                                         \
-        Perf perf[MOST_ALGOS];                                                   \
-        if ((call) != CUDNN_STATUS_SUCCESS)                                      \
-            n = 0;                                                               \
-        for (int i = 0; i < n && !found; i++)                                    \
-            if (perf[i].status == CUDNN_STATUS_SUCCESS &&                        \
-                perf[i].determinism == CUDNN_DETERMINISTIC &&                    \
-                perf[i].memory <= MOST_BYTES &&                                  \
-                (math != CUDNN_FMA_MATH || perf[i].mathType == CUDNN_FMA_MATH || \
-                 perf[i].mathType == CUDNN_DEFAULT_MATH)) {                      \
-                s->algo = (int)perf[i].algo;                                     \
-                s->bytes = perf[i].memory;                                       \
-                if (math != CUDNN_FMA_MATH)                                      \
-                    lib->cudnnSetConvolutionMathType(s->conv, perf[i].mathType); \
-                found = true;                                                    \
-            }                                                                    \
-    } while (0)
+/* The attributes of the three operations. */
+static const struct {
+    cudnnBackendDescriptorType_t type;
+    cudnnBackendAttributeName_t tensor[N_TENSORS], steps, alpha, beta;
+} operation[] = {
+    [FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                 {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                  CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    [DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+    [FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY},
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+};
 
-static bool pick_algo(struct convolution *s, cudnnMathType_t math)
-{
-    bool found = false;
-    int n = 0;
-    switch (s->way) {
-    case FORWARD:
-        PICK(cudnnConvolutionFwdAlgoPerf_t,
-             lib->cudnnGetConvolutionForwardAlgorithm_v7(handle, s->x, s->w, s->conv,
-                                                         s->y, MOST_ALGOS, &n, perf));
-        break;
-    case DATA:
-        PICK(cudnnConvolutionBwdDataAlgoPerf_t,
-             lib->cudnnGetConvolutionBackwardDataAlgorithm_v7(
-                 handle, s->w, s->y, s->conv, s->x, MOST_ALGOS, &n, perf));
-        break;
-    case FILTER:
-        PICK(cudnnConvolutionBwdFilterAlgoPerf_t,
-             lib->cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-                 handle, s->x, s->y, s->conv, s->w, MOST_ALGOS, &n, perf));
-        break;
-    }
-    return found;
-}
-
-static void convolution_close(struct exec *x, void *state)
-{
-    (void)x;
-    const struct convolution *s = state;
-    lib->cudnnDestroyTensorDescriptor(s->x);
-    lib->cudnnDestroyTensorDescriptor(s->y);
-    lib->cudnnDestroyFilterDescriptor(s->w);
-    lib->cudnnDestroyConvolutionDescriptor(s->conv);
-}
-
-static void convolution_run(struct exec *e, void *state)
+static void put_operation(struct cudnn_builder *b, const struct problem *q)
 {
     static const float one = 1, zero = 0;
     static const double one64 = 1, zero64 = 0;
-    const struct convolution *s = state;
-    const void *alpha = s->wide ? (const void *)&one64 : (const void *)&one;
-    const void *beta = s->wide ? (const void *)&zero64 : (const void *)&zero;
-    char *x = cuda_place(e, s->at[X]), *w = cuda_place(e, s->at[W]),
-         *y = cuda_place(e, s->at[Y]), *work = cuda_place(e, s->workspace);
-    switch (s->way) {
-    case FORWARD:
-        check(lib->cudnnConvolutionForward(handle, alpha, s->x, x, s->w, w, s->conv,
-                                           (cudnnConvolutionFwdAlgo_t)s->algo, work,
-                                           s->bytes, beta, s->y, y),
-              "cudnnConvolutionForward");
-        return;
-    case DATA:
-        check(lib->cudnnConvolutionBackwardData(handle, alpha, s->w, w, s->y, y, s->conv,
-                                                (cudnnConvolutionBwdDataAlgo_t)s->algo,
-                                                work, s->bytes, beta, s->x, x),
-              "cudnnConvolutionBackwardData");
-        return;
-    case FILTER:
-        check(
-            lib->cudnnConvolutionBackwardFilter(handle, alpha, s->x, x, s->y, y, s->conv,
-                                                (cudnnConvolutionBwdFilterAlgo_t)s->algo,
-                                                work, s->bytes, beta, s->w, w),
-            "cudnnConvolutionBackwardFilter");
-        return;
+    const bool wide = q->dtype == AP_F64;
+    const cudnnBackendAttributeType_t scalar =
+        wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
+    cudnnBackendDescriptor_t tensor[N_TENSORS];
+    for (int t = 0; t < N_TENSORS; t++)
+        tensor[t] = describe_tensor(b, q, t);
+    cudnnBackendDescriptor_t steps = describe_steps(b, q);
+    cudnnBackendDescriptor_t op = cudnn_make(b, operation[q->way].type);
+    for (int t = 0; t < N_TENSORS; t++)
+        cudnn_set_desc(b, op, operation[q->way].tensor[t], tensor[t]);
+    cudnn_set_desc(b, op, operation[q->way].steps, steps);
+    cudnn_set(b, op, operation[q->way].alpha, scalar, 1,
+              wide ? (const void *)&one64 : (const void *)&one);
+    cudnn_set(b, op, operation[q->way].beta, scalar, 1,
+              wide ? (const void *)&zero64 : (const void *)&zero);
+    cudnn_end_op(b, op);
+}
+
+/*
+ * Engines whose runs repeat their bits. Of f32 and f64 those that compute in the type: no
+ * smaller one for operands (DOWN_CONVERT_INPUTS: f16 for f32) or partial sums, and no
+ * transforms; f32 without tensor cores. Where f32 may be rounded to tf32, and for f16 and
+ * bf16, tensor cores come first, of these the ones with sums in f32.
+ */
+static int wishes_of(const struct problem *q, struct cudnn_wish wish[MOST_WISHES])
+{
+    const unsigned varies = CUDNN_NOTE(NONDETERMINISTIC), cores = CUDNN_NOTE(TENSOR_CORE);
+    const unsigned sums = CUDNN_NOTE(REDUCED_PRECISION_REDUCTION);
+    const unsigned inexact = varies | sums | CUDNN_NOTE(DOWN_CONVERT_INPUTS) |
+                             CUDNN_NOTE(WINOGRAD) | CUDNN_NOTE(FFT);
+    const bool f32 = q->dtype == AP_F32;
+    if (q->dtype == AP_F64 || (f32 && !q->tf32)) {
+        wish[0] = (struct cudnn_wish){0, f32 ? inexact | cores : inexact};
+        return 1;
     }
+    wish[0] = (struct cudnn_wish){cores, inexact};
+    wish[1] = (struct cudnn_wish){cores, f32 ? inexact & ~sums : varies};
+    wish[2] = (struct cudnn_wish){0, f32 ? inexact : varies};
+    return 3;
+}
+
+/* The plan of a problem, the same for equal ones; NULL: cuDNN has none. */
+static const struct plan *plan_of(const struct problem *q)
+{
+    static struct plan *plans; /* of the process */
+    struct cudnn_wish wish[MOST_WISHES];
+    struct plan *s;
+    for (s = plans; s; s = s->next)
+        if (!memcmp(&s->problem, q, sizeof *q))
+            return s->graph.plan ? s : NULL;
+    s = ap_xrealloc(NULL, sizeof *s);
+    memset(s, 0, sizeof *s);
+    memcpy(&s->problem, q, sizeof *q);
+    s->next = plans;
+    plans = s;
+    struct cudnn_builder b = {.p = &s->graph};
+    put_operation(&b, q);
+    const int n = wishes_of(q, wish);
+    cudnn_end_graph(&b, n, wish, MOST_BYTES);
+    return s->graph.plan ? s : NULL;
 }
 
 /* ---- the call ---- */
 
-/* cuDNN for this rank's device; false: there is none, which rank 0 says once. */
-static bool open_library(void)
+static void convolution_close(struct exec *x, void *state)
 {
-    static bool tried;
-    if (tried)
-        return handle != NULL;
-    tried = true;
-    lib = cudnn_open();
-    if (!lib) {
-        if (cuda_dev.rank == 0)
-            ap_say("NVIDIA's libcudnn.so.9 is not found: convolutions are products of "
-                   "unrolled rows (im2col)");
-        return false;
-    }
-    check(lib->cudnnCreate(&handle), "cudnnCreate");
-    check(lib->cudnnSetStream(handle, cuda_dev.stream), "cudnnSetStream");
-    return true;
+    (void)x;
+    struct convolution *s = state;
+    if (s->pack)
+        cudnn_unbind(s->pack);
+    s->pack = NULL;
 }
 
-/* An algorithm for images that lie as the operand does, or else the other way. */
-static bool find_algo(struct convolution *s, const struct pass *p, bool *nhwc,
-                      enum ap_dtype dtype, bool tf32)
+/* The scratch memory has an address only when the first step runs. */
+static void bind(struct exec *x, struct convolution *s)
 {
-    const cudnnMathType_t math = dtype == AP_BF16 || dtype == AP_F16
-                                     ? CUDNN_TENSOR_OP_MATH
-                                 : tf32 ? CUDNN_DEFAULT_MATH
-                                        : CUDNN_FMA_MATH;
-    for (int i = 0; i < 2; i++, *nhwc = !*nhwc) {
-        describe(s, p, *nhwc, dtype, math);
-        if (pick_algo(s, math))
-            return true;
-        convolution_close(NULL, s);
+    const struct cudnn_plan *p = &s->plan->graph;
+    const void *pointer[N_TENSORS];
+    convolution_close(x, s);
+    for (int i = 0; i < p->n; i++)
+        pointer[i] = cuda_place(x, s->at[p->of[i]]);
+    s->pack = cudnn_bind(p, pointer, cuda_place(x, s->workspace));
+    s->scratch = x->scratch;
+}
+
+static void convolution_run(struct exec *x, void *state)
+{
+    struct convolution *s = state;
+    if (!s->pack || s->scratch != x->scratch)
+        bind(x, s);
+    cudnn_run(&s->plan->graph, s->pack);
+}
+
+/* Whether there is cuDNN for this rank's device; that there is none rank 0 says once. */
+static bool open_library(void)
+{
+    static bool said;
+    const bool found = cudnn_handle() != NULL;
+    if (!found && !said && cuda_dev.rank == 0)
+        ap_say("NVIDIA's libcudnn.so.9 is not found: convolutions are products of "
+               "unrolled rows (im2col)");
+    said = true;
+    return found;
+}
+
+/* A plan for images that lie as the operand does, or else the other way. */
+static const struct plan *find_plan(struct pass *p, const struct ap_shape *image,
+                                    int feature)
+{
+    p->q.nhwc = feature == image->rank - 1;
+    const struct plan *s = plan_of(&p->q);
+    if (!s) {
+        p->q.nhwc = !p->q.nhwc;
+        s = plan_of(&p->q);
     }
-    return false;
+    return s;
 }
 
 bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
@@ -404,33 +438,36 @@ bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
     for (int t = 0; t < N_TENSORS; t++)
         if (elems_of(&p, t) > INT_MAX)
             return false;
-    const struct role *image = &p.role[p.way == DATA ? Y : X];
-    bool nhwc = image->feature == shape[image->of]->rank - 1;
-    struct convolution *s = AP_NEW(x->arena, struct convolution);
-    s->way = p.way;
-    s->wide = dtype == AP_F64;
-    if (!find_algo(s, &p, &nhwc, dtype, tf32))
+    const struct role *image = &p.role[p.q.way == DATA ? Y : X];
+    p.q.dtype = dtype;
+    p.q.tf32 = dtype == AP_F32 && tf32;
+    const struct plan *plan = find_plan(&p, shape[image->of], image->feature);
+    if (!plan)
         return false;
-    int result = 0;
+    struct convolution *s = AP_NEW(x->arena, struct convolution);
+    s->plan = plan;
+    int result = -1; /* the tensor that is packed and the node's result */
     struct box unpack = {0};
     for (int t = 0; t < N_TENSORS; t++) {
         const struct role *r = &p.role[t];
-        const struct box b = pack_box(&p, t, nhwc, shape[r->of], r->of == 2);
+        int64_t first;
+        const struct box b = pack_box(&p, t, shape[r->of], r->of == 2, &first);
         s->at[t] = at_memory(memory[r->of]);
-        if (r->of == 2) {
+        if (is_same(&b) && (uintptr_t)memory[r->of] % ALIGNMENT == 0)
+            continue;
+        const struct cuda_at own = at_plus(s->at[t], first * size);
+        s->at[t] = at_scratch(exec_take(&scratch, elems_of(&p, t) * size));
+        if (r->of != 2) {
+            cuda_add_box(x, c, &b, s->at[t], own, size);
+        } else {
             result = t;
             unpack = b;
         }
-        if (is_same(&b))
-            continue;
-        s->at[t] = at_scratch(exec_take(&scratch, elems_of(&p, t) * size));
-        if (r->of != 2)
-            cuda_add_box(x, c, &b, s->at[t], at_memory(memory[r->of]), size);
     }
-    s->workspace = at_scratch(exec_take(&scratch, (int64_t)s->bytes));
+    s->workspace = cuda_workspace(&scratch, plan->graph.workspace);
     exec_need_scratch(x, scratch);
     cuda_add(x, c, convolution_run, s, convolution_close);
-    if (!is_same(&unpack))
+    if (result >= 0)
         cuda_add_box(x, c, &unpack, at_memory(v->out), s->at[result], size);
     return true;
 }

@@ -36,7 +36,18 @@ static cpu_prepare_fn *const kernels[AP_N_OPS] = {
 
 static int prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
+    if (call->attention)
+        return cuda_attention_prepare(x, call, err);
     return backend_prepare(x, call, cuda_fused_prepare, kernels, err);
+}
+
+/* Kernels of the program are what the generator makes (program/kernel_form.h). */
+static bool runs_whole(const struct exec *x, const int *nodes, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!text_computes(x->prog->local.nodes[nodes[i]].shape.dtype))
+            return false;
+    return true;
 }
 
 static int ready(struct exec *x, struct ap_err *err)
@@ -55,12 +66,16 @@ static const struct backend cuda_backend = {
     .copy = cuda_copy,
     .fusible = backend_fusible,
     .in_place = backend_in_place,
+    .runs_whole = runs_whole,
     .prepare = prepare,
+    .attention = cuda_attention,
+    .place = cuda_attention_place,
     .ready = ready,
     .step_begin = cuda_step_begin,
     .step_end = cuda_step_end,
     .close = cuda_close,
     .sync = cuda_sync,
+    .clock = &cuda_clock,
 };
 
 const struct cuda_plugin ap_cuda_plugin;

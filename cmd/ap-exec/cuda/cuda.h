@@ -66,6 +66,13 @@ static inline struct cuda_at at_scratch(int64_t offset)
 {
     return (struct cuda_at){(char *)(uintptr_t)offset, true};
 }
+/* The next place for a library's workspace, at a multiple of 256 bytes, as cublasLt wants
+ * it. */
+static inline struct cuda_at cuda_workspace(int64_t *scratch, int64_t bytes)
+{
+    *scratch = (*scratch + 255) / 256 * 256;
+    return at_scratch(exec_take(scratch, bytes));
+}
 static inline char *cuda_place(const struct exec *x, struct cuda_at at)
 {
     return at.scratch ? x->scratch + (intptr_t)at.p : at.p;
@@ -161,6 +168,8 @@ struct text_operand {
  */
 int text_node(struct exec *x, struct ap_buf *out, const struct ap_node *v,
               const struct text_operand *in, struct ap_err *err);
+/* Puts what is in src, which stays. */
+void text_append(struct ap_buf *out, const struct ap_buf *src);
 /* A literal of the register type. */
 void text_constant(struct ap_buf *out, enum ap_dtype dtype, const void *value);
 /* "round_bf16(" and ")" around what is computed as float; nothing for other types. */
@@ -214,6 +223,22 @@ cpu_prepare_fn cuda_reduce_prepare, cuda_window_prepare, cuda_select_scatter_pre
 cpu_prepare_fn cuda_sort_prepare, cuda_topk_prepare;
 cpu_prepare_fn cuda_gather_prepare, cuda_scatter_prepare, cuda_dynamic_prepare;
 cpu_prepare_fn cuda_coll_prepare, cuda_local_prepare;
+/* struct backend's, and the call that it makes. */
+int cuda_attention(struct exec *x, int first, void **state);
+void cuda_attention_place(struct exec *x, const bool *aside);
+cpu_prepare_fn cuda_attention_prepare;
+
+/* Adds the convolution by cuDNN; tf32: products of f32 may be rounded to it. False:
+ * nothing was added, because there is no cuDNN or it has none such (conv_cudnn.c). */
+bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
+                    const struct ap_node *node, bool tf32);
+
+/* How many keys are sorted where 2^k are needed. */
+#define SORT_CHUNK   1024
+#define SORT_KEYS(n) ((n) < SORT_CHUNK ? SORT_CHUNK : (n))
+/* Sorts n = SORT_KEYS(2^k) unsigned 64-bit keys, no two equal but those of all ones,
+ * ascending (sort.c). */
+void sort_add_keys(struct exec *x, struct cuda_call *c, struct cuda_at keys, int64_t n);
 
 /* Copies a box (cpu.h) between memories of elements of `size` bytes. */
 void cuda_add_box(struct exec *x, struct cuda_call *c, const struct box *b,
@@ -225,6 +250,9 @@ void cuda_add_fill(struct exec *x, struct cuda_call *c, struct cuda_at dst, int6
 void cuda_add_convert(struct exec *x, struct cuda_call *c, const struct box *b,
                       struct cuda_at dst, enum ap_dtype to, struct cuda_at src,
                       enum ap_dtype from);
+
+/* struct backend's (moments.c). */
+extern const struct backend_clock cuda_clock;
 
 /* ---- CUDA graphs (capture.c) ---- */
 

@@ -109,7 +109,7 @@ int cuda_fft_prepare(struct exec *x, struct call *call, struct ap_err *err)
             t->in = at_scratch(exec_take(&scratch, bytes));
             cuda_add_copy(x, c, t->in, at_memory(t->s.src), bytes);
         }
-        t->work = at_scratch(exec_take(&scratch, work));
+        t->work = cuda_workspace(&scratch, work);
         exec_need_scratch(x, scratch);
         cuda_add(x, c, transform_run, t, transform_close);
     }

@@ -12,7 +12,6 @@
  * Cost: n log^2 n comparisons and one pass over the updates; results * updates.
  */
 #include "cuda.h"
-#include "sort.h"
 
 #include <stdio.h>
 

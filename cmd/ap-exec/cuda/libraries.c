@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "cuda.h"
+#include "tool/tool.h"
+
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* The functions of these names, of the first library that there is, into a table of
@@ -49,5 +52,23 @@ const struct cudnn *cudnn_open(void)
     if (found < 0)
         found = fill(libraries, COUNT(libraries), names, COUNT(names), &table);
     return found ? &table : NULL;
+}
+
+void cudnn_check(cudnnStatus_t rc, const char *what)
+{
+    if (rc != CUDNN_STATUS_SUCCESS)
+        ap_die(AP_BAD_INPUT, "rank %d: cuda: %s: %s", cuda_dev.rank, what,
+               cudnn_open()->cudnnGetErrorString(rc));
+}
+
+cudnnHandle_t cudnn_handle(void)
+{
+    static cudnnHandle_t handle;
+    const struct cudnn *lib = cudnn_open();
+    if (!lib || handle)
+        return handle;
+    cudnn_check(lib->cudnnCreate(&handle), "cudnnCreate");
+    cudnn_check(lib->cudnnSetStream(handle, cuda_dev.stream), "cudnnSetStream");
+    return handle;
 }
 #endif

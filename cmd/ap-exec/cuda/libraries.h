@@ -42,27 +42,17 @@ const struct cufft *cufft_open(void);
 
 /* ---- cuDNN 9 ---- */
 
-#define CUDNN_CALLS(CALL)                               \
-    CALL(cudnnCreate)                                   \
-    CALL(cudnnSetStream)                                \
-    CALL(cudnnGetErrorString)                           \
-    CALL(cudnnCreateTensorDescriptor)                   \
-    CALL(cudnnSetTensorNdDescriptor)                    \
-    CALL(cudnnDestroyTensorDescriptor)                  \
-    CALL(cudnnCreateFilterDescriptor)                   \
-    CALL(cudnnSetFilterNdDescriptor)                    \
-    CALL(cudnnDestroyFilterDescriptor)                  \
-    CALL(cudnnCreateConvolutionDescriptor)              \
-    CALL(cudnnSetConvolutionNdDescriptor)               \
-    CALL(cudnnSetConvolutionGroupCount)                 \
-    CALL(cudnnSetConvolutionMathType)                   \
-    CALL(cudnnDestroyConvolutionDescriptor)             \
-    CALL(cudnnGetConvolutionForwardAlgorithm_v7)        \
-    CALL(cudnnGetConvolutionBackwardDataAlgorithm_v7)   \
-    CALL(cudnnGetConvolutionBackwardFilterAlgorithm_v7) \
-    CALL(cudnnConvolutionForward)                       \
-    CALL(cudnnConvolutionBackwardData)                  \
-    CALL(cudnnConvolutionBackwardFilter)
+#define CUDNN_CALLS(CALL)               \
+    CALL(cudnnGetVersion)               \
+    CALL(cudnnCreate)                   \
+    CALL(cudnnSetStream)                \
+    CALL(cudnnGetErrorString)           \
+    CALL(cudnnBackendCreateDescriptor)  \
+    CALL(cudnnBackendDestroyDescriptor) \
+    CALL(cudnnBackendSetAttribute)      \
+    CALL(cudnnBackendGetAttribute)      \
+    CALL(cudnnBackendFinalize)          \
+    CALL(cudnnBackendExecute)
 
 #if CUDA_HAS_CUDNN
 #define CUDNN_FIELD(name) __typeof__(name) *name;
@@ -71,6 +61,10 @@ struct cudnn {
 };
 /* NULL: there is none. */
 const struct cudnn *cudnn_open(void);
+/* For this rank's device and stream; NULL: there is no cuDNN. */
+cudnnHandle_t cudnn_handle(void);
+/* Ends the program with the rank, the call and cuDNN's message unless rc is success. */
+void cudnn_check(cudnnStatus_t rc, const char *what);
 #endif
 
 #endif

@@ -9,7 +9,7 @@
 #include "backend.h"
 
 /* Raised whenever this table, struct backend, struct exec or struct comm change. */
-#define CUDA_PLUGIN_VERSION 2
+#define CUDA_PLUGIN_VERSION 3
 
 struct cuda_options {
     bool tf32;       /* contractions of f32 may take their operands as tf32 */

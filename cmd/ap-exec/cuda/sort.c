@@ -9,7 +9,7 @@
  * distance by arguments, so that all rows and steps of a sort share three kernels. Cost:
  * n log^2 n comparisons, (log n2 - log CHUNK)^2 / 2 kernels.
  */
-#include "sort.h"
+#include "cuda.h"
 
 #include <stdio.h>
 

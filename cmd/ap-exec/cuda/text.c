@@ -10,6 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
+void text_append(struct ap_buf *out, const struct ap_buf *src)
+{
+    if (src->len)
+        ap_buf_put(out, src->data, src->len);
+}
+
 /* ---- types ---- */
 
 struct type {

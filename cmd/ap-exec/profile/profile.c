@@ -6,6 +6,7 @@
 #include "graph/blocks.h"
 #include "layout/nest.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 /* Other threads of the process worked on a call if it took so many times this one's
  * processor time (the watchdog's thread takes some). */
 #define OTHER_THREADS 1.2
+/* Of what the clock says, at least. */
+#define LEAST_SHARE 0.1
 
 struct watched {
     struct exec *x;
@@ -104,6 +107,8 @@ void profile_begin(struct profile *p, int64_t i)
         e->on = is_timed(i);
         if (e->on)
             memset(e->runs, 0, (size_t)e->n_calls * sizeof *e->runs);
+        if (e->on && k == 0 && p->of[k].x->backend->clock)
+            p->of[k].x->backend->clock->begin();
     }
     if (p)
         p->busy_start = clock_sec(CLOCK_PROCESS_CPUTIME_ID);
@@ -113,6 +118,11 @@ void profile_end(struct profile *p, int64_t i, double sec)
 {
     for (int k = 0; p && k < p->n; k++) {
         struct exec_profile *e = p->of[k].x->profile;
+        const struct backend_clock *clock = p->of[k].x->backend->clock;
+        for (int c = 0; c < e->n_noted; c++)
+            e->sec[(ptrdiff_t)e->n_steps * e->n_calls + e->noted[c].call] +=
+                clock->between(e->noted[c].from, e->noted[c].to);
+        e->n_noted = 0;
         e->n_steps += e->on;
         e->on = false;
     }
@@ -124,9 +134,10 @@ void profile_end(struct profile *p, int64_t i, double sec)
     }
 }
 
-struct profile_start profile_now(void)
+struct profile_start profile_now(const struct exec *x)
 {
     struct profile_start now;
+    now.moment = x->backend->clock ? x->backend->clock->moment() : 0;
     now.wall = ap_now_sec();
     now.process = clock_sec(CLOCK_PROCESS_CPUTIME_ID);
     now.thread = clock_sec(CLOCK_THREAD_CPUTIME_ID);
@@ -143,12 +154,16 @@ static bool is_collective(const struct exec *x, const struct call *call)
 void profile_note(struct exec *x, int i, const struct profile_start *start)
 {
     struct exec_profile *e = x->profile;
-    if (x->backend->sync)
-        x->backend->sync();
+    if (x->backend->clock) {
+        AP_ROOM_IN(x->arena, e->noted, e->n_noted, e->cap_noted);
+        e->noted[e->n_noted++] =
+            (struct profile_noted){i, start->moment, x->backend->clock->moment()};
+        e->runs[i]++;
+        return;
+    }
     double sec = clock_sec(CLOCK_THREAD_CPUTIME_ID) - start->thread;
     const double process = clock_sec(CLOCK_PROCESS_CPUTIME_ID) - start->process;
-    if (is_collective(x, &x->calls[i]) || x->backend->sync ||
-        process > OTHER_THREADS * sec)
+    if (is_collective(x, &x->calls[i]) || process > OTHER_THREADS * sec)
         sec = ap_now_sec() - start->wall;
     e->sec[(ptrdiff_t)e->n_steps * e->n_calls + i] += sec;
     e->runs[i]++;
@@ -334,6 +349,20 @@ static void put_row(struct profile *p, const struct watched *w, const struct row
     ap_buf_putc(out, '}');
 }
 
+/* Between two events lies more, or less, than a call adds to a step that is one launch:
+ * the difference is shared out. */
+static void add_gaps(const struct profile *p, struct row *rows, int n)
+{
+    double sum = 0, count = 0;
+    for (int i = 0; i < n; i++) {
+        sum += rows[i].sec * rows[i].count;
+        count += rows[i].count;
+    }
+    const double rest = profile_median(p->plain_sec, p->n_plain) - sum;
+    for (int i = 0; i < n; i++)
+        rows[i].sec = fmax(rows[i].sec + rest / count, LEAST_SHARE * rows[i].sec);
+}
+
 /* Rows of one stage, on the first of its ranks; rank: their numbers in the job. */
 static void put_stage(struct profile *p, const struct watched *w, const int *rank,
                       struct ap_buf *kernels, struct ap_buf *collectives)
@@ -353,6 +382,8 @@ static void put_stage(struct profile *p, const struct watched *w, const int *ran
         n++;
     }
     free(all);
+    if (x->backend->clock)
+        add_gaps(p, rows, n);
     qsort(rows, (size_t)n, sizeof *rows, by_kind);
     for (int i = 0, k; i < n; i = k) {
         struct row sum = rows[i];

@@ -23,10 +23,17 @@ enum {
     PROFILE_STEPS = 14                        /* without --steps */
 };
 
+/* A call between two moments of the device's clock. */
+struct profile_noted {
+    int call, from, to;
+};
+
 /* Of the program of one stage on one rank. */
 struct exec_profile {
     bool on; /* the step is one whose calls are timed */
     int n_calls, n_steps, cap;
+    int n_noted, cap_noted;
+    struct profile_noted *noted; /* in this step, by the device's clock */
     double *sec;   /* [step * n_calls + call]: of all runs in that step */
     int64_t *runs; /* [call]: in one step */
 };
@@ -54,8 +61,9 @@ static inline bool profile_is_on(const struct exec *x)
 /* Clocks when a call begins. */
 struct profile_start {
     double wall, process, thread;
+    int moment; /* of the device's clock */
 };
-struct profile_start profile_now(void);
+struct profile_start profile_now(const struct exec *x);
 /* Call i has run since `start`. */
 void profile_note(struct exec *x, int i, const struct profile_start *start);
 

@@ -5,6 +5,7 @@
  * are blocks of one array.
  */
 #include "run/data.h"
+#include "base/float16.h"
 #include "cpu/cpu.h"
 #include "run/arrays.h"
 #include "run/block.h"
@@ -28,11 +29,16 @@ static uint64_t mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
+static const uint64_t golden = 0x9e3779b97f4a7c15u;
+
+static uint64_t stream_of(const struct source *s, int param)
+{
+    return mix(mix(s->seed + golden) + (uint64_t)(param + 1) * golden);
+}
+
 static uint64_t draw(const struct source *s, int param, int64_t index)
 {
-    const uint64_t golden = 0x9e3779b97f4a7c15u;
-    const uint64_t stream = mix(mix(s->seed + golden) + (uint64_t)(param + 1) * golden);
-    return mix(stream + (uint64_t)(index + 1) * golden);
+    return mix(stream_of(s, param) + (uint64_t)(index + 1) * golden);
 }
 
 /* What kind of value a parameter starts with. */
@@ -96,10 +102,38 @@ struct seeding {
     char *out;
 };
 
+/* What seeded() gives, scale * unit + shift, which is exact, by the billion. */
+static bool seed_floats(const struct seeding *s, void *out, int64_t whole, int64_t n)
+{
+    const uint64_t stream = stream_of(s->source, s->param);
+    const double scale = s->init == INIT_INPUT ? 2 : 0.125;
+    const double shift = s->init == INIT_INPUT    ? -1
+                         : s->init == INIT_WEIGHT ? -0.0625
+                                                  : 1 - 0.0625;
+    if ((s->dtype != AP_F32 && s->dtype != AP_BF16) ||
+        (s->init != INIT_INPUT && s->init != INIT_WEIGHT && s->init != INIT_SCALE))
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t u = mix(stream + (uint64_t)(whole + i + 1) * golden);
+        const float v = (float)((double)(u >> 40) * 0x1p-24 * scale + shift);
+        if (s->dtype == AP_F32)
+            ((float *)out)[i] = v;
+        else
+            ((uint16_t *)out)[i] = ap_f32_to_bf16(v);
+    }
+    return true;
+}
+
 static int seed_run(void *ctx, int64_t local, int64_t whole, int64_t n)
 {
     const struct seeding *s = ctx;
     const int size = ap_dtype_size(s->dtype);
+    if (s->init == INIT_ZERO) {
+        memset(s->out + local * size, 0, (size_t)(n * size));
+        return 0;
+    }
+    if (seed_floats(s, s->out + local * size, whole, n))
+        return 0;
     for (int64_t i = 0; i < n; i++)
         put_number(s->out + (local + i) * size,
                    seeded(s->source, s->init, s->dtype, s->param, whole + i), s->dtype);

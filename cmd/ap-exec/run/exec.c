@@ -13,6 +13,9 @@
 #include "profile/profile.h"
 #include "run/watch.h"
 
+#include "base/array.h"
+#include "base/place.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -23,7 +26,12 @@ struct planner {
     int n_order;
     int64_t *temp;          /* per node: offset in temps, -1 for none */
     int64_t **element_temp; /* per tuple node and element */
-    bool *aside;            /* the call writes to temps, then copies */
+    /* temps of the group at hand: alive from call to call, and where their offsets go */
+    int n_pieces;
+    struct ap_pack_piece *piece;
+    int64_t **piece_at;
+    int cap_pieces, cap_at;
+    bool *aside; /* the call writes to temps, then copies */
 };
 
 void exec_need_scratch(struct exec *x, int64_t bytes)
@@ -114,8 +122,43 @@ static bool reads_across(const struct planner *p, const struct call *call, int n
     return !ap_shape_same_dims(&u->shape, &v->shape);
 }
 
-/* Splits the nodes into calls; a group of fusible nodes is one call unless dims differ.
- */
+/* An attention from node i on as one call, where the backend has a kernel for it; how
+ * many nodes. */
+static int take_attention(struct planner *p, int i, struct call *call)
+{
+    struct exec *x = p->x;
+    void *state;
+    int n = 0;
+    if (x->backend->attention && p->g->nodes[i].attrs->attention == AP_ATTENTION_FIRST)
+        n = x->backend->attention(x, i, &state);
+    if (n == 0)
+        return 0;
+    *call = (struct call){.nodes = p->order + p->n_order, .n_nodes = n};
+    call->attention = true;
+    call->state = state;
+    for (int v = i; v < i + n; v++) {
+        p->order[p->n_order++] = v;
+        x->call_of[v] = x->n_calls;
+    }
+    return n;
+}
+
+/* How many nodes from i on are a group that the backend runs as one kernel; 0: none. */
+static int whole_from(const struct planner *p, int i)
+{
+    const struct ap_node *nodes = p->g->nodes;
+    int n = 0;
+
+    if (!p->x->backend->runs_whole || nodes[i].group < 0 || nodes[i].attrs->kernel <= 0 ||
+        (i > 0 && nodes[i - 1].group == nodes[i].group))
+        return 0;
+    for (; i + n < p->g->n_nodes && nodes[i + n].group == nodes[i].group; n++)
+        p->order[p->n_order + n] = i + n;
+    return n > 1 && p->x->backend->runs_whole(p->x, p->order + p->n_order, n) ? n : 0;
+}
+
+/* Splits the nodes into calls; a group of fusible nodes is one call unless dims differ,
+ * and so is a group that the backend runs whole. */
 static void make_calls(struct planner *p)
 {
     struct exec *x = p->x;
@@ -128,6 +171,21 @@ static void make_calls(struct planner *p)
         x->call_of[i] = -1;
         if (v->op == AP_OP_PARAMETER || v->op == AP_OP_GET_TUPLE_ELEMENT || is_view(x, i))
             continue;
+        const int n_whole = whole_from(p, i);
+        if (n_whole > 0) {
+            if (call->n_nodes)
+                call = &x->calls[++x->n_calls];
+            *call = (struct call){.nodes = p->order + p->n_order,
+                                  .n_nodes = n_whole,
+                                  .fused = true,
+                                  .whole = true};
+            for (int k = 0; k < n_whole; k++)
+                x->call_of[i + k] = x->n_calls;
+            p->n_order += n_whole;
+            i += n_whole - 1;
+            group = -1;
+            continue;
+        }
         const bool fusible = x->backend->fusible(v);
         const bool joins = call->n_nodes && call->fused && fusible && v->group >= 0 &&
                            v->group == group &&
@@ -137,6 +195,11 @@ static void make_calls(struct planner *p)
         if (!joins) {
             if (call->n_nodes)
                 call = &x->calls[++x->n_calls];
+            const int n = take_attention(p, i, call);
+            if (n) {
+                i += n - 1;
+                continue;
+            }
             *call = (struct call){.nodes = p->order + p->n_order, .fused = fusible};
             lead = -1;
             group = v->group;
@@ -160,10 +223,62 @@ static bool is_read_outside(const struct planner *p, int node)
     for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++)
         if (p->x->call_of[g->users[u]] != p->x->call_of[node])
             return true;
-    return !p->x->calls[p->x->call_of[node]].fused;
+    const struct call *call = &p->x->calls[p->x->call_of[node]];
+    return !call->fused && !call->attention;
 }
 
-static void place_elements(struct planner *p, int node, int64_t *temps)
+/* Asks for memory from one call to another, both of the group at hand. */
+static void need_temp(struct planner *p, int64_t bytes, int birth, int death, int64_t *at)
+{
+    const int64_t size = exec_room(bytes > 0 ? bytes : 1);
+
+    AP_ROOM_IN(p->x->arena, p->piece, p->n_pieces, p->cap_pieces);
+    AP_ROOM_IN(p->x->arena, p->piece_at, p->n_pieces, p->cap_at);
+    p->piece[p->n_pieces] = (struct ap_pack_piece){birth, death, size, 0};
+    p->piece_at[p->n_pieces++] = at;
+}
+
+/* The group's temporary values get their places; they begin anew with each group. */
+static void place_group(struct planner *p)
+{
+    struct exec *x = p->x;
+    const int first = p->n_pieces > 0 ? p->piece[0].birth : 0;
+    struct ap_mark mark = ap_arena_mark(x->arena);
+    int last = first;
+    int64_t alive;
+
+    for (int i = 0; i < p->n_pieces; i++) {
+        last = p->piece[i].death > last ? p->piece[i].death : last;
+        p->piece[i].birth -= first;
+        p->piece[i].death -= first;
+    }
+    if (p->n_pieces == 0)
+        return;
+    const int64_t bytes =
+        ap_place(x->arena, p->piece, p->n_pieces, last - first + 1, 0, &alive);
+    for (int i = 0; i < p->n_pieces; i++)
+        *p->piece_at[i] = p->piece[i].offset;
+    ap_arena_rewind(x->arena, mark);
+    x->temps_bytes = bytes > x->temps_bytes ? bytes : x->temps_bytes;
+    p->n_pieces = 0;
+}
+
+/* The last call that reads a node's value (of a tuple: an element), of its own group. */
+static int last_call(const struct planner *p, int node)
+{
+    const struct ap_graph *g = p->g;
+    int last = p->x->call_of[node];
+
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        const int user = g->users[u];
+        const int at = g->nodes[user].op == AP_OP_GET_TUPLE_ELEMENT ? last_call(p, user)
+                                                                    : p->x->call_of[user];
+        last = at > last ? at : last;
+    }
+    return last;
+}
+
+static void place_elements(struct planner *p, int node)
 {
     struct exec *x = p->x;
     const struct ap_graph *g = p->g;
@@ -179,7 +294,8 @@ static void place_elements(struct planner *p, int node, int64_t *temps)
     }
     for (int k = 0; k < s->n_parts; k++)
         if (!x->element[node][k])
-            p->element_temp[node][k] = exec_take(temps, ap_shape_bytes(&s->parts[k]));
+            need_temp(p, ap_shape_bytes(&s->parts[k]), x->call_of[node],
+                      last_call(p, node), &p->element_temp[node][k]);
 }
 
 static bool overlap(const char *a, int64_t n, const char *b, int64_t m)
@@ -203,10 +319,12 @@ static bool clashes(const struct planner *p, int node)
             const char *in = x->value[v->in[k]];
             if (!overlap(out, bytes, in, ap_shape_bytes(&u->shape)))
                 continue;
+            if (call->whole) /* it may read an element several times */
+                return true;
             const bool same =
                 in == out && ap_shape_equal(&u->shape, &p->g->nodes[node].shape);
             if (call->fused ? !same || v->op == AP_OP_BROADCAST
-                            : !same || !x->backend->in_place(v, k))
+                            : !same || call->attention || !x->backend->in_place(v, k))
                 return true;
         }
     }
@@ -226,7 +344,6 @@ static int place_values(struct planner *p, struct ap_err *err)
 {
     struct exec *x = p->x;
     const struct ap_graph *g = p->g;
-    int64_t temps = 0;
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_buffer *b = &x->prog->buffer[i];
         p->temp[i] = -1;
@@ -236,21 +353,22 @@ static int place_values(struct planner *p, struct ap_err *err)
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *v = &g->nodes[i];
         if (i == 0 || v->group < 0 || v->group != g->nodes[i - 1].group)
-            temps = 0;
+            place_group(p);
         if (v->shape.dtype == AP_TUPLE) {
-            place_elements(p, i, &temps);
+            place_elements(p, i);
         } else if (x->call_of[i] >= 0 && !x->value[i] && is_read_outside(p, i)) {
             for (int u = g->user_start[i]; u < g->user_start[i + 1]; u++)
                 if (g->nodes[g->users[u]].group != v->group || v->group < 0)
                     return ap_err_set(err, "%s: the program gives it no buffer", v->name);
-            p->temp[i] = exec_take(&temps, ap_shape_bytes(&v->shape));
+            need_temp(p, ap_shape_bytes(&v->shape), x->call_of[i], last_call(p, i),
+                      &p->temp[i]);
         } else if (x->call_of[i] >= 0 && x->value[i] && clashes(p, i)) {
             p->aside[i] = true;
-            p->temp[i] = exec_take(&temps, ap_shape_bytes(&v->shape));
+            need_temp(p, ap_shape_bytes(&v->shape), x->call_of[i], x->call_of[i],
+                      &p->temp[i]);
         }
-        if (temps > x->temps_bytes)
-            x->temps_bytes = temps;
     }
+    place_group(p);
     return 0;
 }
 
@@ -513,7 +631,7 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         const double blas = x->timing ? x->backend->blas_sec() : 0;
         struct profile_start profiled = {0};
         if (profile_is_on(x))
-            profiled = profile_now();
+            profiled = profile_now(x);
         overlap_run(x, i, call->each ? call->each[j] : call->state);
         if (x->timing)
             timing_note(x, i, start, blas);

@@ -45,8 +45,9 @@ static const char *kind_of(const struct exec *x, const struct call *call)
 {
     if (call->n_nodes == 0)
         return "copy";
-    return call->fused ? "elementwise"
-                       : ap_ops[x->prog->local.nodes[call->nodes[0]].op].name;
+    return call->fused       ? "elementwise"
+           : call->attention ? "attention"
+                             : ap_ops[x->prog->local.nodes[call->nodes[0]].op].name;
 }
 
 /* What a call reads and writes; an operand that it reads twice counts once. */
@@ -66,7 +67,7 @@ static double bytes_of(const struct call *call)
 int timing_rows(struct ap_arena *arena, const struct exec *x, int64_t steps,
                 struct timing_row **out)
 {
-    struct timing_row *rows = AP_NEW_N(arena, AP_N_OPS + 2, struct timing_row);
+    struct timing_row *rows = AP_NEW_N(arena, AP_N_OPS + 3, struct timing_row);
     int n = 0;
     *out = rows;
     for (int i = 0; x->timing && steps > 0 && i < x->n_calls; i++) {
