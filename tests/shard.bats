@@ -47,6 +47,13 @@ cost_models() {
     done
 }
 
+@test "a mesh of six axes is planned, to the optimum, in seconds" {
+    ap-model --no-history mlp --layers 1 >"$BATS_TEST_TMPDIR/mlp.json"
+    (ulimit -t 15 && ap-shard --mesh 2x2x2x2x2x2 -o "$BATS_TEST_TMPDIR/plan.json" \
+        "$BATS_TEST_TMPDIR/mlp.json")
+    jq -e '.sharding.stopped == "optimal"' "$BATS_TEST_TMPDIR/plan.json"
+}
+
 # inputs FILE: "name layout" of every input
 inputs() {
     jq -r '.sharding.groups as $g | .graph.nodes[] | select(.role == "input") |

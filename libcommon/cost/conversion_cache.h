@@ -3,6 +3,7 @@
 #ifndef AP_CONVERSION_CACHE_H
 #define AP_CONVERSION_CACHE_H
 
+#include "cost/conversion_bound.h"
 #include "cost/convert.h"
 #include "layout/layout.h"
 
@@ -11,6 +12,9 @@ struct ap_conversion_cache;
 /* Of conversions on a mesh with this many axes; the caller frees it. */
 struct ap_conversion_cache *ap_conversion_cache_new(int n_axes);
 void ap_conversion_cache_free(struct ap_conversion_cache *cache);
+
+/* Bounds on what is left of conversions, which live as long as the cache. */
+struct ap_bounds *ap_conversion_cache_bounds(struct ap_conversion_cache *cache);
 
 struct ap_cached_conversion {
     double sec;
