@@ -88,3 +88,10 @@ EOF
     refuses 3 "2 hosts in place of 1" stage "$(hosts 1 4)" --stages 8 --schedule 1f1b
     refuses 3 "8 hosts in place of 2" stage "$(hosts 2 1)" --stages 8 --schedule 1f1b
 }
+
+@test "memory: weights that are gathered for one microbatch are there until its backward" {
+    ap-model llama --layers 6 --hidden 8192 --heads 64 --kv-heads 8 --ffn 28672 --vocab 32000 --untied --batch 16 \
+        --seq 131072 --dtype bf16 | ap-fuse --cluster h100x16 | ap-prune | ap-coarsen --blocks 6 |
+        ap-stage --quiet --cluster h100x16 --memory 24GB --stages 1 --microbatches 1 |
+        ap-cost --quiet | jq -e '.cost.peak_bytes > 20e9 and .cost.peak_bytes <= 24e9'
+}

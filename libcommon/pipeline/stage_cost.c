@@ -15,6 +15,7 @@
 #include "pipeline/stage_cost.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "plan/microbatch.h"
@@ -313,6 +314,7 @@ static bool read_again(const struct pricer *p, int node)
 
 struct memory {
     double fixed, working, kept, kept_inputs, recomputed;
+    double gradients, copied; /* as in struct ap_stage_measure */
     double host_sec[2];   /* to launch a forward and a backward of a microbatch */
     double gather_sec[2]; /* to gather weights for them, where that is beside them */
     double *block;        /* [block]: read by backward nodes and by no other block */
@@ -375,7 +377,7 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
         return AP_IN_FIXED | AP_STAYS;
     if (n->phase == AP_BACKWARD &&
         phases >> AP_UPDATE & 1) /* a gradient, to the update */
-        return AP_IN_FIXED | AP_STAYS |
+        return AP_IN_FIXED | AP_STAYS | AP_IN_GRADIENTS |
                (p->micro->n > 1 && ap_dtype_is_float(n->shape.dtype) &&
                         ap_dtype_size(n->shape.dtype) == 2
                     ? AP_SUMMED
@@ -405,6 +407,7 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     double bytes = counted ? value_bytes(p, node) : 0;
 
     m->fixed += counted & AP_IN_FIXED ? (counted & AP_SUMMED ? 2 * bytes : bytes) : 0;
+    m->gradients += counted & AP_IN_GRADIENTS ? bytes : 0;
     m->kept += counted & AP_IN_KEPT ? bytes : 0;
     m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
     m->recomputed += counted & AP_IN_RECOMPUTED ? bytes : 0;
@@ -448,18 +451,37 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
     }
 }
 
+/* Whether a value that the backward pass reads, too, is a weight, or one in another type
+ * or shape. */
+static bool is_kept_weight(const struct ap_graph *g, int node)
+{
+    bool read = false;
+
+    for (int u = g->user_start[node]; u < g->user_start[node + 1] && !read; u++)
+        read = g->nodes[g->users[u]].phase == AP_BACKWARD;
+    while (g->nodes[node].n_in == 1)
+        node = g->nodes[node].in[0];
+    return read && g->nodes[node].op == AP_OP_PARAMETER &&
+           g->nodes[node].role != AP_ROLE_INPUT;
+}
+
 /*
  * Bytes of a converted copy that is made once, before the first microbatch, and read with
- * each of them: a gathered weight. Copies of one microbatch's values, and those that are
- * gathered again, count where they are read.
+ * each of them, or, where there is one, by its forward and backward: a gathered weight.
+ * Copies of one microbatch's values, and those that are gathered again, count where they
+ * are read.
  */
 static double lasting_copy(const struct pricer *p, const struct ap_conversion *c)
 {
     const struct ap_nests *nests = p->plan->nests;
 
-    if (p->micro->n == 1 || timed(p) || c->each || c->phase == AP_UPDATE ||
+    if (timed(p) || c->each || c->phase == AP_UPDATE ||
         (p->plan->regather && p->plan->regather[c->node]) || c->first_group == nests->n ||
-        is_partial(&c->from) || per_microbatch(p, c->node, p->micro->split, c->phase))
+        is_partial(&c->from))
+        return 0;
+    if (p->micro->n == 1
+            ? c->phase != AP_FORWARD || !is_kept_weight(p->plan->graph, c->node)
+            : per_microbatch(p, c->node, p->micro->split, c->phase))
         return 0;
     return local_bytes(p, c->node, &c->to);
 }
@@ -497,7 +519,7 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
     for (int i = 0; i < conv->n; i++) {
         const struct ap_stage_point before = *point;
         price_conversion(p, &conv->conv[i], point);
-        m->fixed += lasting_copy(p, &conv->conv[i]);
+        *(p->micro->n == 1 ? &m->copied : &m->fixed) += lasting_copy(p, &conv->conv[i]);
         if (per_microbatch(p, conv->conv[i].node, p->micro->split, conv->conv[i].phase))
             count_launches(p, conv->conv[i].first_group, conv->conv[i].phase,
                            conv->conv[i].path.n_steps, m);
@@ -603,6 +625,8 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                   .update_sec = point.update_sec,
                                   .fixed_bytes = m.fixed,
                                   .working_bytes = m.working,
+                                  .gradient_bytes = m.gradients,
+                                  .copied_bytes = m.copied,
                                   .kept_bytes = m.kept,
                                   .input_bytes = m.kept_inputs,
                                   .recomputed_bytes = most_of(p, &m),
@@ -678,6 +702,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
         struct memory more = {0};
         price_conversions(&p, stage->conv, &point, &more);
         m->fixed_bytes += more.fixed;
+        m->copied_bytes += more.copied;
         m->forward_sec = point.forward_sec;
         m->backward_sec = point.backward_sec;
         m->sync_sec = point.sync_sec;
@@ -714,7 +739,8 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
     price(&p, stage->conv, point, &m);
     ap_stage_wait_for(m.host_sec, m.gather_sec, point);
     point->recompute = true;
-    point->stage_bytes = (int64_t)(m.fixed + m.working + m.recomputed + most_of(&p, &m));
+    point->stage_bytes = (int64_t)(m.fixed + fmax(0, m.copied - m.gradients) +
+                                   m.working + m.recomputed + most_of(&p, &m));
     point->microbatch_bytes = (int64_t)m.kept;
 }
 

@@ -65,6 +65,9 @@ struct ap_stage_point {
 struct ap_stage_measure {
     double forward_sec, backward_sec, sync_sec, update_sec;
     double fixed_bytes, working_bytes; /* there all the time */
+    /* of fixed, gradients that the update reads; and, with one microbatch, copies of
+       weights from its forward to its backward, which end as gradients begin */
+    double gradient_bytes, copied_bytes;
     double kept_bytes, input_bytes;    /* per microbatch: for the backward pass, and what
                                           the stage and its blocks read of others */
     double recomputed_bytes;           /* recomputed at once: the largest block's */

@@ -13,7 +13,8 @@ enum ap_stage_counted {
     AP_IN_BLOCK = 8,       /* of the block that reads it, recomputed at once */
     AP_IN_RECOMPUTED = 16, /* of all blocks */
     AP_STAYS = 32,         /* in fixed: who reads it as it is has it already */
-    AP_SUMMED = 64 /* in fixed, in f32: a sum over microbatches of 16-bit floats */
+    AP_SUMMED = 64, /* in fixed, in f32: a sum over microbatches of 16-bit floats */
+    AP_IN_GRADIENTS = 128
 };
 
 /* Of a part and its groups, for numbers of microbatches that lies on the microbatch axis
