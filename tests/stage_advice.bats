@@ -71,7 +71,7 @@ follow() {
 1|8|without --stages|--algorithm equal-layer --stages 5 --submeshes 1x4 --memory 12MB
 2|2|needs|--algorithm alpa --memory 2MB --submeshes 1x2
 2|4|needs|--algorithm rannc --memory 1MB
-2|4|needs|--algorithm megatron-grid --memory 900kB --schedule gpipe
+2|4|needs|--algorithm intra-only --memory 900kB --schedule gpipe
 2|2|needs|--algorithm rhino --memory 900kB --stages 2
 1|8|needs|--recompute selected --memory 1MB
 EOF

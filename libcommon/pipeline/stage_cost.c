@@ -315,10 +315,10 @@ static bool read_again(const struct pricer *p, int node)
 struct memory {
     double fixed, working, kept, kept_inputs, recomputed;
     double gradients, copied; /* as in struct ap_stage_measure */
-    double host_sec[2];   /* to launch a forward and a backward of a microbatch */
-    double gather_sec[2]; /* to gather weights for them, where that is beside them */
-    double *block;        /* [block]: read by backward nodes and by no other block */
-    bool *there;          /* [node]: counted in fixed */
+    double host_sec[2];       /* to launch a forward and a backward of a microbatch */
+    double gather_sec[2];     /* to gather weights for them, where that is beside them */
+    double *block;            /* [block]: read by backward nodes and by no other block */
+    bool *there;              /* [node]: counted in fixed */
 };
 
 /* get-tuple-element is where its operand is. */
@@ -451,20 +451,6 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
     }
 }
 
-/* Whether a value that the backward pass reads, too, is a weight, or one in another type
- * or shape. */
-static bool is_kept_weight(const struct ap_graph *g, int node)
-{
-    bool read = false;
-
-    for (int u = g->user_start[node]; u < g->user_start[node + 1] && !read; u++)
-        read = g->nodes[g->users[u]].phase == AP_BACKWARD;
-    while (g->nodes[node].n_in == 1)
-        node = g->nodes[node].in[0];
-    return read && g->nodes[node].op == AP_OP_PARAMETER &&
-           g->nodes[node].role != AP_ROLE_INPUT;
-}
-
 /*
  * Bytes of a converted copy that is made once, before the first microbatch, and read with
  * each of them, or, where there is one, by its forward and backward: a gathered weight.
@@ -480,7 +466,7 @@ static double lasting_copy(const struct pricer *p, const struct ap_conversion *c
         is_partial(&c->from))
         return 0;
     if (p->micro->n == 1
-            ? c->phase != AP_FORWARD || !is_kept_weight(p->plan->graph, c->node)
+            ? c->phase != AP_FORWARD || !ap_stage_keeps_weight(p->plan->graph, c->node)
             : per_microbatch(p, c->node, p->micro->split, c->phase))
         return 0;
     return local_bytes(p, c->node, &c->to);
@@ -546,18 +532,6 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
         price_conversions(p, conv, point, m);
 }
 
-static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
-{
-    bool *free = AP_NEW_N(arena, g->n_nodes, bool);
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *n = &g->nodes[i];
-        free[i] = n->op != AP_OP_PARAMETER;
-        for (int k = 0; k < n->n_in && free[i]; k++)
-            free[i] = free[n->in[k]] || ap_shape_elems(&g->nodes[n->in[k]].shape) == 1;
-    }
-    return free;
-}
-
 static const bool *leaving(struct ap_arena *arena, const struct ap_subgraph *sub)
 {
     bool *leaves = AP_NEW_N(arena, sub->graph.n_nodes, bool);
@@ -591,7 +565,7 @@ static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
                          .cost = stage->cost,
                          .phase = phase,
                          .leaves = leaving(arena, sub),
-                         .free = made_of_scalars(arena, &sub->graph),
+                         .free = ap_stage_made_of_scalars(arena, &sub->graph),
                          .moved = AP_NEW_N(arena, most_moved(plan->nests), double),
                          .n_blocks = 1};
     for (int i = 0; i < sub->graph.n_nodes; i++)
@@ -629,20 +603,9 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                   .copied_bytes = m.copied,
                                   .kept_bytes = m.kept,
                                   .input_bytes = m.kept_inputs,
-                                  .recomputed_bytes = most_of(p, &m),
+                                  .recomputed_bytes = m.recomputed + most_of(p, &m),
                                   .host_sec = {m.host_sec[0], m.host_sec[1]},
                                   .gather_sec = {m.gather_sec[0], m.gather_sec[1]}};
-}
-
-static bool is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
-{
-    for (int k = 0; k < nest->n_ins; k++)
-        if (g->nodes[nest->ins[k].node].shape.rank > 0)
-            return false;
-    for (int o = 0; o < nest->n_outs; o++)
-        if (g->nodes[nest->outs[o]].shape.rank > 0)
-            return false;
-    return true;
 }
 
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
@@ -668,7 +631,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
     for (int i = 0; i < n_groups; i++) {
         const struct ap_nest *nest = &nests->nest[i];
         f->runs[i] = group_runs(&p, nest);
-        f->scalar[i] = is_scalar(&sub->graph, nest);
+        f->scalar[i] = ap_stage_is_scalar(&sub->graph, nest);
         f->whole[i] =
             !f->runs[i] || f->micro.n == 1 || (f->micro.each && is_work_whole(&p, nest));
         for (int k = 0; k < nest->n_ins; k++)
@@ -721,11 +684,10 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
     ap_stage_points(&m, point);
 }
 
-void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
-                               const bool *recomputed, struct ap_stage_point *point)
+static void measure_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                               const bool *recomputed, struct ap_stage_measure *measure)
 {
     struct pricer p;
-    struct memory m = {0};
     bool *groups = AP_NEW_N(arena, stage->plan->nests->n, bool);
 
     start(arena, stage, &p);
@@ -734,14 +696,36 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
             groups[stage->sub->graph.nodes[i].group] = true;
     p.recomputed = groups;
     p.again = recomputed;
-    m.block = AP_NEW_N(arena, p.n_blocks, double);
-    m.there = AP_NEW_N(arena, stage->sub->graph.n_nodes, bool);
-    price(&p, stage->conv, point, &m);
-    ap_stage_wait_for(m.host_sec, m.gather_sec, point);
-    point->recompute = true;
-    point->stage_bytes = (int64_t)(m.fixed + fmax(0, m.copied - m.gradients) +
-                                   m.working + m.recomputed + most_of(&p, &m));
-    point->microbatch_bytes = (int64_t)m.kept;
+    measure_one(arena, &p, stage->conv, measure);
+}
+
+void ap_stage_measure_plan(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                           const bool *recomputed, struct ap_stage_measure *measure)
+{
+    struct pricer p;
+
+    if (recomputed) {
+        measure_recomputed(arena, stage, recomputed, measure);
+        return;
+    }
+    start(arena, stage, &p);
+    measure_one(arena, &p, stage->conv, measure);
+    measure->recomputed_bytes = 0;
+}
+
+void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                               const bool *recomputed, struct ap_stage_point *point)
+{
+    struct ap_stage_measure m;
+    struct ap_stage_point both[2];
+
+    measure_recomputed(arena, stage, recomputed, &m);
+    m.fixed_bytes += m.recomputed_bytes;
+    ap_stage_points(&m, both);
+    both[0].algorithm = point->algorithm;
+    both[0].tag = point->tag;
+    both[0].recompute = true;
+    *point = both[0];
 }
 
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,

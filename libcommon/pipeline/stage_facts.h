@@ -36,6 +36,18 @@ struct ap_stage_fact {
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f);
 
+/* ---- stage_values.c ---- */
+
+/* Whether a value that the backward pass reads, too, is a weight, or one in another type
+ * or shape. */
+bool ap_stage_keeps_weight(const struct ap_graph *g, int node);
+/* [node]: made of constants and scalars alone (arena). */
+const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g);
+/* Whether a group reads and makes nothing but scalars. */
+bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
+
+/* ---- stage_front.c ---- */
+
 /* Passes (forward, backward) take no less than the host takes to launch their operators,
  * and than the weights that are gathered beside them, whose seconds they have. */
 void ap_stage_wait_for(const double host[2], const double gather[2],
