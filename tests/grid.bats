@@ -132,3 +132,56 @@ words() {
     [[ $output == *'1 of 2 rows'*'layers is not printed: unknown'* ]]
     jq -e '.[0] | .predicted_s / (.step_s | tonumber) | . > 0.95 and . < 1.05' "$BATS_TEST_TMPDIR/out.json"
 }
+
+# grids OPTION...: ap-stage on the small model for eight devices of two hosts
+grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FILE_TMPDIR/small.json"; }
+
+@test "megatron-grid: the best line of --grid, by its price, and no line that fits is quicker" {
+    local line best sec
+    cluster 2 | xargs cat >"$BATS_FILE_TMPDIR/two.json"
+    small --batch 32 --layers 8 >"$BATS_FILE_TMPDIR/small.json"
+    grids --algorithm megatron-grid >"$BATS_TEST_TMPDIR/m.json"
+    line=$(jq -r '.stages.grids[] | select(.name == "megatron-grid") | .line' "$BATS_TEST_TMPDIR/m.json")
+    best=$(jq .stages.objective_sec "$BATS_TEST_TMPDIR/m.json")
+    jq -e '.stages | .algorithm == "megatron-grid" and all(.stages[]; .sharding.algorithm == "grid")' "$BATS_TEST_TMPDIR/m.json"
+    jq -e '[.stages.grids[].name] == ["data", "megatron-grid"] and all(.stages.grids[]; .step_sec > 0)' "$BATS_TEST_TMPDIR/m.json"
+    # the line itself
+    grids --grid "$line" | jq -e --argjson best "$best" '.stages.objective_sec == $best'
+    for line in dp=8 dp=8,zero=1 tp=2,dp=4,zero=1,sp tp=4,dp=2,sp pp=2,dp=4 pp=2,vpp=2,dp=4 pp=4,tp=2,sp pp=8 \
+        tp=2,pp=2,dp=2,sp,mbs=2 dp=8,mbs=2,zero=1 dp=8,mbs=4,zero=2 dp=8,mbs=4,zero=3; do
+        sec=$(grids --grid $line | jq .stages.objective_sec)
+        jq -n --argjson sec "$sec" --argjson best "$best" -e '$sec >= $best * (1 - 1e-9)' || { echo "$line"; return 1; }
+    done
+    # auto is no slower, and what limits it limits the grids
+    grids | jq -e --argjson best "$best" '.stages.objective_sec <= $best * (1 + 1e-9)'
+    grids --algorithm megatron-grid --stages 2 --microbatches 8 | jq -e '.stages | (.stages | length) == 2 and .microbatches == 8'
+    grids --algorithm megatron-grid --recompute none |
+        jq -e 'all(.stages.stages[]; .recompute == "none")'
+    refuses 3 'megatron-grid: nothing fits in 1000 bytes' grids --algorithm megatron-grid --memory 1000
+    refuses 2 '--shard-command: megatron-grid has no such option' grids --algorithm megatron-grid --shard-command x
+}
+
+@test "deepspeed-moe-grid: experts beside data, no pipeline; data is its own row" {
+    ap-model moe --layers 2 --hidden 64 --heads 4 --vocab 128 --experts 4 --batch 16 --seq 32 |
+        ap-coarsen --algorithm layers | ap-stage --quiet --algorithm deepspeed-moe-grid --microbatch each --cluster cpu-4 |
+        jq -e '.stages | (.stages | length) == 1 and ([.grids[].name] | index("deepspeed-moe-grid") != null) and
+            (.grids[] | select(.name == "deepspeed-moe-grid") | .line | test("ep=[24],"))'
+}
+
+@test "grids-table: auto beside the best line of each grid; a line that is quicker fails" {
+    local model='gpt:layers=2,hidden=64,heads=2,vocab=256,seq=64,batch=16@p3x8:4' bin=$BATS_TEST_TMPDIR/b/bin
+    run -0 scripts/grids-table --models "$model" --rows "$BATS_TEST_TMPDIR/rows"
+    awk -F '\t' -v ok=0 '$2 > 0 && $3 >= $2 * (1 - 1e-9) && $4 ~ /mbs=/ { ok = 1 } END { exit !ok }' "$BATS_TEST_TMPDIR/rows"
+    mkdir -p "$bin"
+    ln -s "$AP_BUILD"/bin/* "$bin/"
+    rm "$bin/ap-stage"
+    {
+        echo '#!/bin/sh'
+        echo "case \"\$*\" in *megatron-grid*) '$AP_BUILD/bin/ap-stage' \"\$@\" | jq '.stages.objective_sec /= 2' ;;"
+        echo "*) '$AP_BUILD/bin/ap-stage' \"\$@\" ;; esac"
+    } >"$bin/ap-stage"
+    chmod +x "$bin/ap-stage"
+    AP_BUILD=$BATS_TEST_TMPDIR/b run -1 scripts/grids-table --models "$model"
+    [[ $output == *"FAILED: $model: "*" is quicker than auto"* ]]
+    run -2 scripts/grids-table --blocks
+}

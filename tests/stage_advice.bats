@@ -71,7 +71,7 @@ follow() {
 1|8|without --stages|--algorithm equal-layer --stages 5 --submeshes 1x4 --memory 12MB
 2|2|needs|--algorithm alpa --memory 2MB --submeshes 1x2
 2|4|needs|--algorithm rannc --memory 1MB
-2|4|needs|--algorithm megatron-grid --memory 900kB --schedule gpipe
+2|4|needs|--algorithm intra-only --memory 900kB --schedule gpipe
 2|2|needs|--algorithm rhino --memory 900kB --stages 2
 1|8|needs|--recompute selected --memory 1MB
 EOF
@@ -87,4 +87,11 @@ EOF
     done
     refuses 3 "2 hosts in place of 1" stage "$(hosts 1 4)" --stages 8 --schedule 1f1b
     refuses 3 "8 hosts in place of 2" stage "$(hosts 2 1)" --stages 8 --schedule 1f1b
+}
+
+@test "memory: weights that are gathered for one microbatch are there until its backward" {
+    ap-model llama --layers 6 --hidden 8192 --heads 64 --kv-heads 8 --ffn 28672 --vocab 32000 --untied --batch 16 \
+        --seq 131072 --dtype bf16 | ap-fuse --cluster h100x16 | ap-prune | ap-coarsen --blocks 6 |
+        ap-stage --quiet --cluster h100x16 --memory 24GB --stages 1 --microbatches 1 |
+        ap-cost --quiet | jq -e '.cost.peak_bytes > 20e9 and .cost.peak_bytes <= 24e9'
 }

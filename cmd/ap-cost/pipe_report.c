@@ -86,6 +86,17 @@ static void put_stages(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_putc(out, '\n');
 }
 
+/* What experts would find, by the names of their grids. */
+static void put_grids(const struct ap_stages *s, struct ap_buf *out)
+{
+    for (int i = 0; i < s->n_grids; i++) {
+        ap_buf_printf(out, "%s%-18s %s", i ? "" : "\nthe best plan of degrees\n  ",
+                      s->grid[i].name, s->grid[i].estimated ? "about " : "");
+        price_put_sec(out, NULL, s->grid[i].step_sec, 0);
+        ap_buf_printf(out, "  %s\n%s", s->grid[i].line, i + 1 < s->n_grids ? "  " : "");
+    }
+}
+
 static void put_plan(const struct pipe_input *in, const struct ap_pipeline_price *p,
                      struct ap_buf *out)
 {
@@ -285,6 +296,7 @@ void pipe_report(struct ap_arena *arena, const struct pipe_input *in,
     put_plan(in, p, &rest);
     if (details)
         put_selected(in, p, &rest);
+    put_grids(&in->stages, &rest);
     put_time(in, p, &rest);
     if (details)
         put_memory(in, p, &rest);

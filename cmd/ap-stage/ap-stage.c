@@ -53,6 +53,9 @@ static const struct {
     {"imbalance", " rhino "},
     {"epsilon", " alpa equal-layer equal-operator "},
     {"kept", " auto "},
+    {"shard-command",
+     " auto alpa rhino rannc equal-layer equal-operator intra-only inter-only pp-dp none "
+     "exhaustive "},
 };
 
 /* Options of a search, which --grid is not. */
@@ -275,7 +278,7 @@ static void make_instance(const struct input *in, struct coproc_pool *const *poo
 
     if (stage_instance_make(in->arena, in->model, &in->r->limits, inst, &err) == 0)
         return;
-    for (int kind = 0; kind < in->model->n_kinds; kind++)
+    for (int kind = 0; kind < in->model->n_kinds && pool; kind++)
         coproc_kill(pool[kind]);
     ap_die(AP_NO_SOLUTION, "%s", err.msg);
 }
@@ -334,6 +337,45 @@ static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
         tool, ap_arena_printf(arena, "%s,\"stages\":%d", result.found, stages.n));
 }
 
+/* The best line of --grid, by the algorithm's grid. */
+static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
+                     const struct ap_doc *doc, const struct input *in)
+{
+    const struct stage_options *r = in->r;
+    const char *name = plan_algorithms()[r->algorithm].name;
+    enum grid_family family = GRID_DATA;
+    struct ap_stages stages, like = {.algorithm = name,
+                                     .stopped = "rule",
+                                     .each = r->limits.each,
+                                     .resharding = (enum ap_resharding)r->resharding,
+                                     .limit_bytes = r->limits.memory_bytes};
+    struct plan_instance inst;
+    struct grid_found found;
+    struct stage_result result;
+    struct ap_err err = {0};
+
+    while (strcmp(grid_names[family], name) != 0)
+        family++;
+    make_instance(in, NULL, &inst);
+    const struct grid_want want = planning_grids(r, &inst, family);
+    if (!in->model->training)
+        ap_die_usage("--algorithm %s: the graph has no backward pass", name);
+    if (grid_search(arena, in->model, &want, &found, &err))
+        ap_die(AP_NO_SOLUTION, "%s: %s", name, err.msg);
+    if (!found.line)
+        ap_die(AP_NO_SOLUTION, "%s: nothing fits in %lld bytes of memory%s%s", name,
+               (long long)inst.memory_bytes,
+               *found.why_not ? "; of other lines one: " : "", found.why_not);
+    if (grid_take(arena, in->model, &found, &like, &stages, &result, &err))
+        ap_die(AP_NO_SOLUTION, "%s: %s: %s", name, found.line, err.msg);
+    grid_put_rows(&found, &result.json);
+    write_stages(tool, doc, in->model, &result);
+    return ap_tool_finish(
+        tool, ap_arena_printf(arena, "%s,\"line\":\"%s\",\"lines\":%lld,\"priced\":%lld",
+                              result.found, found.line, (long long)found.n_lines,
+                              (long long)found.n_priced));
+}
+
 int main(int argc, char **argv)
 {
     struct stage_options req = {
@@ -366,6 +408,8 @@ int main(int argc, char **argv)
     check_kinds(&req, &model);
     for (int kind = 0; kind < model.n_kinds; kind++)
         check_submeshes(&arena, &req, &model.kind[kind]);
+    if (!plan_algorithms()[req.algorithm].run)
+        return run_grids(&arena, &tool, &doc, &in);
     struct coproc_pool *const *pool = stage_input_commands(&in);
     make_instance(&in, pool, &inst);
 

@@ -173,7 +173,7 @@ typedef int plan_fn(struct ap_arena *arena, const struct plan_instance *inst,
 enum plan_cuts { PLAN_CUTS_STAGES, PLAN_CUTS_BATCH, PLAN_CUTS_NOTHING };
 struct plan_algorithm {
     const char *name, *help; /* as struct ap_choice */
-    plan_fn *run;
+    plan_fn *run;            /* NULL: grids of the model itself (grid/grid_rows.h) */
     enum plan_cuts cuts;
     bool replans; /* asked again, with less memory, if its plans do not fit as written */
     bool kinds;   /* plans for several kinds of devices */

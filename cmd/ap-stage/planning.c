@@ -192,12 +192,72 @@ static int find_plan(struct ap_arena *arena, const struct planning *p,
     return p->algo->replans ? AP_NO_SOLUTION : AP_OK;
 }
 
+struct grid_want planning_grids(const struct stage_options *r,
+                                const struct plan_instance *inst, enum grid_family family)
+{
+    return (struct grid_want){.family = family,
+                              .inst = inst,
+                              .n_stages = r->params.n_stages,
+                              .schedule = r->params.schedule,
+                              .recompute = (enum stage_recompute)r->recompute,
+                              .each = r->limits.each,
+                              .resharding = (enum ap_resharding)r->resharding,
+                              .below = INFINITY};
+}
+
+/* Whether grids are plans that were asked for: of all shardings and submeshes. */
+static bool takes_grids(const struct planning *p, const struct plan_instance *inst)
+{
+    const struct stage_options *r = p->in->r;
+
+    return p->algo->replans && !inst->inference && p->model->n_kinds == 1 &&
+           p->model->batch > 0 && p->params.schedule != AP_SCHEDULE_EAGER &&
+           !r->command && p->params.n_submeshes == 0;
+}
+
+/*
+ * What experts find by hand is no worse a plan: the best line of the grids, where it is
+ * quicker than the plan that was found, or fits where none does.
+ */
+static int take_grids(struct ap_arena *arena, const struct planning *p,
+                      const struct plan_instance *inst, int code,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct stage_result *out, struct ap_err *err)
+{
+    struct grid_want want = planning_grids(p->in->r, inst, GRID_MEGATRON);
+    struct ap_stages like = code == AP_OK ? *stages : p->stages;
+    struct grid_found found;
+    struct ap_err why = {0};
+
+    if (code == AP_OK)
+        want.below = out->objective_sec;
+    ap_work_tell(p->params.work, "grids", want.below, like.lower_bound_sec);
+    if (grid_search(arena, p->model, &want, &found, &why))
+        return ap_err_set(err, "%s", why.msg), AP_BAD_INPUT;
+    if (found.line) {
+        struct ap_buf old = code == AP_OK ? out->json : (struct ap_buf){0};
+        like.stopped = code == AP_OK ? like.stopped : "grids only";
+        if (grid_take(arena, p->model, &found, &like, stages, out, &why))
+            return ap_err_set(err, "%s", why.msg), AP_BAD_INPUT;
+        ap_buf_free(&old);
+        answer->n_stages = stages->n;
+        answer->microbatches = stages->microbatches;
+        *err = (struct ap_err){0};
+        code = AP_OK;
+    }
+    if (code == AP_OK)
+        grid_put_rows(&found, &out->json);
+    return code;
+}
+
 int planning_run(struct ap_arena *arena, const struct planning *p,
                  const struct plan_instance *inst, struct plan_answer *answer,
                  struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
 {
     int code = find_plan(arena, p, inst, answer, stages, out, err);
 
+    if ((code == AP_OK || code == AP_NO_SOLUTION) && takes_grids(p, inst))
+        code = take_grids(arena, p, inst, code, answer, stages, out, err);
     if (code == AP_OK && *err->msg)
         ap_warn("%s", err->msg);
     return code;

@@ -2,6 +2,7 @@
 #ifndef PLANNING_H
 #define PLANNING_H
 
+#include "grid/grid_rows.h"
 #include "input.h"
 #include "oracle/oracle.h"
 #include "result.h"
@@ -22,6 +23,11 @@ struct planning {
 void planning_start(struct ap_arena *arena, const struct input *in,
                     struct coproc_pool *const *pool, struct plan_instance *inst,
                     struct planning *p);
+
+/* What the best line of a grid is asked. */
+struct grid_want planning_grids(const struct stage_options *r,
+                                const struct plan_instance *inst,
+                                enum grid_family family);
 
 /*
  * Returns the exit code; err says why there is no plan. A plan may need more memory as it

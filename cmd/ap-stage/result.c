@@ -123,33 +123,29 @@ static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *
 
 /* As plan_whole_bytes, of the fullest device; arena: bytes of each, NULL: by the price.
  */
-static int64_t fullest(const struct pricing *x, const struct ap_stages *stages,
+static int64_t fullest(const struct stage_model *m, const struct plan_instance *inst,
+                       const struct ap_stages *stages,
                        const struct ap_pipeline_price *pipe, const struct ap_lane *arena)
 {
     int64_t most = 0;
 
     for (int d = 0; d < pipe->result.n_devices; d++) {
-        int kind = ap_cluster_kind_of(&x->m->cluster, stages->stage[d].devices[0]);
+        int kind = ap_cluster_kind_of(&m->cluster, stages->stage[d].devices[0]);
         int64_t bytes = pipe->result.devices[d].peak_bytes;
         if (arena && arena[d].peak_bytes > bytes)
             bytes = arena[d].peak_bytes;
-        if (x->inst->n_kinds > 0)
-            bytes = plan_whole_bytes(x->inst, kind, bytes);
+        if (inst->n_kinds > 0)
+            bytes = plan_whole_bytes(inst, kind, bytes);
         most = bytes > most ? bytes : most;
     }
     return most;
 }
 
-/*
- * The price counts values, without what packing them loses and copies that stay. Where it
- * is near the limit the programs' buffers say what a device needs, unless there are none
- * for such plans.
- */
-static int64_t peak_of(struct ap_arena *scratch, const struct pricing *x,
-                       const struct ap_stages *read, const struct ap_pipeline_price *pipe)
+int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
+                          const struct plan_instance *inst, const struct ap_stages *read,
+                          const struct ap_pipeline_price *pipe)
 {
-    const struct stage_model *m = x->m;
-    const int64_t peak = fullest(x, read, pipe, NULL), limit = x->inst->memory_bytes;
+    const int64_t peak = fullest(m, inst, read, pipe, NULL), limit = inst->memory_bytes;
     struct ap_pipeline_program program;
     struct ap_err why = {0};
     bool unsupported;
@@ -160,7 +156,7 @@ static int64_t peak_of(struct ap_arena *scratch, const struct pricing *x,
             &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
             read, &(struct ap_program_form){0}, &program, &unsupported, &why))
         return peak;
-    return fullest(x, read, pipe, program.lane);
+    return fullest(m, inst, read, pipe, program.lane);
 }
 
 /* Of each stage those operators are recomputed that save most memory per second. */
@@ -211,9 +207,9 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
                                                                  &m->blocks, &m->cluster},
                                        &plan.read, &known, &pipe, err);
     if (rc == 0)
-        *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
-                                                   : pipe.result.step_sec,
-                                peak_of(scratch, x, &plan.read, &pipe)};
+        *price = (struct price){
+            stages->throughput ? ap_sim_batch_sec(&pipe.sim) : pipe.result.step_sec,
+            stage_result_peak(scratch, x->m, x->inst, &plan.read, &pipe)};
     return rc;
 }
 

@@ -3,6 +3,7 @@
 #define RESULT_H
 
 #include "oracle/oracle.h"
+#include "pipeline/pipeline_price.h"
 #include "pipeline/stages.h"
 
 struct stage_result {
@@ -32,6 +33,15 @@ struct stage_candidates {
     const struct stage_replan *replan;
     struct ap_work *work; /* as in struct plan_params */
 };
+
+/*
+ * Bytes of the fullest device of a priced plan, as plan_whole_bytes. The price counts
+ * values, without what packing them loses. Where it is near the limit the programs'
+ * buffers say what a device needs, unless there are none for such plans.
+ */
+int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
+                          const struct plan_instance *inst, const struct ap_stages *read,
+                          const struct ap_pipeline_price *pipe);
 
 /*
  * Asks for the shardings of the chosen points, puts the section together and prices it;

@@ -15,6 +15,7 @@
 #include "pipeline/stage_cost.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "plan/microbatch.h"
@@ -313,10 +314,11 @@ static bool read_again(const struct pricer *p, int node)
 
 struct memory {
     double fixed, working, kept, kept_inputs, recomputed;
-    double host_sec[2];   /* to launch a forward and a backward of a microbatch */
-    double gather_sec[2]; /* to gather weights for them, where that is beside them */
-    double *block;        /* [block]: read by backward nodes and by no other block */
-    bool *there;          /* [node]: counted in fixed */
+    double gradients, copied; /* as in struct ap_stage_measure */
+    double host_sec[2];       /* to launch a forward and a backward of a microbatch */
+    double gather_sec[2];     /* to gather weights for them, where that is beside them */
+    double *block;            /* [block]: read by backward nodes and by no other block */
+    bool *there;              /* [node]: counted in fixed */
 };
 
 /* get-tuple-element is where its operand is. */
@@ -375,7 +377,7 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
         return AP_IN_FIXED | AP_STAYS;
     if (n->phase == AP_BACKWARD &&
         phases >> AP_UPDATE & 1) /* a gradient, to the update */
-        return AP_IN_FIXED | AP_STAYS |
+        return AP_IN_FIXED | AP_STAYS | AP_IN_GRADIENTS |
                (p->micro->n > 1 && ap_dtype_is_float(n->shape.dtype) &&
                         ap_dtype_size(n->shape.dtype) == 2
                     ? AP_SUMMED
@@ -405,6 +407,7 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     double bytes = counted ? value_bytes(p, node) : 0;
 
     m->fixed += counted & AP_IN_FIXED ? (counted & AP_SUMMED ? 2 * bytes : bytes) : 0;
+    m->gradients += counted & AP_IN_GRADIENTS ? bytes : 0;
     m->kept += counted & AP_IN_KEPT ? bytes : 0;
     m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
     m->recomputed += counted & AP_IN_RECOMPUTED ? bytes : 0;
@@ -450,16 +453,21 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
 
 /*
  * Bytes of a converted copy that is made once, before the first microbatch, and read with
- * each of them: a gathered weight. Copies of one microbatch's values, and those that are
- * gathered again, count where they are read.
+ * each of them, or, where there is one, by its forward and backward: a gathered weight.
+ * Copies of one microbatch's values, and those that are gathered again, count where they
+ * are read.
  */
 static double lasting_copy(const struct pricer *p, const struct ap_conversion *c)
 {
     const struct ap_nests *nests = p->plan->nests;
 
-    if (p->micro->n == 1 || timed(p) || c->each || c->phase == AP_UPDATE ||
+    if (timed(p) || c->each || c->phase == AP_UPDATE ||
         (p->plan->regather && p->plan->regather[c->node]) || c->first_group == nests->n ||
-        is_partial(&c->from) || per_microbatch(p, c->node, p->micro->split, c->phase))
+        is_partial(&c->from))
+        return 0;
+    if (p->micro->n == 1
+            ? c->phase != AP_FORWARD || !ap_stage_keeps_weight(p->plan->graph, c->node)
+            : per_microbatch(p, c->node, p->micro->split, c->phase))
         return 0;
     return local_bytes(p, c->node, &c->to);
 }
@@ -497,7 +505,7 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
     for (int i = 0; i < conv->n; i++) {
         const struct ap_stage_point before = *point;
         price_conversion(p, &conv->conv[i], point);
-        m->fixed += lasting_copy(p, &conv->conv[i]);
+        *(p->micro->n == 1 ? &m->copied : &m->fixed) += lasting_copy(p, &conv->conv[i]);
         if (per_microbatch(p, conv->conv[i].node, p->micro->split, conv->conv[i].phase))
             count_launches(p, conv->conv[i].first_group, conv->conv[i].phase,
                            conv->conv[i].path.n_steps, m);
@@ -522,18 +530,6 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
     price_groups(p, point, m);
     if (conv)
         price_conversions(p, conv, point, m);
-}
-
-static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
-{
-    bool *free = AP_NEW_N(arena, g->n_nodes, bool);
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *n = &g->nodes[i];
-        free[i] = n->op != AP_OP_PARAMETER;
-        for (int k = 0; k < n->n_in && free[i]; k++)
-            free[i] = free[n->in[k]] || ap_shape_elems(&g->nodes[n->in[k]].shape) == 1;
-    }
-    return free;
 }
 
 static const bool *leaving(struct ap_arena *arena, const struct ap_subgraph *sub)
@@ -569,7 +565,7 @@ static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
                          .cost = stage->cost,
                          .phase = phase,
                          .leaves = leaving(arena, sub),
-                         .free = made_of_scalars(arena, &sub->graph),
+                         .free = ap_stage_made_of_scalars(arena, &sub->graph),
                          .moved = AP_NEW_N(arena, most_moved(plan->nests), double),
                          .n_blocks = 1};
     for (int i = 0; i < sub->graph.n_nodes; i++)
@@ -603,22 +599,13 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                   .update_sec = point.update_sec,
                                   .fixed_bytes = m.fixed,
                                   .working_bytes = m.working,
+                                  .gradient_bytes = m.gradients,
+                                  .copied_bytes = m.copied,
                                   .kept_bytes = m.kept,
                                   .input_bytes = m.kept_inputs,
-                                  .recomputed_bytes = most_of(p, &m),
+                                  .recomputed_bytes = m.recomputed + most_of(p, &m),
                                   .host_sec = {m.host_sec[0], m.host_sec[1]},
                                   .gather_sec = {m.gather_sec[0], m.gather_sec[1]}};
-}
-
-static bool is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
-{
-    for (int k = 0; k < nest->n_ins; k++)
-        if (g->nodes[nest->ins[k].node].shape.rank > 0)
-            return false;
-    for (int o = 0; o < nest->n_outs; o++)
-        if (g->nodes[nest->outs[o]].shape.rank > 0)
-            return false;
-    return true;
 }
 
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
@@ -644,7 +631,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
     for (int i = 0; i < n_groups; i++) {
         const struct ap_nest *nest = &nests->nest[i];
         f->runs[i] = group_runs(&p, nest);
-        f->scalar[i] = is_scalar(&sub->graph, nest);
+        f->scalar[i] = ap_stage_is_scalar(&sub->graph, nest);
         f->whole[i] =
             !f->runs[i] || f->micro.n == 1 || (f->micro.each && is_work_whole(&p, nest));
         for (int k = 0; k < nest->n_ins; k++)
@@ -678,6 +665,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
         struct memory more = {0};
         price_conversions(&p, stage->conv, &point, &more);
         m->fixed_bytes += more.fixed;
+        m->copied_bytes += more.copied;
         m->forward_sec = point.forward_sec;
         m->backward_sec = point.backward_sec;
         m->sync_sec = point.sync_sec;
@@ -696,11 +684,10 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
     ap_stage_points(&m, point);
 }
 
-void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
-                               const bool *recomputed, struct ap_stage_point *point)
+static void measure_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                               const bool *recomputed, struct ap_stage_measure *measure)
 {
     struct pricer p;
-    struct memory m = {0};
     bool *groups = AP_NEW_N(arena, stage->plan->nests->n, bool);
 
     start(arena, stage, &p);
@@ -709,13 +696,36 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
             groups[stage->sub->graph.nodes[i].group] = true;
     p.recomputed = groups;
     p.again = recomputed;
-    m.block = AP_NEW_N(arena, p.n_blocks, double);
-    m.there = AP_NEW_N(arena, stage->sub->graph.n_nodes, bool);
-    price(&p, stage->conv, point, &m);
-    ap_stage_wait_for(m.host_sec, m.gather_sec, point);
-    point->recompute = true;
-    point->stage_bytes = (int64_t)(m.fixed + m.working + m.recomputed + most_of(&p, &m));
-    point->microbatch_bytes = (int64_t)m.kept;
+    measure_one(arena, &p, stage->conv, measure);
+}
+
+void ap_stage_measure_plan(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                           const bool *recomputed, struct ap_stage_measure *measure)
+{
+    struct pricer p;
+
+    if (recomputed) {
+        measure_recomputed(arena, stage, recomputed, measure);
+        return;
+    }
+    start(arena, stage, &p);
+    measure_one(arena, &p, stage->conv, measure);
+    measure->recomputed_bytes = 0;
+}
+
+void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                               const bool *recomputed, struct ap_stage_point *point)
+{
+    struct ap_stage_measure m;
+    struct ap_stage_point both[2];
+
+    measure_recomputed(arena, stage, recomputed, &m);
+    m.fixed_bytes += m.recomputed_bytes;
+    ap_stage_points(&m, both);
+    both[0].algorithm = point->algorithm;
+    both[0].tag = point->tag;
+    both[0].recompute = true;
+    *point = both[0];
 }
 
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,

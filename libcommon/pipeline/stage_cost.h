@@ -65,9 +65,12 @@ struct ap_stage_point {
 struct ap_stage_measure {
     double forward_sec, backward_sec, sync_sec, update_sec;
     double fixed_bytes, working_bytes; /* there all the time */
-    double kept_bytes, input_bytes;    /* per microbatch: for the backward pass, and what
-                                          the stage and its blocks read of others */
-    double recomputed_bytes;           /* recomputed at once: the largest block's */
+    /* of fixed, gradients that the update reads; and, with one microbatch, copies of
+       weights from its forward to its backward, which end as gradients begin */
+    double gradient_bytes, copied_bytes;
+    double kept_bytes, input_bytes; /* per microbatch: for the backward pass, and what
+                                       the stage and its blocks read of others */
+    double recomputed_bytes;        /* recomputed at once: the largest block's */
     /* of forward, backward, sync and update: what scalars take */
     double scalar_sec[4];
     double slack_sec; /* see struct ap_stage_point */
@@ -160,6 +163,11 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
  */
 void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
                                const bool *recomputed, struct ap_stage_point *point);
+
+/* What the points are made of, of a plan that recomputes the values marked as above;
+ * NULL: none. recomputed_bytes are then those of the values marked. */
+void ap_stage_measure_plan(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                           const bool *recomputed, struct ap_stage_measure *measure);
 
 /* What there is to choose from: a forward value of a device and microbatch. */
 struct ap_stage_value {

@@ -13,7 +13,8 @@ enum ap_stage_counted {
     AP_IN_BLOCK = 8,       /* of the block that reads it, recomputed at once */
     AP_IN_RECOMPUTED = 16, /* of all blocks */
     AP_STAYS = 32,         /* in fixed: who reads it as it is has it already */
-    AP_SUMMED = 64 /* in fixed, in f32: a sum over microbatches of 16-bit floats */
+    AP_SUMMED = 64, /* in fixed, in f32: a sum over microbatches of 16-bit floats */
+    AP_IN_GRADIENTS = 128
 };
 
 /* Of a part and its groups, for numbers of microbatches that lies on the microbatch axis
@@ -34,6 +35,18 @@ struct ap_stage_fact {
 /* Fills all but time, which is given, and next. */
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f);
+
+/* ---- stage_values.c ---- */
+
+/* Whether a value that the backward pass reads, too, is a weight, or one in another type
+ * or shape. */
+bool ap_stage_keeps_weight(const struct ap_graph *g, int node);
+/* [node]: made of constants and scalars alone (arena). */
+const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g);
+/* Whether a group reads and makes nothing but scalars. */
+bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
+
+/* ---- stage_front.c ---- */
 
 /* Passes (forward, backward) take no less than the host takes to launch their operators,
  * and than the weights that are gathered beside them, whose seconds they have. */

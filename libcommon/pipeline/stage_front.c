@@ -18,7 +18,8 @@ void ap_stage_wait_for(const double host[2], const double gather[2],
 
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
 {
-    double bytes = m->fixed_bytes + m->working_bytes;
+    double bytes =
+        m->fixed_bytes + m->working_bytes + fmax(0, m->copied_bytes - m->gradient_bytes);
 
     point[0].forward_sec = m->forward_sec;
     point[0].backward_sec = m->backward_sec;

@@ -152,6 +152,8 @@ static void add_value(const struct batch *b, int node, double bytes)
         double own = b->fact->split[node] ? bytes / b->count[k] : bytes;
         if (counted & AP_IN_FIXED)
             m->fixed_bytes += counted & AP_SUMMED && b->count[k] > 1 ? 2 * own : own;
+        if (counted & AP_IN_GRADIENTS)
+            m->gradient_bytes += own;
         if (counted & AP_IN_KEPT)
             m->kept_bytes += own;
         if (counted & AP_IN_INPUTS)

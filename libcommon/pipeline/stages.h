@@ -43,6 +43,13 @@ struct ap_stage {
     const char *sharding_json;
 };
 
+/* A grid's best line, beside the plan. */
+struct ap_grid_row {
+    const char *name, *line;
+    double step_sec;
+    bool estimated; /* not priced */
+};
+
 struct ap_stages {
     const char *algorithm, *stopped;
     const char *shard_command; /* NULL: written by hand */
@@ -64,7 +71,9 @@ struct ap_stages {
     const struct ap_instr_list *order;
     int n;
     struct ap_stage *stage; /* in forward order */
-    const char *extra;      /* written as it is: members, each with a comma in front */
+    int n_grids;            /* read only */
+    struct ap_grid_row *grid;
+    const char *extra; /* written as it is: members, each with a comma in front */
 };
 
 /* Each stage's sharding_json must be there. */

@@ -63,6 +63,10 @@ void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
 int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
                            const struct ap_nests *nests);
 
+/* Whether a contraction is batched over weights. */
+bool ap_has_experts(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_nests *nests);
+
 /* Whether both say the same of the devices; not of flops. Without experts in one,
  * whatever the other says of experts. */
 bool ap_degrees_equal(const struct ap_degrees *a, const struct ap_degrees *b);

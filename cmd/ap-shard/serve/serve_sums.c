@@ -298,6 +298,8 @@ static void add(struct serve_prices *sum, const struct serve_prices *p, double t
         m->sync_sec += times * a->sync_sec;
         m->update_sec += times * a->update_sec;
         m->fixed_bytes += times * a->fixed_bytes;
+        m->gradient_bytes += times * a->gradient_bytes;
+        m->copied_bytes += times * a->copied_bytes;
         m->kept_bytes += times * a->kept_bytes;
         m->input_bytes += times * a->input_bytes;
         for (int k = 0; k < 4; k++)

@@ -14,7 +14,8 @@ enum grid_recompute {
     GRID_RECOMPUTE_NONE,
     GRID_RECOMPUTE_SELECTIVE, /* scores and softmax of attention */
     GRID_RECOMPUTE_OPERATORS, /* all but attention and every other contraction */
-    GRID_RECOMPUTE_FULL       /* each layer from what it reads */
+    GRID_RECOMPUTE_FULL,      /* each layer from what it reads */
+    N_GRID_RECOMPUTES
 };
 
 #define GRID_MOST_STAGES 1024

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/threads.h"
-#include "grid/grid.h"
+#include "grid/grid_impl.h"
 #include "pipeline/pipeline_price.h"
 #include "pipeline/plan_words.h"
 #include "plan/degrees.h"
@@ -28,21 +28,10 @@ static const struct {
                         {"cp", "cp_hosts", AP_USE_CONTEXT},
                         {"tp", "tp_hosts", AP_USE_TENSOR}};
 
-struct maker {
-    struct ap_arena *arena;
-    const struct stage_model *m;
-    const struct grid_line *line;
-    struct ap_stages *stages;
-    struct ap_degrees degrees;
-    struct ap_mesh mesh;
-    struct ap_layers layers;
-    bool *again; /* [node]: may be recomputed */
-};
-
 /* ---- devices ---- */
 
 /* Of an axis whose devices are `inside` apart, how many are in one host. */
-static int64_t in_host(const struct maker *k, int64_t inside, int64_t size)
+static int64_t in_host(const struct grid_maker *k, int64_t inside, int64_t size)
 {
     const int64_t host = k->m->cluster.levels[0].size;
 
@@ -52,7 +41,7 @@ static int64_t in_host(const struct maker *k, int64_t inside, int64_t size)
     return host / inside;
 }
 
-static void add_axis(struct maker *k, int degree, int64_t size, const char *name)
+static void add_axis(struct grid_maker *k, int degree, int64_t size, const char *name)
 {
     const int at = k->mesh.n_axes++;
 
@@ -65,7 +54,7 @@ static void add_axis(struct maker *k, int degree, int64_t size, const char *name
 }
 
 /* ZeRO shards over the innermost axes of `shard` devices in all. */
-static int limit_shards(struct maker *k, struct ap_err *err)
+static int limit_shards(struct grid_maker *k, struct ap_err *err)
 {
     int64_t devices = 1;
 
@@ -87,7 +76,7 @@ static int limit_shards(struct maker *k, struct ap_err *err)
 
 /* The mesh of all stages. Axes are split at the border of hosts, so that collectives go
  * inside hosts first. */
-static int lay_mesh(struct maker *k, struct ap_err *err)
+static int lay_mesh(struct grid_maker *k, struct ap_err *err)
 {
     const struct grid_line *l = k->line;
     const int64_t devices = ap_cluster_devices(&k->m->cluster);
@@ -125,7 +114,7 @@ static int lay_mesh(struct maker *k, struct ap_err *err)
     return 0;
 }
 
-static int cut_batch(struct maker *k, struct ap_err *err)
+static int cut_batch(struct grid_maker *k, struct ap_err *err)
 {
     const int64_t at_once = ap_mul64(k->degrees.data, k->line->micro_batch);
     const int64_t n = k->m->batch / at_once;
@@ -145,7 +134,7 @@ static int cut_batch(struct maker *k, struct ap_err *err)
 }
 
 /* Stage s is on the s modulo pp-th part of the devices. */
-static void place(const struct maker *k, int s)
+static void place(const struct grid_maker *k, int s)
 {
     struct ap_stage *st = &k->stages->stage[s];
     const int64_t host = k->m->cluster.levels[0].size;
@@ -163,16 +152,20 @@ static void place(const struct maker *k, int s)
 /* ---- layers ---- */
 
 /* First and last block of each layer. */
-static void span_layers(const struct maker *k, int *first, int *last)
+static void span_layers(struct ap_arena *arena, struct grid_facts *facts)
 {
-    const struct ap_graph *g = &k->m->graph;
+    const struct ap_graph *g = &facts->m->graph;
+    int *first = AP_NEW_N(arena, facts->layers.n + 1, int);
+    int *last = AP_NEW_N(arena, facts->layers.n + 1, int);
 
-    for (int i = 0; i < k->layers.n; i++) {
-        first[i] = k->m->blocks.n;
+    for (int i = 0; i < facts->layers.n; i++) {
+        first[i] = facts->m->blocks.n;
         last[i] = -1;
     }
+    facts->first = first;
+    facts->last = last;
     for (int v = 0; v < g->n_nodes; v++) {
-        int layer = k->layers.of_node[v], block = k->m->blocks.block_of[v];
+        int layer = facts->layers.of_node[v], block = facts->m->blocks.block_of[v];
         if (layer < 0 || g->nodes[v].phase != AP_FORWARD)
             continue;
         first[layer] = block < first[layer] ? block : first[layer];
@@ -180,57 +173,56 @@ static void span_layers(const struct maker *k, int *first, int *last)
     }
 }
 
-static int layers_of_stage(const struct maker *k, int s)
+static int layers_of_stage(const struct grid_maker *k, int s)
 {
-    return k->line->n_layers ? k->line->layers[s] : k->layers.n / k->stages->n;
+    return k->line->n_layers ? k->line->layers[s] : k->facts->layers.n / k->stages->n;
 }
 
-static int check_layers(const struct maker *k, struct ap_err *err)
+static int check_layers(const struct grid_maker *k, struct ap_err *err)
 {
     int64_t sum = 0;
 
-    if (k->layers.n == 0 && k->stages->n > 1)
+    if (k->facts->layers.n == 0 && k->stages->n > 1)
         return ap_err_set(err, "the names of the weights number no layers");
     for (int s = 0; s < k->stages->n; s++)
         sum += layers_of_stage(k, s);
-    if (sum == k->layers.n || k->stages->n == 1)
+    if (sum == k->facts->layers.n || k->stages->n == 1)
         return 0;
     if (k->line->n_layers)
         return ap_err_set(err, "layers: %lld, the model has %d", (long long)sum,
-                          k->layers.n);
+                          k->facts->layers.n);
     return ap_err_set(err,
                       "%d layers in %d stages: layers=A:B:... says how many are in each",
-                      k->layers.n, k->stages->n);
+                      k->facts->layers.n, k->stages->n);
 }
 
 /* Blocks of each stage. */
-static int cut_blocks(struct maker *k, struct ap_err *err)
+static int cut_blocks(struct grid_maker *k, struct ap_err *err)
 {
     const int n_blocks = k->m->blocks.n;
-    int *first = AP_NEW_N(k->arena, k->layers.n + 1, int);
-    int *last = AP_NEW_N(k->arena, k->layers.n + 1, int);
+    const int *first = k->facts->first, *last = k->facts->last;
     int layer = 0, block = 0;
 
     if (check_layers(k, err))
         return -1;
-    span_layers(k, first, last);
     for (int s = 0; s < k->stages->n; s++) {
         struct ap_stage *st = &k->stages->stage[s];
         int end = n_blocks; /* behind its last block */
         layer += layers_of_stage(k, s);
-        if (s + 1 < k->stages->n && layer < k->layers.n)
+        if (s + 1 < k->stages->n && layer < k->facts->layers.n)
             end = first[layer];
         else if (s + 1 < k->stages->n)
             end = last[layer - 1] + 1;
-        if (layer > 0 && layer < k->layers.n && end <= last[layer - 1])
+        if (layer > 0 && layer < k->facts->layers.n && end <= last[layer - 1])
             return ap_err_set(err,
                               "stage %d ends inside block %d, which has layers %d and "
                               "%d (ap-coarsen --algorithm layers)",
                               s, end, layer - 1, layer);
         if (end <= block)
-            return ap_err_set(
-                err, "stage %d has no blocks%s", s,
-                n_blocks < k->layers.n + 2 ? " (ap-coarsen --algorithm layers)" : "");
+            return ap_err_set(err, "stage %d has no blocks%s", s,
+                              n_blocks < k->facts->layers.n + 2
+                                  ? " (ap-coarsen --algorithm layers)"
+                                  : "");
         int *list = AP_NEW_N(k->arena, end - block, int);
         while (block < end)
             list[st->n_blocks++] = block++;
@@ -246,12 +238,6 @@ static bool is_contraction(const struct ap_graph *g, int v)
     return g->nodes[v].op == AP_OP_DOT || g->nodes[v].op == AP_OP_CONVOLUTION;
 }
 
-/* [node]: made of weights and constants alone. */
-static const uint8_t *origins(const struct maker *k)
-{
-    return ap_blocks_origins(k->arena, &k->m->graph);
-}
-
 /* A contraction of two values that both depend on the inputs. */
 static bool is_of_activations(const struct ap_graph *g, const uint8_t *from, int v)
 {
@@ -260,12 +246,13 @@ static bool is_of_activations(const struct ap_graph *g, const uint8_t *from, int
 }
 
 /* Attention's scores, and what is made of them up to the values' contraction. */
-static void mark_scores(struct maker *k)
+static void mark_scores(struct ap_arena *arena, const struct grid_facts *facts,
+                        bool *again)
 {
-    const struct ap_graph *g = &k->m->graph;
-    const uint8_t *from = origins(k);
-    bool *behind = AP_NEW_N(k->arena, g->n_nodes, bool); /* scores */
-    bool *ahead = AP_NEW_N(k->arena, g->n_nodes, bool);  /* of such a contraction */
+    const struct ap_graph *g = &facts->m->graph;
+    const uint8_t *from = facts->origins;
+    bool *behind = AP_NEW_N(arena, g->n_nodes, bool); /* scores */
+    bool *ahead = AP_NEW_N(arena, g->n_nodes, bool);  /* of such a contraction */
 
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
@@ -280,21 +267,22 @@ static void mark_scores(struct maker *k)
                    (is_of_activations(g, from, v) || (ahead[v] && !is_contraction(g, v)));
         for (int i = 0; i < n->n_in && use; i++)
             ahead[n->in[i]] = true;
-        k->again[v] = ahead[v] && behind[v];
+        again[v] = ahead[v] && behind[v];
     }
 }
 
 /* All of the layers' forward but what other blocks read; with `operators` less what
  * attention and every other contraction make. */
-static void mark_layers(struct maker *k, bool operators)
+static void mark_layers(struct ap_arena *arena, const struct grid_facts *facts,
+                        bool operators, bool *again)
 {
-    const struct ap_graph *g = &k->m->graph;
-    const int *block_of = k->m->blocks.block_of;
-    const uint8_t *from = origins(k);
-    bool *has_layer = AP_NEW_N(k->arena, k->m->blocks.n, bool), odd = false;
+    const struct ap_graph *g = &facts->m->graph;
+    const int *block_of = facts->m->blocks.block_of;
+    const uint8_t *from = facts->origins;
+    bool *has_layer = AP_NEW_N(arena, facts->m->blocks.n, bool), odd = false;
 
     for (int v = 0; v < g->n_nodes; v++)
-        if (k->layers.of_node[v] >= 0)
+        if (facts->layers.of_node[v] >= 0)
             has_layer[block_of[v]] = true;
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
@@ -311,36 +299,46 @@ static void mark_layers(struct maker *k, bool operators)
         } else if (operators && n->attrs->attention) {
             keep = true;
         }
-        k->again[v] = !keep;
+        again[v] = !keep;
     }
 }
 
-static void mark_recomputed(struct maker *k)
+void grid_facts_find(struct ap_arena *arena, const struct stage_model *m,
+                     struct grid_facts *facts)
 {
-    const struct ap_graph *g = &k->m->graph;
-    const int *block_of = k->m->blocks.block_of;
+    bool *again[N_GRID_RECOMPUTES];
 
-    k->again = AP_NEW_N(k->arena, g->n_nodes, bool);
-    if (k->line->recompute == GRID_RECOMPUTE_SELECTIVE)
-        mark_scores(k);
-    else if (k->line->recompute != GRID_RECOMPUTE_NONE)
-        mark_layers(k, k->line->recompute == GRID_RECOMPUTE_OPERATORS);
+    *facts = (struct grid_facts){.m = m, .origins = ap_blocks_origins(arena, &m->graph)};
+    ap_layers_find(arena, &m->graph, &m->nests, &facts->layers);
+    span_layers(arena, facts);
+    for (int i = 0; i < N_GRID_RECOMPUTES; i++)
+        facts->again[i] = again[i] = AP_NEW_N(arena, m->graph.n_nodes, bool);
+    mark_scores(arena, facts, again[GRID_RECOMPUTE_SELECTIVE]);
+    mark_layers(arena, facts, true, again[GRID_RECOMPUTE_OPERATORS]);
+    mark_layers(arena, facts, false, again[GRID_RECOMPUTE_FULL]);
+}
+
+static void list_recomputed(struct grid_maker *k)
+{
+    const bool *again = k->facts->again[k->line->recompute];
+    const int *block_of = k->m->blocks.block_of, n_nodes = k->m->graph.n_nodes;
     int *stage_of = AP_NEW_N(k->arena, k->m->blocks.n, int);
+    int *count = AP_NEW_N(k->arena, k->stages->n, int);
+    int **list = AP_NEW_N(k->arena, k->stages->n, int *);
+
     for (int s = 0; s < k->stages->n; s++)
         for (int b = 0; b < k->stages->stage[s].n_blocks; b++)
             stage_of[k->stages->stage[s].blocks[b]] = s;
-    int *count = AP_NEW_N(k->arena, k->stages->n, int);
-    int **list = AP_NEW_N(k->arena, k->stages->n, int *);
-    for (int v = 0; v < g->n_nodes; v++)
-        count[stage_of[block_of[v]]] += k->again[v];
+    for (int v = 0; v < n_nodes; v++)
+        count[stage_of[block_of[v]]] += again[v];
     for (int s = 0; s < k->stages->n; s++) {
         struct ap_stage *st = &k->stages->stage[s];
         list[s] = AP_NEW_N(k->arena, count[s] + 1, int);
         st->recomputed = list[s];
         st->recompute = count[s] ? AP_RECOMPUTE_SELECTED : AP_RECOMPUTE_NONE;
     }
-    for (int v = 0; v < g->n_nodes; v++)
-        if (k->again[v]) {
+    for (int v = 0; v < n_nodes; v++)
+        if (again[v]) {
             const int s = stage_of[block_of[v]];
             list[s][k->stages->stage[s].n_recomputed++] = v;
         }
@@ -359,7 +357,7 @@ static bool is_of_heads(const struct ap_nest *nest, int factor)
 
 /* What trainers do not do: pad what an axis splits, leave a contraction whole on the
  * tensor axis, or split attention there by other than heads. */
-static int check_contraction(const struct maker *k, const struct ap_plan *plan,
+static int check_contraction(const struct grid_maker *k, const struct ap_plan *plan,
                              const struct ap_nest *nest, int axis, const uint8_t *from,
                              struct ap_err *err)
 {
@@ -382,7 +380,7 @@ static int check_contraction(const struct maker *k, const struct ap_plan *plan,
     return 0;
 }
 
-static int check_even(const struct maker *k, struct ap_arena *arena,
+static int check_even(const struct grid_maker *k, struct ap_arena *arena,
                       const struct ap_plan *plan, struct ap_err *err)
 {
     const uint8_t *from = ap_blocks_origins(arena, plan->graph);
@@ -395,7 +393,7 @@ static int check_even(const struct maker *k, struct ap_arena *arena,
 }
 
 /* What the plan does is what the line says. */
-static int check_degrees(const struct maker *k, const struct ap_plan *plan,
+static int check_degrees(const struct grid_maker *k, const struct ap_plan *plan,
                          struct ap_err *err)
 {
     struct ap_arena scratch = {0};
@@ -417,18 +415,24 @@ static int check_degrees(const struct maker *k, const struct ap_plan *plan,
     return rc;
 }
 
+int grid_shard(const struct grid_maker *k, struct ap_arena *arena, struct ap_plan *plan,
+               struct ap_err *err)
+{
+    return ap_degrees_plan(arena, &k->degrees, plan, err) ||
+                   check_even(k, arena, plan, err) || check_degrees(k, plan, err)
+               ? -1
+               : 0;
+}
+
 static int shard_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *err)
 {
-    const struct maker *k = ctx;
+    const struct grid_maker *k = ctx;
     const struct ap_graph *g = &k->m->graph;
     struct ap_stage *st = &k->stages->stage[s];
-    bool *inside = AP_NEW_N(arena, g->n_nodes, bool);
     struct ap_err why = {0};
 
-    for (int v = 0; v < g->n_nodes; v++)
-        inside[v] = k->m->blocks.block_of[v] >= st->blocks[0] &&
-                    k->m->blocks.block_of[v] <= st->blocks[st->n_blocks - 1];
-    if (ap_subgraph(arena, g, inside, &st->sub, &why) ||
+    if (ap_subgraph_blocks(arena, g, k->m->blocks.block_of, st->blocks[0],
+                           st->blocks[st->n_blocks - 1], &st->sub, &why) ||
         ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
         return ap_err_set(err, "stage %d: %s", s, why.msg);
     st->sharding = (struct ap_sharding){
@@ -436,10 +440,17 @@ static int shard_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *
         .algorithm = "grid",
         .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
         .stopped = "rule"};
-    if (ap_degrees_plan(arena, &k->degrees, &st->sharding.plan, &why) ||
-        check_even(k, arena, &st->sharding.plan, &why) ||
-        check_degrees(k, &st->sharding.plan, &why) ||
-        ap_stage_put_sharding(arena, &k->m->cluster, st, &why))
+    if (grid_shard(k, arena, &st->sharding.plan, &why))
+        return ap_err_set(err, "stage %d: %s", s, why.msg);
+    return 0;
+}
+
+static int write_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *err)
+{
+    const struct grid_maker *k = ctx;
+    struct ap_err why = {0};
+
+    if (ap_stage_put_sharding(arena, &k->m->cluster, &k->stages->stage[s], &why))
         return ap_err_set(err, "stage %d: %s", s, why.msg);
     return 0;
 }
@@ -459,35 +470,75 @@ static const char *history(struct ap_arena *arena, const struct stage_result *r,
     return text;
 }
 
-int grid_plan(struct ap_arena *arena, const struct stage_model *m,
-              const struct grid_line *line, struct ap_stages *stages,
-              struct stage_result *out, struct ap_err *err)
+int grid_lay(struct grid_maker *k, struct ap_err *err)
 {
-    const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
-    struct maker k = {.arena = arena, .m = m, .line = line, .stages = stages};
-    struct ap_pipeline_price price;
+    const struct grid_line *line = k->line;
+    struct ap_stages *stages = k->stages;
 
     stages->n = (int)(line->pipeline * line->chunks);
-    stages->stage = AP_NEW_N(arena, stages->n, struct ap_stage);
+    stages->stage = AP_NEW_N(k->arena, stages->n, struct ap_stage);
     stages->algorithm = "grid";
     stages->stopped = "rule";
     stages->schedule = line->schedule;
     stages->chunks = (int)line->chunks;
     stages->overlap = line->overlap;
-    stages->n_devices = ap_cluster_devices(&m->cluster);
-    ap_layers_find(arena, &m->graph, &m->nests, &k.layers);
-    if (lay_mesh(&k, err) || cut_batch(&k, err) || cut_blocks(&k, err))
+    stages->n_devices = ap_cluster_devices(&k->m->cluster);
+    return lay_mesh(k, err) || cut_batch(k, err) || cut_blocks(k, err) ? -1 : 0;
+}
+
+void grid_place(const struct grid_maker *k)
+{
+    for (int s = 0; s < k->stages->n; s++)
+        place(k, s);
+}
+
+int grid_build(struct grid_maker *k, struct ap_pipeline_price *price, struct ap_err *err)
+{
+    const struct stage_model *m = k->m;
+    const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
+    struct ap_pipeline_cache own = {.micro = m->micro.n > 0 ? &m->micro : NULL};
+
+    if (grid_lay(k, err))
         return -1;
-    for (int s = 0; s < stages->n; s++)
-        place(&k, s);
-    mark_recomputed(&k);
-    if (ap_in_arenas(arena, stages->n, shard_stage, &k, err) ||
-        ap_pipeline_price(arena, &of, stages, &price, err))
+    struct ap_stage_priced **stage =
+        AP_NEW_N(k->arena, k->stages->n, struct ap_stage_priced *);
+    for (int s = 0; s < k->stages->n; s++)
+        stage[s] = AP_NEW(k->arena, struct ap_stage_priced);
+    own.stage = stage;
+    grid_place(k);
+    list_recomputed(k);
+    return ap_in_arenas(k->arena, k->stages->n, shard_stage, k, err) ||
+                   ap_pipeline_compare(k->arena, &of, k->stages, &own, price, err)
+               ? -1
+               : 0;
+}
+
+int grid_write(struct grid_maker *k, double step_sec, int64_t peak_bytes,
+               struct stage_result *out, struct ap_err *err)
+{
+    const struct stage_model *m = k->m;
+    const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
+
+    if (ap_in_arenas(k->arena, k->stages->n, write_stage, k, err))
         return -1;
-    stages->objective_sec = price.result.step_sec;
-    *out = (struct stage_result){.objective_sec = price.result.step_sec,
-                                 .peak_bytes = price.peak_bytes};
-    out->found = history(arena, out, &of, stages);
-    ap_stages_to_json(stages, &out->json);
+    k->stages->objective_sec = step_sec;
+    *out = (struct stage_result){.objective_sec = step_sec, .peak_bytes = peak_bytes};
+    out->found = history(k->arena, out, &of, k->stages);
+    ap_stages_to_json(k->stages, &out->json);
     return 0;
+}
+
+int grid_plan(struct ap_arena *arena, const struct stage_model *m,
+              const struct grid_line *line, struct ap_stages *stages,
+              struct stage_result *out, struct ap_err *err)
+{
+    struct grid_facts facts;
+    struct grid_maker k = {
+        .arena = arena, .m = m, .facts = &facts, .line = line, .stages = stages};
+    struct ap_pipeline_price price;
+
+    grid_facts_find(arena, m, &facts);
+    if (grid_build(&k, &price, err))
+        return -1;
+    return grid_write(&k, price.result.step_sec, price.peak_bytes, out, err);
 }

@@ -5,9 +5,9 @@
  *   intra-only: one stage on everything.
  *   inter-only: a device for each stage, cuts by Alpa's programme; devices may be idle.
  *   pp-dp: pipelines of single devices, side by side.
- *   megatron-grid: pipeline x data x tensor, equal numbers of layers in each stage, a
- *     stage's tensor parallelism inside a host.
- *   deepspeed-moe-grid: no pipeline; experts over a submesh, data over its copies.
+ *   equal-pipelines: replicas of pipelines with equal numbers of blocks in each stage,
+ *     which lies inside a host; where auto starts.
+ *   equal-replicas: no pipeline; replicas of a submesh; likewise.
  * Cost: members of a family; inter-only and pp-dp run the programme for each.
  * Source: Zheng et al., "Alpa" (OSDI 2022), sections 8.1 and 8.3; Narayanan et al.,
  * "Efficient large-scale language model training on GPU clusters using Megatron-LM"
@@ -242,9 +242,9 @@ int plan_intra_only(struct ap_arena *arena, const struct plan_instance *inst,
     return try_members(&g, &all, err) ? -1 : end_of(&g, "intra-only", err);
 }
 
-int plan_deepspeed_moe_grid(struct ap_arena *arena, const struct plan_instance *inst,
-                            const struct plan_params *params, struct plan_answer *answer,
-                            struct ap_err *err)
+int plan_equal_replicas(struct ap_arena *arena, const struct plan_instance *inst,
+                        const struct plan_params *params, struct plan_answer *answer,
+                        struct ap_err *err)
 {
     struct grid g;
     struct members all = {0};
@@ -252,27 +252,27 @@ int plan_deepspeed_moe_grid(struct ap_arena *arena, const struct plan_instance *
     int n = plan_submeshes(arena, 0, inst->n_hosts, inst->n_devices, &mesh);
     int devices = inst->n_hosts * inst->n_devices;
 
-    if (begin(&g, "deepspeed-moe-grid", arena, inst, params, answer, err))
+    if (begin(&g, "equal-replicas", arena, inst, params, answer, err))
         return -1;
     for (int m = 0; m < n; m++)
         for (int i = 0; i < inst->n_microbatches; i++)
             if (devices % mesh_size(&mesh[m]) == 0)
                 add_one_stage(&g, &all, inst->microbatches[i],
                               devices / mesh_size(&mesh[m]), mesh[m]);
-    return try_members(&g, &all, err) ? -1 : end_of(&g, "deepspeed-moe-grid", err);
+    return try_members(&g, &all, err) ? -1 : end_of(&g, "equal-replicas", err);
 }
 
 /* ---- pipelines ---- */
 
-int plan_megatron_grid(struct ap_arena *arena, const struct plan_instance *inst,
-                       const struct plan_params *params, struct plan_answer *answer,
-                       struct ap_err *err)
+int plan_equal_pipelines(struct ap_arena *arena, const struct plan_instance *inst,
+                         const struct plan_params *params, struct plan_answer *answer,
+                         struct ap_err *err)
 {
     struct grid g;
     struct members all = {0};
     int devices = inst->n_hosts * inst->n_devices;
 
-    if (begin(&g, "megatron-grid", arena, inst, params, answer, err))
+    if (begin(&g, "equal-pipelines", arena, inst, params, answer, err))
         return -1;
     for (int tp = 1; tp <= inst->n_devices; tp++)
         for (int pp = 1; pp <= inst->n_blocks; pp++)
@@ -282,7 +282,7 @@ int plan_megatron_grid(struct ap_arena *arena, const struct plan_instance *inst,
                     (params->n_stages == 0 || params->n_stages == pp))
                     add_member(&g, &all, inst->microbatches[i], devices / (tp * pp),
                                (struct plan_submesh){1, tp, 0}, pp);
-    return try_members(&g, &all, err) ? -1 : end_of(&g, "megatron-grid", err);
+    return try_members(&g, &all, err) ? -1 : end_of(&g, "equal-pipelines", err);
 }
 
 /* Cuts by Alpa's programme, one device a stage. */

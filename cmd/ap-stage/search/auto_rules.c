@@ -153,11 +153,11 @@ int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
                struct ap_err *err)
 {
     static const struct rule rules[] = {
-        {"megatron-grid", plan_megatron_grid, true, false, -1,
+        {"equal-pipelines", plan_equal_pipelines, true, false, -1,
          0}, /* asks for most: all at once */
         {"none", plan_none, true, false, -1, 0},
         {"intra-only", plan_intra_only, true, false, -1, 0},
-        {"deepspeed-moe-grid", plan_deepspeed_moe_grid, true, false, -1, 0},
+        {"equal-replicas", plan_equal_replicas, true, false, -1, 0},
         {"inter-only", plan_inter_only, false, false, -1, 0},
         {"pp-dp", plan_pp_dp, false, false, -1, 0},
         {"equal-layer", plan_equal_layer, false, true, -1, 0},

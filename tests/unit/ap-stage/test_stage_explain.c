@@ -125,8 +125,8 @@ static bool holds(const struct plan_algorithm *row, struct plan_params params,
 static const struct plan_algorithm *some_request(uint64_t seed,
                                                  struct plan_params *params)
 {
-    static const char *const rows[] = {
-        "auto", "alpa", "rannc", "equal-layer", "pp-dp", "inter-only", "megatron-grid"};
+    static const char *const rows[] = {"auto",  "alpa",       "rannc",     "equal-layer",
+                                       "pp-dp", "inter-only", "intra-only"};
     static const struct plan_submesh one[] = {{1, 1, 0}};
     static const int64_t bytes[] = {60000000, 0, 150000000};
     const struct plan_algorithm *row =

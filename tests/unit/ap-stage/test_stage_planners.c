@@ -606,6 +606,8 @@ static void too_many_stages(void)
     for (const struct plan_algorithm *row = plan_algorithms(); row->name; row++) {
         struct plan_answer a = {0};
         struct ap_err err = {0};
+        if (!row->run)
+            continue;
         n++;
         good += row->run(&arena, &cases.inst, &params, &a, &err) == 1;
     }

@@ -1,0 +1,277 @@
+/*
+ * Problem: the lines of --grid that somebody would try on a model and a cluster.
+ * Idea: all products of the degrees, in which tensor parallelism stays inside a host, all
+ * stages have as many layers, and a device of a sequence keeps a length of it that is
+ * worth to be split off; less what no price is needed for: lines whose weights and states
+ * do not fit, or whose operators take longer at the devices' best than the plan to beat.
+ * Lines that shard in the same way share their sharding, those with the same microbatches
+ * and recomputation their microbatch axis. Cost: products of divisors. Sources: Narayanan
+ * et al., SC 2021, section 3 (degrees, inside a host); Korthikanti et al., section 4.2.
+ */
+#include <string.h>
+
+#include "base/array.h"
+#include "grid/grid_rows_impl.h"
+
+#define MOST_MICRO_BATCH 16   /* samples of a replica at a time */
+#define LEAST_SEQUENCE   2048 /* tokens that a device keeps of a sequence that is split */
+#define MOST_CHUNKS      8
+/* Of a layer's contractions, what recomputing it does at least: its last one makes what
+ * is kept, a third of a GPT's. */
+#define LEAST_AGAIN 0.6
+
+/* Bytes of weights, and of states, that all devices together hold once. */
+struct stored {
+    double weights, states;
+};
+
+static struct stored count_stored(const struct ap_graph *g)
+{
+    struct stored all = {0};
+
+    for (int i = 0; i < g->n_params; i++) {
+        const struct ap_node *p = &g->nodes[g->params[i]];
+        if (p->role == AP_ROLE_WEIGHT)
+            all.weights += (double)ap_shape_bytes(&p->shape);
+        else if (p->role == AP_ROLE_STATE)
+            all.states += (double)ap_shape_bytes(&p->shape);
+    }
+    return all;
+}
+
+/* No less of a device, on average over the stages. */
+static double least_bytes(const struct grid_line *l, const struct stored *all)
+{
+    const double model = (double)(l->tensor * l->pipeline * l->expert);
+    const double data = (double)(l->data * l->context);
+
+    return all->weights / (l->zero == 3 ? model * data : model) +
+           all->states / (l->zero >= 1 ? model * data : model);
+}
+
+/* Share of all contractions that recomputing the layers does again. */
+static double share_again(const struct grid_rows *r)
+{
+    double all = 0, again = 0;
+
+    for (int b = 0; b < r->m->blocks.n; b++) {
+        const double *flops = r->m->sums[b].flops;
+        all += flops[AP_FORWARD] + flops[AP_BACKWARD];
+        if (r->m->blocks.n > 2 && b > 0 && b + 1 < r->m->blocks.n)
+            again += flops[AP_FORWARD];
+    }
+    return all > 0 ? LEAST_AGAIN * again / all : 0;
+}
+
+/* Seconds of a step at the devices' best, with the bubble of equal stages. */
+static double least_sec(struct grid_rows *r, const struct grid_line *l,
+                        int64_t microbatches)
+{
+    const int64_t devices = ap_cluster_devices(&r->m->cluster);
+    struct ap_mark mark = ap_arena_mark(r->arena);
+    const double *sum = stage_least_sec(r->arena, r->m, 0, devices, microbatches);
+    const double one =
+        sum[r->m->blocks.n] * (l->recompute == GRID_RECOMPUTE_FULL ? 1 + r->again : 1);
+
+    ap_arena_rewind(r->arena, mark);
+    return one * ((double)microbatches +
+                  (double)(l->pipeline - 1) / (double)(l->chunks ? l->chunks : 1));
+}
+
+/* Row of the same microbatches and recompute, -1: the batch cannot be cut so. */
+static int find_at_once(struct grid_rows *r, int64_t microbatches,
+                        enum grid_recompute recompute)
+{
+    const struct stage_model *m = r->m;
+    struct grid_at_once *a;
+
+    for (int i = 0; i < r->n_at_once; i++)
+        if (r->at_once[i].microbatches == microbatches &&
+            r->at_once[i].recompute == recompute)
+            return i;
+    AP_ROOM_IN(r->arena, r->at_once, r->n_at_once, r->cap_at_once);
+    a = &r->at_once[r->n_at_once];
+    *a = (struct grid_at_once){.microbatches = microbatches, .recompute = recompute};
+    if (!ap_stage_microbatch_like(&m->micro, microbatches, &a->micro) &&
+        ap_stage_microbatch_axis(r->arena, &m->graph, &m->nests, microbatches, &a->micro,
+                                 &r->why))
+        return -1;
+    a->micro.block_of = m->blocks.block_of;
+    if (microbatches > 1 && !r->want->each && a->micro.whole >= 0)
+        return -1;
+    return r->n_at_once++;
+}
+
+static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
+{
+    bool same = a->n_axes == b->n_axes;
+
+    for (int i = 0; i < a->n_axes && same; i++)
+        same = a->size[i] == b->size[i] && !strcmp(a->name[i], b->name[i]);
+    return same;
+}
+
+static int find_sharding(struct grid_rows *r, const struct grid_maker *k)
+{
+    struct grid_sharding *s;
+
+    for (int i = 0; i < r->n_shardings; i++) {
+        s = &r->sharding[i];
+        if (s->pipeline == k->line->pipeline && same_mesh(&s->mesh, &k->mesh) &&
+            s->degrees.sequence == k->degrees.sequence &&
+            !memcmp(s->degrees.zero_axis, k->degrees.zero_axis,
+                    sizeof s->degrees.zero_axis))
+            return i;
+    }
+    AP_ROOM_IN(r->arena, r->sharding, r->n_shardings, r->cap_shardings);
+    s = &r->sharding[r->n_shardings];
+    *s = (struct grid_sharding){.pipeline = k->line->pipeline,
+                                .mesh = k->mesh,
+                                .degrees = k->degrees,
+                                .n_devices = ap_mesh_devices(&k->mesh)};
+    s->devices = AP_NEW_N(r->arena, (int)s->n_devices, int64_t);
+    for (int64_t i = 0; i < s->n_devices; i++)
+        s->devices[i] = i;
+    return r->n_shardings++;
+}
+
+/* A line whose degrees are there. */
+static void add_line(struct grid_rows *r, const struct grid_line *line,
+                     const struct stored *all)
+{
+    const struct plan_instance *inst = r->want->inst;
+    struct grid_candidate row = {
+        .line = *line,
+        .stages = {.each = r->want->each, .resharding = r->want->resharding}};
+    struct grid_maker k = {.arena = r->arena,
+                           .m = r->m,
+                           .facts = &r->facts,
+                           .line = &row.line,
+                           .stages = &row.stages};
+    const int64_t microbatches = r->m->batch / (line->data * line->micro_batch);
+    bool asked = inst->n_microbatches != 1;
+    struct ap_mark mark = ap_arena_mark(r->arena);
+
+    for (int i = 0; i < inst->n_microbatches && !asked; i++)
+        asked = inst->microbatches[i] == microbatches;
+    if (!asked ||
+        (inst->memory_bytes > 0 && least_bytes(line, all) > (double)inst->memory_bytes))
+        return;
+    if (least_sec(r, line, microbatches) >= r->want->below)
+        return;
+    if (grid_lay(&k, &r->why)) {
+        ap_arena_rewind(r->arena, mark);
+        return;
+    }
+    row.at_once = find_at_once(r, row.stages.microbatches, line->recompute);
+    if (row.at_once < 0)
+        return;
+    row.shard = find_sharding(r, &k);
+    AP_ROOM_IN(r->arena, r->row, r->n, r->cap);
+    r->row[r->n++] = row;
+}
+
+static bool may_recompute(const struct grid_rows *r, enum grid_recompute how)
+{
+    const enum stage_recompute asked = r->want->recompute;
+    bool any = how == GRID_RECOMPUTE_NONE;
+
+    if (how == GRID_RECOMPUTE_OPERATORS)
+        return false;
+    for (int v = 0; v < r->m->graph.n_nodes && !any; v++)
+        any = r->facts.again[how][v];
+    if (asked == STAGE_RECOMPUTE_NONE)
+        return how == GRID_RECOMPUTE_NONE;
+    return any && (asked != STAGE_RECOMPUTE_ALL || how == GRID_RECOMPUTE_FULL);
+}
+
+/* Micro-batches, ZeRO and recomputation of given degrees. */
+static void add_lines(struct grid_rows *r, const struct grid_line *degrees,
+                      const struct stored *all)
+{
+    struct grid_line line = *degrees;
+    const int64_t share = r->m->batch / line.data;
+
+    if (r->m->batch % line.data)
+        return;
+    for (int how = 0; how < N_GRID_RECOMPUTES; how++) {
+        if (!may_recompute(r, (enum grid_recompute)how))
+            continue;
+        line.recompute = (enum grid_recompute)how;
+        for (line.zero = 0; line.zero <= (line.data * line.context > 1 ? 3 : 0);
+             line.zero++)
+            for (int64_t b = 1; b <= share && b <= MOST_MICRO_BATCH; b *= 2) {
+                line.micro_batch = b;
+                if (share % b == 0)
+                    add_line(r, &line, all);
+            }
+    }
+}
+
+/* Schedules and virtual stages of given degrees. */
+static void add_schedules(struct grid_rows *r, const struct grid_line *degrees,
+                          const struct stored *all)
+{
+    const int asked = r->want->schedule, want = r->want->n_stages;
+    const int layers = r->facts.layers.n;
+    struct grid_line line = *degrees;
+
+    for (line.chunks = 1; line.chunks <= (line.pipeline > 1 ? MOST_CHUNKS : 1);
+         line.chunks++) {
+        const int64_t stages = line.pipeline * line.chunks;
+        line.schedule = line.chunks > 1              ? AP_SCHEDULE_INTERLEAVED
+                        : asked == AP_SCHEDULE_GPIPE ? AP_SCHEDULE_GPIPE
+                                                     : AP_SCHEDULE_1F1B;
+        if ((asked >= 0 && asked != (int)line.schedule) || (want > 0 && want != stages) ||
+            (stages > 1 && (layers == 0 || layers % stages)))
+            continue;
+        add_lines(r, &line, all);
+    }
+}
+
+static bool divides(int64_t n, int64_t whole)
+{
+    return n > 0 && whole % n == 0;
+}
+
+/* Sequences and experts that are split, on what tensor parallelism and stages leave. */
+static void add_degrees(struct grid_rows *r, struct grid_line *line, int64_t rest,
+                        const struct stored *all)
+{
+    for (line->context = 1; line->context <= rest; line->context *= 2) {
+        if (line->context > 1 && (!divides(line->context, rest) ||
+                                  r->sequence / line->context < LEAST_SEQUENCE))
+            break;
+        line->data = rest / line->context;
+        for (line->expert = 1; line->expert <= (r->experts ? line->data : 1);
+             line->expert *= 2)
+            if (divides(line->expert, line->data))
+                add_schedules(r, line, all);
+    }
+}
+
+int grid_list(struct grid_rows *r, struct ap_err *err)
+{
+    const int64_t devices = ap_cluster_devices(&r->m->cluster);
+    const int64_t host = r->m->cluster.levels[0].size;
+    const struct stored all = count_stored(&r->m->graph);
+    const bool pipelines = r->want->family == GRID_MEGATRON;
+
+    if (r->m->batch == 0)
+        return ap_err_set(err, "no input has a batch dimension");
+    if (r->want->schedule == AP_SCHEDULE_EAGER)
+        return ap_err_set(err, "no line says schedule eager-1f1b");
+    r->again = share_again(r);
+    r->sequence = ap_sequence_length(r->arena, &r->m->graph, &r->m->nests);
+    for (int64_t tp = 1; tp <= host; tp *= 2)
+        for (int64_t pp = 1; pp <= (pipelines ? devices / tp : 1); pp++) {
+            struct grid_line line = {.text = "",
+                                     .tensor = tp,
+                                     .pipeline = pp,
+                                     .chunks = 1,
+                                     .sequence = tp > 1 && r->sequence % tp == 0};
+            if (divides(tp, host) && divides(tp * pp, devices))
+                add_degrees(r, &line, devices / (tp * pp), &all);
+        }
+    return 0;
+}

@@ -1,0 +1,224 @@
+/*
+ * Problem: the best plan that a line of --grid can say, by its price.
+ * Idea: lines are listed (grid_lines.c) and estimated (grid_estimate.c); in the order of
+ * their estimates their plans are made and priced as --grid makes them, until an estimate
+ * is no longer below the best price, or the plan to beat. Cost: MOST_PRICED plans.
+ */
+#include "grid/grid_rows.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "grid/grid_rows_impl.h"
+
+#define MOST_PRICED 16
+/* Sends are about, and a stage is not quite the sum of its blocks: an estimate may be
+ * above the price by so much (tests/grid.bats). */
+#define SLACK 1.01
+
+const char *const grid_names[N_GRIDS] = {"data", "deepspeed-moe-grid", "megatron-grid"};
+
+/* As --grid reads it. */
+static const char *grid_print(struct ap_arena *arena, const struct grid_line *l)
+{
+    static const char *const recomputes[] = {"none", "selective", "operators", "full"};
+    const struct {
+        const char *name;
+        int64_t n;
+    } keys[] = {{"tp", l->tensor},    {"pp", l->pipeline}, {"vpp", l->chunks},
+                {"cp", l->context},   {"ep", l->expert},   {"dp", l->data},
+                {"zero", l->zero + 1}};
+    struct ap_buf out = {0};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].n > 1)
+            ap_buf_printf(&out, "%s=%lld,", keys[i].name,
+                          (long long)keys[i].n - !strcmp(keys[i].name, "zero"));
+    if (l->sequence)
+        ap_buf_puts(&out, "sp,");
+    if (l->schedule == AP_SCHEDULE_GPIPE)
+        ap_buf_puts(&out, "schedule=gpipe,");
+    if (l->recompute != GRID_RECOMPUTE_NONE)
+        ap_buf_printf(&out, "recompute=%s,", recomputes[l->recompute]);
+    ap_buf_printf(&out, "mbs=%lld", (long long)l->micro_batch);
+    const char *text = ap_arena_strdup(arena, out.data);
+    ap_buf_free(&out);
+    return text;
+}
+
+static bool is_of(enum grid_family family, const struct grid_line *l)
+{
+    if (family == GRID_MEGATRON)
+        return true;
+    if (l->pipeline > 1 || l->context > 1)
+        return false;
+    return family == GRID_DEEPSPEED ? l->expert > 1 : l->tensor == 1 && l->expert == 1;
+}
+
+static int number_classes(struct grid_rows *r, struct ap_err *err)
+{
+    const struct stage_model *m = r->m;
+    const int *id = m->classes.id[RUN_SINGLE], n = m->blocks.n;
+
+    r->class_of = AP_NEW_N(r->arena, n, int);
+    r->class = AP_NEW_N(r->arena, n, struct grid_class);
+    for (int b = 0; b < n; b++) {
+        int c = 0;
+        while (c < r->n_classes && id[r->class[c].block] != id[b])
+            c++;
+        r->class_of[b] = c;
+        if (c < r->n_classes)
+            continue;
+        struct grid_class *class = &r->class[r->n_classes++];
+        class->block = b;
+        if (ap_subgraph_blocks(r->arena, &m->graph, m->blocks.block_of, b, b, &class->sub,
+                               err) ||
+            ap_nests_build(r->arena, &class->sub.graph, &class->nests, err))
+            return -1;
+        class->experts = ap_has_experts(r->arena, &class->sub.graph, &class->nests);
+        r->experts |= class->experts;
+    }
+    return 0;
+}
+
+static int compare_rows(const void *pa, const void *pb)
+{
+    const struct grid_candidate *a = *(const struct grid_candidate *const *)pa;
+    const struct grid_candidate *b = *(const struct grid_candidate *const *)pb;
+
+    if (a->step_sec != b->step_sec)
+        return a->step_sec < b->step_sec ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+/* The plan of a line, by its price; false: it is none, or does not fit. */
+static bool price_row(const struct grid_rows *r, struct grid_candidate *row)
+{
+    struct ap_arena own = {0};
+    struct ap_stages stages = {.each = r->want->each, .resharding = r->want->resharding};
+    struct grid_maker k = {.arena = &own,
+                           .m = r->m,
+                           .facts = &r->facts,
+                           .line = &row->line,
+                           .stages = &stages};
+    const struct plan_instance *inst = r->want->inst;
+    struct ap_pipeline_price price;
+    struct ap_err why = {0};
+    bool fits = false;
+
+    if (grid_build(&k, &price, &why) == 0) {
+        const int64_t peak = stage_result_peak(&own, r->m, inst, &stages, &price);
+        row->step_sec = price.result.step_sec;
+        row->bytes = (double)peak;
+        fits = inst->memory_bytes == 0 || peak <= inst->memory_bytes;
+    }
+    ap_arena_free(&own);
+    return fits;
+}
+
+static void report(struct grid_rows *r, const struct grid_candidate *row, bool priced,
+                   struct grid_found *out)
+{
+    for (int f = 0; f < N_GRIDS; f++) {
+        struct grid_row *to = &out->row[f];
+        if (!is_of((enum grid_family)f, &row->line) ||
+            (to->line && (to->priced > priced ||
+                          (to->priced == priced && to->step_sec <= row->step_sec))))
+            continue;
+        *to = (struct grid_row){.family = (enum grid_family)f,
+                                .line = grid_print(r->arena, &row->line),
+                                .step_sec = row->step_sec,
+                                .peak_bytes = (int64_t)row->bytes,
+                                .priced = priced};
+    }
+}
+
+static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
+                       struct grid_found *out)
+{
+    double best = r->want->below;
+
+    for (int i = 0; i < n; i++)
+        report(r, row[i], false, out);
+    for (int i = 0; i < n && out->n_priced < MOST_PRICED; i++) {
+        if (row[i]->step_sec >= SLACK * best)
+            break;
+        out->n_priced++;
+        if (!price_row(r, row[i]))
+            continue;
+        report(r, row[i], true, out);
+        if (row[i]->step_sec >= best)
+            continue;
+        best = out->step_sec = row[i]->step_sec;
+        out->line = grid_print(r->arena, &row[i]->line);
+    }
+}
+
+int grid_search(struct ap_arena *arena, const struct stage_model *m,
+                const struct grid_want *want, struct grid_found *out, struct ap_err *err)
+{
+    struct grid_rows r = {.arena = arena, .m = m, .want = want};
+    int n = 0;
+
+    *out = (struct grid_found){.step_sec = INFINITY};
+    grid_facts_find(arena, m, &r.facts);
+    if (number_classes(&r, err) || grid_list(&r, err) || grid_estimate(&r, err))
+        return -1;
+    struct grid_candidate **row = AP_NEW_N(arena, r.n + 1, struct grid_candidate *);
+    for (int i = 0; i < r.n; i++)
+        if (r.row[i].fits && is_of(want->family, &r.row[i].line))
+            row[n++] = &r.row[i];
+    qsort(row, (size_t)n, sizeof *row, compare_rows);
+    price_rows(&r, row, n, out);
+    out->n_lines = r.n;
+    out->why_not = ap_arena_strdup(arena, r.why.msg);
+    return 0;
+}
+
+int grid_take(struct ap_arena *arena, const struct stage_model *m,
+              const struct grid_found *found, const struct ap_stages *like,
+              struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
+{
+    struct grid_facts facts;
+    struct grid_line line;
+    struct grid_maker k = {
+        .arena = arena, .m = m, .facts = &facts, .line = &line, .stages = stages};
+    struct ap_pipeline_price price;
+
+    *stages = *like;
+    grid_facts_find(arena, m, &facts);
+    if (grid_parse(found->line, &line, err) || grid_build(&k, &price, err))
+        return -1;
+    stages->algorithm = like->algorithm;
+    stages->stopped = like->stopped;
+    /* of plans made of fronts: where a line is below it, nothing is proven of lines */
+    if (found->step_sec < like->lower_bound_sec)
+        stages->lower_bound_sec = 0;
+    if (grid_write(&k, price.result.step_sec, price.peak_bytes, out, err))
+        return -1;
+    out->bound_sec = stages->lower_bound_sec;
+    return 0;
+}
+
+void grid_put_rows(const struct grid_found *found, struct ap_buf *section)
+{
+    bool any = false;
+
+    section->data[--section->len] = '\0'; /* its brace */
+    ap_buf_puts(section, ",\"grids\":[");
+    for (int f = 0; f < N_GRIDS; f++) {
+        const struct grid_row *row = &found->row[f];
+        if (!row->line)
+            continue;
+        ap_buf_puts(section, any ? ",{\"name\":" : "{\"name\":");
+        ap_json_str(section, grid_names[f]);
+        ap_put_str(section, "line", row->line);
+        ap_put_key(section, "step_sec");
+        ap_json_num(section, row->step_sec);
+        ap_put_int(section, "peak_bytes", row->peak_bytes);
+        ap_buf_printf(section, ",\"estimated\":%s}", row->priced ? "false" : "true");
+        any = true;
+    }
+    ap_buf_puts(section, "]}");
+}

@@ -1,0 +1,68 @@
+/* Private to grid/: lines of a grid, between those who list, estimate and price them. */
+#ifndef GRID_ROWS_IMPL_H
+#define GRID_ROWS_IMPL_H
+
+#include "grid/grid_impl.h"
+#include "grid/grid_rows.h"
+
+struct grid_candidate {
+    struct grid_line line;
+    struct ap_stages stages; /* blocks of each stage, microbatches */
+    int shard;               /* row of shards */
+    int at_once;             /* row of its microbatches and recompute */
+    double step_sec, bytes;  /* estimates */
+    bool fits;
+};
+
+/* A way to shard that lines share, whatever microbatches and stages they have. */
+struct grid_sharding {
+    int64_t pipeline;
+    struct ap_mesh mesh;
+    struct ap_degrees degrees;
+    int64_t *devices; /* of the first stage */
+    int64_t n_devices;
+    bool ok;
+    bool *asked;                      /* [at_once] */
+    struct ap_stage_measure *measure; /* [at_once * classes + class] */
+};
+
+/* Microbatches and what is recomputed: the plan is the same, its price is not. */
+struct grid_at_once {
+    int64_t microbatches;
+    enum grid_recompute recompute;
+    struct ap_stage_microbatch micro;
+};
+
+/* Blocks that are alike. */
+struct grid_class {
+    int block; /* one of them */
+    bool experts;
+    struct ap_subgraph sub;
+    struct ap_nests nests;
+};
+
+struct grid_rows {
+    struct ap_arena *arena;
+    const struct stage_model *m;
+    const struct grid_want *want;
+    struct grid_facts facts;
+    int n_classes, *class_of; /* [block] */
+    struct grid_class *class;
+    bool experts; /* some class has */
+    int64_t sequence;
+    double again; /* share of the contractions that is recomputed with all layers */
+    int n, cap;
+    struct grid_candidate *row;
+    int n_shardings, cap_shardings;
+    struct grid_sharding *sharding;
+    int n_at_once, cap_at_once;
+    struct grid_at_once *at_once;
+    struct ap_err why; /* of the last line that is none */
+};
+
+/* grid_lines.c: fills row, sharding and at_once. */
+int grid_list(struct grid_rows *r, struct ap_err *err);
+/* grid_estimate.c: fills the estimates. */
+int grid_estimate(struct grid_rows *r, struct ap_err *err);
+
+#endif
