@@ -46,12 +46,15 @@ $rows  ROOT r = ($(IFS=,; echo "${types[*]}")) tuple($(IFS=,; echo "${results[*]
     cat >t.hlo <<'HLO'
 HloModule threads
 add { p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] add(p, q) }
+max { p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] maximum(p, q) }
+ge { p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = pred[] compare(p, q), direction=GE }
 ENTRY step {
   a = f32[1100,300] parameter(0)
   b = f32[300,700] parameter(1)
   x = f32[8,20,20,24] parameter(2)
   k = f32[3,3,24,40] parameter(3)
   z = f32[] constant(0)
+  a2 = f32[300,700] add(b, b)
   d = f32[1100,700] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   e = f32[1100,700] exponential(d)
   f = f32[1100,700] tanh(e)
@@ -62,7 +65,13 @@ ENTRY step {
   g = f32[3,3,24,40] convolution(x, w), window={size=20x20 pad=1_1x1_1}, dim_labels=f01b_i01o->01bf
   v = f32[11,100,7,100] reshape(d)
   m = f32[11,7,7] dot(v, v), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={1,3}, rhs_contracting_dims={1,3}
-  ROOT o = (f32[700,1100], f32[1100], f32[700], f32[8,20,20,40], f32[3,3,24,40], f32[11,7,7]) tuple(t, r, c, w, g, m)
+  n = f32[8,10,10,40] reduce-window(w, z), window={size=1x2x2x1 stride=1x2x2x1}, to_apply=max
+  s = f32[8,20,20,40] select-and-scatter(w, n, z), window={size=1x2x2x1 stride=1x2x2x1}, select=ge, scatter=add
+  u = f32[40] reduce(w, z), dimensions={0,1,2}, to_apply=add
+  y = f32[3,70000] reshape(a2)
+  i = f32[3,70000] reverse(y), dimensions={0}
+  ROOT o = (f32[700,1100], f32[1100], f32[700], f32[8,20,20,40], f32[3,3,24,40], f32[11,7,7],
+    f32[8,10,10,40], f32[8,20,20,40], f32[40], f32[3,70000]) tuple(t, r, c, w, g, m, n, s, u, i)
 }
 HLO
     ap-import --quiet t.hlo | ap-shard --quiet --mesh 1 | ap-rewrite --quiet >t.json
@@ -70,7 +79,10 @@ HLO
         ap-exec --quiet --threads "$n" --out "out$n" t.json
     done
     ap-exec --quiet --threads 0 t.json
-    [ -e out1/result_5.npy ]
+    [ -e out1/result_9.npy ]
     diff -r out1 out2
     diff -r out1 out3
+    # a rank with two of the images multiplies in one block what one rank of all cuts into several
+    ap-import --quiet t.hlo | ap-shard --quiet --mesh 4 --algorithm data | ap-rewrite --quiet >t4.json
+    ap-exec -n 4 --quiet --small-ints --verify --tolerance 0 t4.json
 }

@@ -40,10 +40,27 @@ struct call {
     struct exec_access *access;
 };
 
-/* What a call took so far: runs, and seconds (run/timing.c). */
-struct exec_time {
-    int64_t runs;
-    double sec, blas_sec;
+/* A call between two moments of the device's clock (backend.h). */
+struct exec_noted {
+    int call, from, to;
+};
+
+/* What calls took in the steps that were timed (run/timing.c): ap-exec --report adds them
+ * up by kind of kernel, --profile takes medians over steps. */
+struct exec_timing {
+    bool on;          /* the step that runs is timed */
+    bool alone;       /* a collective is finished where it starts */
+    int n_calls, cap; /* cap: rows of sec, each of one step; 1: the sum of all steps */
+    int n_steps;      /* timed so far */
+    double *sec;      /* [row * n_calls + call]: of all runs of a call */
+    double *blas_sec; /* [call]: of all steps, within BLAS on the rank's first thread */
+    int64_t *runs;    /* [call]: of all steps */
+    /* By a device's clock: the first of a rank's programs begins its steps; calls of this
+     * step. */
+    const struct backend_clock *clock;
+    bool leads;
+    int n_noted, cap_noted;
+    struct exec_noted *noted;
 };
 
 /* A collective that is started and not finished. */
@@ -108,13 +125,12 @@ struct exec {
     char *stage;
     int n_flight;
     struct exec_flight *flight;
-    bool starts;                  /* the collective that runs next is awaited later */
-    bool late;                    /* collectives run as late as they may; for tests */
-    struct exec *inner, *next;    /* the computations of loops, chained by next */
-    void *recording;              /* the backend's, of a step; NULL: none */
-    struct exec_time *timing;     /* [call]; NULL: calls are not timed */
-    struct exec_noise *noise;     /* rounding at random (run/noise.h); NULL: none */
-    struct exec_profile *profile; /* times of calls (profile/profile.h); NULL: none */
+    bool starts;                /* the collective that runs next is awaited later */
+    bool late;                  /* collectives run as late as they may; for tests */
+    struct exec *inner, *next;  /* the computations of loops, chained by next */
+    void *recording;            /* the backend's, of a step; NULL: none */
+    struct exec_timing *timing; /* NULL: calls are not timed */
+    struct exec_noise *noise;   /* rounding at random (run/noise.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };
 
@@ -186,12 +202,27 @@ struct shard exec_shard(struct ap_arena *arena, const struct ap_mesh *mesh,
 
 /* ---- times (run/timing.c) ---- */
 
-/* Seconds of the processor that this thread, all threads of this process took. */
-double timing_thread_sec(void);
+/* Seconds of the processor that all threads of this process took. */
 double timing_process_sec(void);
-/* Call c of x->timing took this thread from `start` on, and BLAS since then. */
-void timing_note(struct exec *x, int c, double start, double blas_start);
-/* Forgets what was noted: the first step touches memory for the first time. */
-void timing_reset(struct exec *x);
+struct exec_timing *timing_open(struct ap_arena *arena, const struct exec *x, int cap,
+                                bool alone);
+static inline bool timing_is_on(const struct exec *x)
+{
+    return x->timing && x->timing->on;
+}
+/* Clocks when a call begins. */
+struct timing_start {
+    double wall, process, thread, blas;
+    int moment;
+};
+struct timing_start timing_begin(const struct exec *x);
+/* Call i has run since `start`. */
+void timing_note(struct exec *x, int i, const struct timing_start *start);
+/* A step begins, which is timed or not; has ended. t may be NULL. */
+void timing_step_begin(struct exec_timing *t, bool on);
+void timing_step_end(struct exec_timing *t);
+/* What a call reads from outside and leaves in memory, as ap_nest_work counts it; dtype:
+ * that of its largest result. */
+double timing_bytes(const struct exec *x, const struct call *call, enum ap_dtype *dtype);
 
 #endif

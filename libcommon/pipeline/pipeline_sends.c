@@ -3,10 +3,10 @@
  * how many seconds? Idea: a stage is sent what its graph has cut in. A value with a share
  * for each microbatch goes once per microbatch, straight from its stage to each stage
  * that reads it, past the stages in between; a stage further on holds such a value until
- * its turn. What is made of inputs and constants alone every stage computes itself, from
- * inputs that it reads. A weight that several stages hold is updated by one of them: the
- * others send it their gradients and get the new value, once per step. Norms and other
- * scalars of the update go once per step; all stages wait for the longest chain of them.
+ * its turn. What is made of constants alone every stage computes itself. A weight that
+ * several stages hold is updated by one of them: the others send it their gradients and
+ * get the new value, once per step. Norms and other scalars of the update go once per
+ * step; all stages wait for the longest chain of them.
  * Cost: linear in the operands and the values cut.
  */
 #include <string.h>
@@ -18,7 +18,6 @@
 struct sender {
     struct ap_pricing *p;
     const uint8_t *origin; /* enum ap_origin */
-    bool *weightless;      /* [node]: made of inputs and constants alone */
     int *owner, *place;    /* [node]: stage that makes it and its id there; -1 */
     int *first, *next;     /* sends of a node, -1 at the end */
     int cap, cap_next;
@@ -31,14 +30,8 @@ static void find_makers(struct sender *s)
     const struct ap_pricing *p = s->p;
     const struct ap_graph *g = p->g;
 
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *n = &g->nodes[i];
+    for (int i = 0; i < g->n_nodes; i++)
         s->owner[i] = s->first[i] = -1;
-        s->weightless[i] = n->op != AP_OP_PARAMETER || n->role == AP_ROLE_INPUT ||
-                           n->role == AP_ROLE_CONSTANT;
-        for (int k = 0; k < n->n_in && s->weightless[i]; k++)
-            s->weightless[i] = s->weightless[n->in[k]];
-    }
     for (int st = 0; st < p->stages->n; st++) {
         const struct ap_subgraph *sub = &p->stages->stage[st].sub;
         for (int k = 0; k < sub->n_cut_out; k++) {
@@ -124,7 +117,7 @@ static void list_sends(struct sender *s)
         const struct ap_stage *st = &p->stages->stage[to];
         for (int k = 0; k < st->sub.n_cut_in; k++) {
             int node = st->sub.source[st->sub.cut_in[k]], from = s->owner[node];
-            if (s->weightless[node] || from < 0)
+            if (from < 0)
                 continue;
             add_send(s, node,
                      (struct ap_send){.from = from,
@@ -286,7 +279,6 @@ void ap_pipeline_sends(struct ap_pricing *p)
     int n = p->g->n_nodes, n_stages = p->stages->n;
     struct sender s = {.p = p,
                        .origin = ap_blocks_origins(p->arena, p->g),
-                       .weightless = AP_NEW_N(p->arena, n, bool),
                        .owner = AP_NEW_N(p->arena, n, int),
                        .place = AP_NEW_N(p->arena, n, int),
                        .first = AP_NEW_N(p->arena, n, int),

@@ -229,6 +229,8 @@ struct gemm {
     int64_t m, n, k, lda, ldb, ldc; /* ld: elements from row to row */
 };
 void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c);
+/* The same by one thread, in one call of BLAS: for tasks of a kernel. */
+void cpu_gemm_whole(const struct gemm *g, const void *a, const void *b, void *c);
 /* Seconds of this thread in cpu_gemm since the first call of cpu_blas_sec. */
 double cpu_blas_sec(void);
 

@@ -118,20 +118,15 @@ static void copy_plane(void *dst, const int64_t *sd, const void *src, const int6
     CPU_BY_SIZE(size, PLANE)
 }
 
-/* A box's part: indices [lo, hi) of its first dimension. */
-static void copy_part(const struct box *b, int64_t lo, int64_t hi, void *dst,
-                      const void *src, int size)
+/* A box's part: n[d] indices of dimension d, the first of them at dst and src. */
+static void copy_part(const struct box *b, const int64_t *n, void *dst, const void *src,
+                      int size)
 {
     const int r = b->rank;
-    int64_t n[AP_MAX_RANK + 2];
-    memcpy(n, b->n, sizeof n);
-    n[0] = hi - lo;
     const bool plane = r >= 2 && b->src[r - 2] == 1 && b->src[r - 1] != 1;
     const int inner = plane ? 2 : 1;
     const int outer = r - inner;
     int64_t at[AP_MAX_RANK + 2] = {0}, from = 0, to = 0;
-    dst = (char *)dst + lo * b->dst[0] * size;
-    src = (const char *)src + lo * b->src[0] * size;
     do {
         char *d = (char *)dst + to * size;
         const char *s = (const char *)src + from * size;
@@ -150,15 +145,25 @@ struct copy {
     void *dst;
     const void *src;
     int size;
-    int64_t each; /* indices of the first dimension in one task */
+    /* Indices of the first dimension in one task; where it is one, of the second. */
+    int64_t each, each_second, n_second;
 };
 
 static void run_copy(void *ctx, int64_t task, int thread)
 {
     (void)thread;
     const struct copy *c = ctx;
-    const int64_t lo = task * c->each, left = c->b->n[0] - lo;
-    copy_part(c->b, lo, lo + (left < c->each ? left : c->each), c->dst, c->src, c->size);
+    const int64_t each[2] = {c->each, c->each_second};
+    const int64_t lo[2] = {task / c->n_second * each[0], task % c->n_second * each[1]};
+    int64_t n[AP_MAX_RANK + 2], from = 0, to = 0;
+    memcpy(n, c->b->n, sizeof n);
+    for (int d = 0; d < 2 && d < c->b->rank; d++) {
+        n[d] = n[d] - lo[d] < each[d] ? n[d] - lo[d] : each[d];
+        from += lo[d] * c->b->src[d];
+        to += lo[d] * c->b->dst[d];
+    }
+    copy_part(c->b, n, (char *)c->dst + to * c->size,
+              (const char *)c->src + from * c->size, c->size);
 }
 
 void box_copy(const struct box *b, void *dst, const void *src, int size)
@@ -174,12 +179,19 @@ void box_copy(const struct box *b, void *dst, const void *src, int size)
         return;
     }
     if (bytes <= TASK_BYTES || cpu_n_threads() == 1) {
-        copy_part(b, 0, b->n[0], dst, src, size);
+        copy_part(b, b->n, dst, src, size);
         return;
     }
-    struct copy c = {b, dst, src, size, b->n[0] * TASK_BYTES / bytes};
+    struct copy c = {b, dst, src, size, b->n[0] * TASK_BYTES / bytes, 1, 1};
+    if (b->rank > 1)
+        c.each_second = b->n[1];
+    if (c.each < 1 && b->rank > 1) {
+        c.n_second = ap_ceil_div(bytes / b->n[0], TASK_BYTES);
+        c.each_second = ap_ceil_div(ap_ceil_div(b->n[1], c.n_second), BLOCK) * BLOCK;
+        c.n_second = ap_ceil_div(b->n[1], c.each_second);
+    }
     c.each = c.each < 1 ? 1 : c.each;
     if (b->rank == 2 && b->src[0] == 1)
         c.each = ap_ceil_div(c.each, BLOCK) * BLOCK; /* whole blocks of a plane */
-    cpu_each(ap_ceil_div(b->n[0], c.each), run_copy, &c);
+    cpu_each(ap_ceil_div(b->n[0], c.each) * c.n_second, run_copy, &c);
 }

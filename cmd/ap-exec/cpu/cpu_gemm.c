@@ -82,7 +82,7 @@ double cpu_blas_sec(void)
 #define LEAST_SIDE 128
 #define MOST_PARTS 16
 /* FLOPs that are worth waking a thread. */
-#define PART_FLOPS 8e6
+#define PART_FLOPS 4e6
 
 struct parts {
     const struct gemm *g;
@@ -133,7 +133,9 @@ static void run_part(void *ctx, int64_t i, int thread)
     gemm_of[g.kind](&g, a, b, c);
 }
 
-void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
+/* whole: not in parts. */
+static void multiply(const struct gemm *g, const void *a, const void *b, void *c,
+                     bool whole)
 {
     const int size = cpu_kind_size(g->kind);
     if (g->m == 0 || g->n == 0)
@@ -142,7 +144,7 @@ void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
     if (g->k > 0) {
         struct parts p = parts_of(g);
         p.a = a, p.b = b, p.c = c;
-        if (p.n == 1)
+        if (whole || p.n == 1)
             gemm_of[g->kind](g, a, b, c);
         else
             cpu_each(p.n, run_part, &p);
@@ -152,6 +154,16 @@ void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
     }
     if (timed)
         blas_sec += thread_sec() - start;
+}
+
+void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
+{
+    multiply(g, a, b, c, false);
+}
+
+void cpu_gemm_whole(const struct gemm *g, const void *a, const void *b, void *c)
+{
+    multiply(g, a, b, c, true);
 }
 
 /* Widths of vectors that kernels of OpenBLAS use; WIDTH_OTHER: one that is not known. */

@@ -65,6 +65,42 @@ static run_lanes_fn *find_run_lanes(enum ap_red red, enum cpu_kind kind)
     return red == AP_RED_MAX && kind == CPU_F32 ? max_lanes_f32 : NULL;
 }
 
+/* Rows of a reduced dimension, `ld` elements apart, into n kept elements: in the order of
+ * rows, with as many elements at a time as registers hold. */
+#define ROW_RUN 64
+#define ROWS_OF(width, OF)                                \
+    for (; i + (width) <= n; i += (width)) {              \
+        for (int k = 0; k < (width); k++)                 \
+            part[k] = acc[i + k];                         \
+        for (int64_t r = 0; r < rows; r++)                \
+            for (int k = 0; k < (width); k++)             \
+                part[k] = OF(part[k], x[r * ld + i + k]); \
+        for (int k = 0; k < (width); k++)                 \
+            acc[i + k] = part[k];                         \
+    }
+#define RUN_ROWS(name, T, OF)                                                         \
+    CPU_WIDE static void name(void *accumulators, const void *elements, int64_t rows, \
+                              int64_t ld, int64_t n)                                  \
+    {                                                                                 \
+        T *acc = accumulators, part[ROW_RUN];                                         \
+        const T *x = elements;                                                        \
+        int64_t i = 0;                                                                \
+        ROWS_OF(ROW_RUN, OF)                                                          \
+        ROWS_OF(LANES, OF)                                                            \
+        for (int64_t r = 0; r < rows && i < n; r++)                                   \
+            for (int64_t k = i; k < n; k++)                                           \
+                acc[k] = OF(acc[k], x[r * ld + k]);                                   \
+    }
+RUN_ROWS(sum_rows_f32, float, SUM)
+RUN_ROWS(sum_rows_f64, double, SUM)
+
+static run_rows_fn *find_run_rows(enum ap_red red, enum cpu_kind kind)
+{
+    if (red != AP_RED_SUM)
+        return NULL;
+    return kind == CPU_F32 ? sum_rows_f32 : kind == CPU_F64 ? sum_rows_f64 : NULL;
+}
+
 /* One inner run of n elements. `own`: working memory of the thread. */
 static void reduce_run_inner(const struct reduce *r, int64_t n, char *acc,
                              const char *src, char *own)
@@ -92,7 +128,7 @@ static void reduce_run_inner(const struct reduce *r, int64_t n, char *acc,
 #define OWN_BYTES (CPU_TILE * 8 + LANES * 8)
 /* Elements of a task, and of its part of an inner run. */
 #define TASK_ELEMS (32 * CPU_TILE)
-#define TASK_RUN   64
+#define TASK_RUN   16
 
 /* The kept dimension that threads share, and how much of it is one task. Elements that
  * are kept do not depend on each other: how they are shared changes no bits. */
@@ -115,7 +151,9 @@ static struct shares shares_of(struct exec *x, const struct reduce *r)
     }
     if (s.dim < 0 || cpu_n_threads() == 1)
         return s;
-    const int64_t n = r->n[s.dim], even = ap_ceil_div(n, 2 * cpu_n_threads());
+    /* parts of an inner run take equally long */
+    const int64_t n = r->n[s.dim], per_thread = s.dim == r->rank - 1 ? 1 : 2;
+    const int64_t even = ap_ceil_div(n, per_thread * cpu_n_threads());
     s.each = elems > 0 ? ap_ceil_div(n * TASK_ELEMS, elems) : n;
     s.each = s.each < even ? even : s.each;
     if (s.dim == r->rank - 1)
@@ -128,7 +166,10 @@ static void run_share(void *ctx, int64_t task, int thread)
 {
     const struct shares *s = ctx;
     const struct reduce *r = s->r;
-    const int size = cpu_kind_size(r->kind), outer = r->rank - 1;
+    const int size = cpu_kind_size(r->kind), last = r->rank - 1;
+    const bool rows =
+        r->run_rows && last > 0 && !r->reduced[last] && r->reduced[last - 1];
+    const int outer = rows ? last - 1 : last;
     const int esize = ap_dtype_size(r->dtype);
     char *own = s->x->scratch + r->acc_bytes + (int64_t)thread * OWN_BYTES;
     int64_t at[AP_MAX_RANK] = {0}, n[AP_MAX_RANK], from = 0, to = 0, src = 0, dst = 0;
@@ -139,10 +180,14 @@ static void run_share(void *ctx, int64_t task, int thread)
         src = first * r->stride[s->dim];
         dst = first * r->step[s->dim];
     }
-    do
-        reduce_run_inner(r, n[outer], s->acc + (dst + to) * size,
-                         r->src + (src + from) * esize, own);
-    while (cpu_next(outer, n, at, r->stride, &from, r->step, &to));
+    do {
+        char *acc = s->acc + (dst + to) * size;
+        const char *x = r->src + (src + from) * esize;
+        if (rows)
+            r->run_rows(acc, x, n[last - 1], r->stride[last - 1], n[last]);
+        else
+            reduce_run_inner(r, n[last], acc, x, own);
+    } while (cpu_next(outer, n, at, r->stride, &from, r->step, &to));
 }
 
 static void reduce_run(struct exec *x, void *state)
@@ -316,6 +361,7 @@ int cpu_reduce_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (!r->fn)
         return exec_unsupported(x, v, err, ap_dtype_name(r->dtype));
     r->run_lanes = find_run_lanes(red->red, r->kind);
+    r->run_rows = cpu_is_plain(r->dtype) ? find_run_rows(red->red, r->kind) : NULL;
     r->src = x->value[v->in[0]];
     r->init = x->value[v->in[1]];
     r->out = x->value[call->nodes[0]];

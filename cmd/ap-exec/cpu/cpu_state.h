@@ -85,9 +85,13 @@ struct conv {
     int64_t batch, ci,
         co; /* of one group: result batch, contracted features, result features */
     int64_t features; /* of the whole left side */
-    int64_t window, cols, rows, block_rows;
+    int64_t window, cols, rows;
+    /* Rows that are unrolled at once; n_tasks: of threads that each unroll blocks of
+     * their own, 0: all threads share a block. */
+    int64_t block_rows, n_tasks, cols_bytes;
     struct box lhs_box, rhs_box, out_box;
-    int64_t lhs_half, rhs_half, lhs_at, rhs_at, cols_at, out_at, half_at; /* scratch */
+    int64_t lhs_half, rhs_half, lhs_at, rhs_at, cols_at, out_at, half_at,
+        sums_at; /* scratch */
 };
 
 /* ---- cholesky, triangular-solve (cpu_linalg.c), fft (cpu_fft.c) ---- */
@@ -118,12 +122,14 @@ int cpu_fft_state(struct exec *x, struct call *call, struct fft *s, struct ap_er
 /* ---- reduce (cpu_reduce.c) ---- */
 
 typedef void run_lanes_fn(void *acc, const void *x, int64_t n);
+typedef void run_rows_fn(void *acc, const void *x, int64_t rows, int64_t ld, int64_t n);
 
 struct reduce {
     enum ap_dtype dtype;
     enum cpu_kind kind;
     cpu_fn *fn;
     run_lanes_fn *run_lanes; /* NULL: by fn */
+    run_rows_fn *run_rows;   /* NULL: by fn */
     const char *src, *init;
     char *out;
     int64_t n_out;
@@ -155,12 +161,15 @@ struct window {
     const struct ap_window_dim *w;
     int64_t ss[AP_MAX_RANK], ds[AP_MAX_RANK];
     int tile_dim; /* tiles run along it */
+    /* Threads share it, -1: one thread does all; shapes of one of its elements */
+    int shared_dim;
+    struct ap_shape part_in, part_out;
     struct combine combine, select;
     const char *src, *init, *updates;
     char *dst;
     int64_t n_window;
     bool in_scratch;
-    int64_t reg_at, body_at;
+    int64_t reg_at, reg_bytes, body_at; /* reg_bytes: of a thread */
 };
 
 /* ---- sort and topk (cpu_sort.c) ---- */

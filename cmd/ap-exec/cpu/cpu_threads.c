@@ -2,10 +2,13 @@
  * The threads of a rank. Problem: a kernel's work is shared by the threads, and an
  * element's bits must not depend on how many there are. Idea: kernels are cut into tasks
  * whose number and bounds follow from sizes alone; which thread runs a task changes
- * nothing. One word holds the number of a piece of work and how many of its tasks nobody
- * has taken yet; a thread takes one by compare and swap, so that a late one can never
- * take a task of work that is over. Threads without work look for some for a moment, then
- * sleep. Cost: about a microsecond for each piece of work, more if threads sleep.
+ * nothing. Every thread has a share of neighbouring tasks, the same part of each kernel,
+ * so that it finds in its own cache what it has written before; whoever is through with
+ * its share takes from the others'. One word for each share holds the number of a piece
+ * of work and how many of the share's tasks nobody has taken yet; a thread takes one by
+ * compare and swap, so that a late one can never take a task of work that is over.
+ * Threads without work look for some for a moment, then sleep. Cost: about a microsecond
+ * for each piece of work, more if threads sleep.
  */
 #include "cpu/cpu.h"
 
@@ -18,13 +21,19 @@
  * what it takes to wake one. */
 #define LOOKS 8000
 
+/* The tasks of one thread, on a cache line of its own. */
+struct share {
+    _Alignas(64) atomic_uint_least64_t word; /* number of the work << 32 | not taken */
+    int64_t end;                             /* behind its last task */
+};
+
 static struct {
     int n_threads; /* 0: not set, one */
     bool started;
     cpu_task *task;
     void *ctx;
-    atomic_uint_least64_t word; /* number of the work << 32 | tasks that are not taken */
-    atomic_uint_least64_t done; /* tasks that are through */
+    struct share share[CPU_MAX_THREADS];
+    _Alignas(64) atomic_uint_least64_t done; /* tasks that are through */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     atomic_int sleeping;
@@ -51,26 +60,41 @@ static void pause_a_moment(void)
 #endif
 }
 
-/* Runs tasks until none is left. */
+/* Runs tasks of a share until none is left. */
+static void work_share(struct share *s, int thread)
+{
+    uint64_t word = atomic_load(&s->word);
+    while (LEFT(word) > 0) {
+        if (!atomic_compare_exchange_weak(&s->word, &word, word - 1))
+            continue;
+        pool.task(pool.ctx, s->end - (int64_t)LEFT(word), thread);
+        atomic_fetch_add(&pool.done, 1);
+        word = atomic_load(&s->word);
+    }
+}
+
+/* Runs tasks until none is left, those of its own share first. */
 static void work(int thread)
 {
-    uint64_t word = atomic_load(&pool.word);
     inside = true;
-    while (LEFT(word) > 0) {
-        if (!atomic_compare_exchange_weak(&pool.word, &word, word - 1))
-            continue;
-        pool.task(pool.ctx, (int64_t)LEFT(word) - 1, thread);
-        atomic_fetch_add(&pool.done, 1);
-        word = atomic_load(&pool.word);
-    }
+    for (int i = 0; i < pool.n_threads; i++)
+        work_share(&pool.share[(thread + i) % pool.n_threads], thread);
     inside = false;
+}
+
+static bool is_work(void)
+{
+    for (int t = 0; t < pool.n_threads; t++)
+        if (LEFT(atomic_load(&pool.share[t].word)) > 0)
+            return true;
+    return false;
 }
 
 static void sleep_until_work(void)
 {
     pthread_mutex_lock(&pool.lock);
     atomic_fetch_add(&pool.sleeping, 1);
-    while (LEFT(atomic_load(&pool.word)) == 0)
+    while (!is_work())
         pthread_cond_wait(&pool.wake, &pool.lock);
     atomic_fetch_sub(&pool.sleeping, 1);
     pthread_mutex_unlock(&pool.lock);
@@ -81,7 +105,7 @@ static void *thread_main(void *arg)
     const int thread = (int)(intptr_t)arg;
     for (;;) {
         int looks = 0;
-        while (LEFT(atomic_load(&pool.word)) == 0 && looks++ < LOOKS)
+        while (!is_work() && looks++ < LOOKS)
             pause_a_moment();
         if (looks > LOOKS)
             sleep_until_work();
@@ -115,11 +139,15 @@ void cpu_each(int64_t n, cpu_task *task, void *ctx)
     }
     if (!pool.started)
         start();
-    const uint64_t number = (atomic_load(&pool.word) >> 32) + 1;
+    const uint64_t number = (atomic_load(&pool.share[0].word) >> 32) + 1;
     pool.task = task;
     pool.ctx = ctx;
     atomic_store(&pool.done, 0);
-    atomic_store(&pool.word, number << 32 | (uint64_t)n);
+    for (int t = pool.n_threads - 1; t >= 0; t--) {
+        const int64_t from = n * t / pool.n_threads, end = n * (t + 1) / pool.n_threads;
+        pool.share[t].end = end;
+        atomic_store(&pool.share[t].word, number << 32 | (uint64_t)(end - from));
+    }
     if (atomic_load(&pool.sleeping) > 0) {
         pthread_mutex_lock(&pool.lock);
         pthread_cond_broadcast(&pool.wake);

@@ -1,12 +1,11 @@
 /*
  * reduce-window and select-and-scatter. Both go over the window's offsets one by one, and
  * for each over all windows at once, in tiles along one dimension; so an element's terms
- * are combined in the order of the window, wherever it lies. Cost: result * window.
+ * are combined in the order of the window, wherever it lies. Threads share a dimension
+ * that no window reaches across, such as the images of a batch. Cost: result * window.
  */
 #include "cpu/cpu_elem.h"
 #include "cpu/cpu_state.h"
-
-#include <string.h>
 
 /* Elements: tiles of reduce-window run along a longer dimension than the last one where
  * that is shorter, so that a vector is filled. */
@@ -41,9 +40,66 @@ static struct hits window_hits(const struct ap_window_dim *w, int64_t k, int64_t
     return h;
 }
 
+static struct ap_shape with_one(struct ap_arena *arena, const struct ap_shape *s, int d)
+{
+    struct ap_shape part = *s;
+    int64_t *dims = AP_NEW_N(arena, s->rank, int64_t);
+    for (int i = 0; i < s->rank; i++)
+        dims[i] = i == d ? 1 : s->dims[i];
+    part.dims = dims;
+    return part;
+}
+
+/* The first dimension in which every window is one element, operand and result have the
+ * same places, and tiles do not run. There is none where a body combines, which has
+ * registers for one thread. */
+static void find_shared_dim(struct exec *x, struct window *s, bool bodies)
+{
+    s->shared_dim = -1;
+    for (int d = 0; d < s->out.rank && !bodies && s->shared_dim < 0; d++) {
+        const struct ap_window_dim *w = &s->w[d];
+        if (d == s->tile_dim || w->size != 1 || w->stride != 1 || w->pad_lo != 0 ||
+            w->lhs_dilate != 1 || s->in.dims[d] != s->out.dims[d] || s->out.dims[d] < 2)
+            continue;
+        s->shared_dim = d;
+        s->part_in = with_one(x->arena, &s->in, d);
+        s->part_out = with_one(x->arena, &s->out, d);
+    }
+}
+
+static int64_t n_tasks_of(const struct window *s)
+{
+    return s->shared_dim < 0 ? 1 : s->out.dims[s->shared_dim];
+}
+
+/* The part of one task: its elements begin at *from in the operand, at *to in the result,
+ * and its registers are the thread's. */
+static struct window task_part(const struct window *s, int64_t task, int thread,
+                               int64_t *from, int64_t *to)
+{
+    struct window part = *s;
+    const int d = s->shared_dim;
+    *from = *to = 0;
+    part.reg_at += thread * s->reg_bytes;
+    if (d >= 0) {
+        part.in = s->part_in;
+        part.out = s->part_out;
+        *from = task * s->ss[d];
+        *to = task * s->ds[d];
+    }
+    return part;
+}
+
+struct window_work {
+    struct exec *x;
+    const struct window *s;
+    char *acc;
+};
+
 /* acc[o] (red) src[element] for all windows at one offset. */
 static void window_offset(struct exec *x, struct window *s, const int64_t *k, char *acc)
 {
+    static const int one[3] = {1, 1, 1};
     const int r = s->out.rank, t = s->tile_dim,
               size = cpu_kind_size(cpu_kind(s->out.dtype));
     const int esize = ap_dtype_size(s->in.dtype);
@@ -62,10 +118,17 @@ static void window_offset(struct exec *x, struct window *s, const int64_t *k, ch
         from += h[d].from * s->ss[d];
         to += h[d].first * s->ds[d];
     }
+    const bool in_place =
+        fs[t] == 1 && ts[t] == 1 && s->combine.fn && cpu_is_plain(s->in.dtype);
     do {
         for (int64_t i = 0; i < h[t].n; i += CPU_TILE) {
             const int64_t m = h[t].n - i < CPU_TILE ? h[t].n - i : CPU_TILE;
             char *a = acc + (to + i * ts[t]) * size;
+            if (in_place) {
+                const char *v = s->src + (from + i) * esize;
+                s->combine.fn(a, a, v, v, one, m);
+                continue;
+            }
             cpu_load(reg, s->src + (from + i * fs[t]) * esize, fs[t], s->in.dtype, m);
             cpu_load(old, a, ts[t], plain, m);
             combine_run(&s->combine, old, reg, m);
@@ -74,26 +137,35 @@ static void window_offset(struct exec *x, struct window *s, const int64_t *k, ch
     } while (cpu_next(r, n, at, fs, &from, ts, &to));
 }
 
+static void window_task(void *ctx, int64_t task, int thread)
+{
+    const struct window_work *work = ctx;
+    int64_t from, to, k[AP_MAX_RANK] = {0};
+    struct window s = task_part(work->s, task, thread, &from, &to);
+    char *acc = work->acc + to * cpu_kind_size(cpu_kind(s.out.dtype));
+    s.src += from * ap_dtype_size(s.in.dtype);
+    for (int64_t i = 0; i < s.n_window; i++) {
+        window_offset(work->x, &s, k, acc);
+        for (int d = s.out.rank - 1; d >= 0 && ++k[d] == s.w[d].size; d--)
+            k[d] = 0;
+    }
+}
+
 static void window_run(struct exec *x, void *state)
 {
     struct window *s = state;
     const int size = cpu_kind_size(cpu_kind(s->out.dtype));
     const int64_t n = ap_shape_elems(&s->out);
-    char *acc = s->in_scratch ? x->scratch : s->dst;
+    struct window_work work = {x, s, s->in_scratch ? x->scratch : s->dst};
     if (n == 0)
         return;
-    cpu_load(acc, s->init, 1, s->out.dtype, 1);
-    cpu_fill(acc, acc, size, n);
+    cpu_load(work.acc, s->init, 1, s->out.dtype, 1);
+    cpu_fill(work.acc, work.acc, size, n);
     if (!s->combine.fn)
         body_start(&s->combine.body, x->scratch + s->body_at);
-    int64_t k[AP_MAX_RANK] = {0};
-    for (int64_t i = 0; i < s->n_window; i++) {
-        window_offset(x, s, k, acc);
-        for (int d = s->out.rank - 1; d >= 0 && ++k[d] == s->w[d].size; d--)
-            k[d] = 0;
-    }
+    cpu_each(n_tasks_of(s), window_task, &work);
     if (s->in_scratch)
-        cpu_store(s->dst, 1, acc, s->out.dtype, n);
+        cpu_store(s->dst, 1, work.acc, s->out.dtype, n);
 }
 
 static void window_common(struct exec *x, const struct ap_node *v, struct window *s)
@@ -127,7 +199,9 @@ int cpu_window_prepare(struct exec *x, struct call *call, struct ap_err *err)
             s->tile_dim = d;
     s->in_scratch = !cpu_is_plain(s->out.dtype);
     s->reg_at = s->in_scratch ? exec_room(ap_shape_elems(&s->out) * 4) : 0;
-    s->body_at = s->reg_at + 2 * CPU_TILE * 8;
+    s->reg_bytes = 2 * CPU_TILE * 8;
+    find_shared_dim(x, s, !s->combine.fn);
+    s->body_at = s->reg_at + cpu_n_threads() * s->reg_bytes;
     exec_need_scratch(x, s->body_at + s->combine.body.scratch_bytes);
     call->run = window_run;
     call->state = s;
@@ -173,22 +247,24 @@ static int64_t *select_tile(struct exec *x, struct window *s, int64_t *o, int64_
 {
     static const int one[3] = {1, 1, 1};
     const int t = s->tile_dim, size = cpu_kind_size(cpu_kind(s->in.dtype));
-    char *best = x->scratch + s->reg_at, *val = best + CPU_TILE * 8;
-    uint8_t *keep = (uint8_t *)val + CPU_TILE * 8;
+    char *best = x->scratch + s->reg_at, *room = best + CPU_TILE * 8;
+    const bool in_place = s->ss[t] == 1 && cpu_is_plain(s->in.dtype) && s->select.fn;
+    uint8_t *keep = (uint8_t *)room + CPU_TILE * 8;
     int64_t *idx = (int64_t *)(void *)(keep + CPU_TILE * 8);
     int64_t k[AP_MAX_RANK] = {0}, place;
     bool any = false;
     for (int64_t i = 0; i < s->n_window; i++) {
         if (window_place(s, o, k, &place)) {
-            char *to = any ? val : best;
-            cpu_load(to, s->src + place * ap_dtype_size(s->in.dtype), s->ss[t],
-                     s->in.dtype, n);
+            const char *from = s->src + place * ap_dtype_size(s->in.dtype);
+            const char *val = in_place ? from : room;
+            if (!any || !in_place)
+                cpu_load(any ? room : best, from, s->ss[t], s->in.dtype, n);
             const uint8_t *picked = keep;
             if (any && s->select.fn) {
                 s->select.fn(keep, best, val, val, one, n);
             } else if (any) {
                 s->select.body.ptr[0] = best;
-                s->select.body.ptr[1] = val;
+                s->select.body.ptr[1] = room;
                 body_run(&s->select.body, n);
                 picked = s->select.body.ptr[s->select.body.result[0]];
             }
@@ -205,54 +281,87 @@ static int64_t *select_tile(struct exec *x, struct window *s, int64_t *o, int64_
     return any ? idx : NULL;
 }
 
+#define GATHER(T)                       \
+    {                                   \
+        T *d = reg;                     \
+        const T *v = acc;               \
+        for (int64_t i = 0; i < n; i++) \
+            d[i] = v[idx[i]];           \
+    }
+#define PUT_BACK(T)                     \
+    {                                   \
+        T *d = acc;                     \
+        const T *v = reg;               \
+        for (int64_t i = 0; i < n; i++) \
+            d[idx[i]] = v[i];           \
+    }
+static void gather(void *reg, const void *acc, const int64_t *idx, int64_t n, int size)
+{
+    CPU_BY_SIZE(size, GATHER)
+}
+
+static void put_back(void *acc, const void *reg, const int64_t *idx, int64_t n, int size)
+{
+    CPU_BY_SIZE(size, PUT_BACK)
+}
+
 static void scatter_tile(struct exec *x, struct window *s, char *acc, const int64_t *idx,
                          int64_t from, int64_t n)
 {
     const int size = cpu_kind_size(cpu_kind(s->in.dtype)), t = s->tile_dim;
     char *old = x->scratch + s->reg_at, *upd = old + CPU_TILE * 8;
-    for (int64_t j = 0; j < n; j++)
-        memcpy(old + j * size, acc + idx[j] * size, (size_t)size);
+    gather(old, acc, idx, n, size);
     cpu_load(upd, s->updates + from * ap_dtype_size(s->in.dtype), s->ds[t], s->in.dtype,
              n);
     combine_run(&s->combine, old, upd, n);
-    for (int64_t j = 0; j < n; j++)
-        memcpy(acc + idx[j] * size, old + j * size, (size_t)size);
+    put_back(acc, old, idx, n, size);
+}
+
+static void select_scatter_task(void *ctx, int64_t task, int thread)
+{
+    const struct window_work *work = ctx;
+    int64_t o[AP_MAX_RANK] = {0}, count[AP_MAX_RANK], from = 0, same = 0, in, out;
+    struct window s = task_part(work->s, task, thread, &in, &out);
+    const int r = s.in.rank, t = s.tile_dim;
+    char *acc = work->acc + in * cpu_kind_size(cpu_kind(s.in.dtype));
+    const struct ap_window_dim *wt = &s.w[t];
+    const bool plain = wt->size == 1 && wt->stride == 1 && wt->pad_lo == 0 &&
+                       s.out.dims[t] <= s.in.dims[t];
+    const int64_t width = plain ? CPU_TILE : 1;
+    s.src += in * ap_dtype_size(s.in.dtype);
+    s.updates += out * ap_dtype_size(s.in.dtype);
+    for (int d = 0; d < r; d++)
+        count[d] = d == t ? 1 : s.out.dims[d];
+    do {
+        for (o[t] = 0; o[t] < s.out.dims[t]; o[t] += width) {
+            const int64_t left = s.out.dims[t] - o[t], n = left < width ? left : width;
+            const int64_t *idx = select_tile(work->x, &s, o, n);
+            if (idx)
+                scatter_tile(work->x, &s, acc, idx, from + o[t] * s.ds[t], n);
+        }
+        o[t] = 0;
+    } while (cpu_next(r, count, o, s.ds, &from, s.ds, &same));
 }
 
 static void select_scatter_run(struct exec *x, void *state)
 {
     struct window *s = state;
-    const int r = s->in.rank, t = s->tile_dim,
-              size = cpu_kind_size(cpu_kind(s->in.dtype));
-    const int64_t n_in = ap_shape_elems(&s->in), n_out = ap_shape_elems(&s->out);
-    char *acc = s->in_scratch ? x->scratch : s->dst;
+    const int size = cpu_kind_size(cpu_kind(s->in.dtype));
+    const int64_t n_in = ap_shape_elems(&s->in);
+    struct window_work work = {x, s, s->in_scratch ? x->scratch : s->dst};
     if (n_in == 0)
         return;
-    cpu_load(acc, s->init, 1, s->in.dtype, 1);
-    cpu_fill(acc, acc, size, n_in);
+    cpu_load(work.acc, s->init, 1, s->in.dtype, 1);
+    cpu_fill(work.acc, work.acc, size, n_in);
     if (!s->combine.fn)
         body_start(&s->combine.body, x->scratch + s->body_at);
     if (!s->select.fn)
         body_start(&s->select.body,
                    x->scratch + s->body_at + s->combine.body.scratch_bytes);
-    int64_t o[AP_MAX_RANK] = {0}, count[AP_MAX_RANK], from = 0, same = 0;
-    const struct ap_window_dim *wt = &s->w[t];
-    const bool plain = wt->size == 1 && wt->stride == 1 && wt->pad_lo == 0 &&
-                       s->out.dims[t] <= s->in.dims[t];
-    const int64_t width = plain ? CPU_TILE : 1;
-    for (int d = 0; d < r; d++)
-        count[d] = d == t ? 1 : s->out.dims[d];
-    do {
-        for (o[t] = 0; n_out > 0 && o[t] < s->out.dims[t]; o[t] += width) {
-            const int64_t left = s->out.dims[t] - o[t], n = left < width ? left : width;
-            const int64_t *idx = select_tile(x, s, o, n);
-            if (idx)
-                scatter_tile(x, s, acc, idx, from + o[t] * s->ds[t], n);
-        }
-        o[t] = 0;
-    } while (n_out > 0 && cpu_next(r, count, o, s->ds, &from, s->ds, &same));
+    if (ap_shape_elems(&s->out) > 0)
+        cpu_each(n_tasks_of(s), select_scatter_task, &work);
     if (s->in_scratch)
-        cpu_store(s->dst, 1, acc, s->in.dtype, n_in);
+        cpu_store(s->dst, 1, work.acc, s->in.dtype, n_in);
 }
 
 int cpu_select_scatter_prepare(struct exec *x, struct call *call, struct ap_err *err)
@@ -288,7 +397,9 @@ int cpu_select_scatter_prepare(struct exec *x, struct call *call, struct ap_err 
     }
     s->in_scratch = !cpu_is_plain(s->in.dtype);
     s->reg_at = s->in_scratch ? exec_room(ap_shape_elems(&s->in) * 4) : 0;
-    s->body_at = s->reg_at + 4 * CPU_TILE * 8;
+    s->reg_bytes = 4 * CPU_TILE * 8;
+    find_shared_dim(x, s, !s->combine.fn || !s->select.fn);
+    s->body_at = s->reg_at + cpu_n_threads() * s->reg_bytes;
     exec_need_scratch(x, s->body_at + s->combine.body.scratch_bytes +
                              s->select.body.scratch_bytes);
     call->run = select_scatter_run;

@@ -13,9 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Other threads of the process worked on a call if it took so many times this one's
- * processor time (the watchdog's thread takes some). */
-#define OTHER_THREADS 1.2
 /* Of what the clock says, at least. */
 #define LEAST_SHARE 0.1
 
@@ -37,13 +34,6 @@ struct profile {
 };
 
 /* ---- measuring ---- */
-
-static double clock_sec(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -81,16 +71,11 @@ void profile_watch(struct profile *p, struct exec *x, int stage)
 {
     for (int i = 0; i < p->n; i++)
         if (p->of[i].stage == stage) {
-            x->profile = p->of[i].x->profile;
+            x->timing = p->of[i].x->timing;
             return;
         }
-    struct exec_profile *e = AP_NEW(p->arena, struct exec_profile);
-    *e = (struct exec_profile){.n_calls = x->n_calls,
-                               .cap = (int)p->steps,
-                               .runs = AP_NEW_N(p->arena, x->n_calls + 1, int64_t),
-                               .sec =
-                                   AP_NEW_N(p->arena, p->steps * x->n_calls + 1, double)};
-    x->profile = e;
+    x->timing = timing_open(p->arena, x, (int)p->steps, true);
+    x->timing->leads = p->n == 0;
     AP_ROOM_IN(p->arena, p->of, p->n, p->cap);
     p->of[p->n++] = (struct watched){x, stage};
 }
@@ -102,71 +87,22 @@ static bool is_timed(int64_t i)
 
 void profile_begin(struct profile *p, int64_t i)
 {
-    for (int k = 0; p && k < p->n; k++) {
-        struct exec_profile *e = p->of[k].x->profile;
-        e->on = is_timed(i);
-        if (e->on)
-            memset(e->runs, 0, (size_t)e->n_calls * sizeof *e->runs);
-        if (e->on && k == 0 && p->of[k].x->backend->clock)
-            p->of[k].x->backend->clock->begin();
-    }
+    for (int k = 0; p && k < p->n; k++)
+        timing_step_begin(p->of[k].x->timing, is_timed(i));
     if (p)
-        p->busy_start = clock_sec(CLOCK_PROCESS_CPUTIME_ID);
+        p->busy_start = timing_process_sec();
 }
 
 void profile_end(struct profile *p, int64_t i, double sec)
 {
-    for (int k = 0; p && k < p->n; k++) {
-        struct exec_profile *e = p->of[k].x->profile;
-        const struct backend_clock *clock = p->of[k].x->backend->clock;
-        for (int c = 0; c < e->n_noted; c++)
-            e->sec[(ptrdiff_t)e->n_steps * e->n_calls + e->noted[c].call] +=
-                clock->between(e->noted[c].from, e->noted[c].to);
-        e->n_noted = 0;
-        e->n_steps += e->on;
-        e->on = false;
-    }
+    for (int k = 0; p && k < p->n; k++)
+        timing_step_end(p->of[k].x->timing);
     if (p && is_timed(i)) {
         p->timed_sec[p->n_timed++] = sec;
     } else if (p && i >= PROFILE_WARMUP) {
-        p->busy_sec[p->n_plain] = clock_sec(CLOCK_PROCESS_CPUTIME_ID) - p->busy_start;
+        p->busy_sec[p->n_plain] = timing_process_sec() - p->busy_start;
         p->plain_sec[p->n_plain++] = sec;
     }
-}
-
-struct profile_start profile_now(const struct exec *x)
-{
-    struct profile_start now;
-    now.moment = x->backend->clock ? x->backend->clock->moment() : 0;
-    now.wall = ap_now_sec();
-    now.process = clock_sec(CLOCK_PROCESS_CPUTIME_ID);
-    now.thread = clock_sec(CLOCK_THREAD_CPUTIME_ID);
-    return now;
-}
-
-/* Whether a call waits for other ranks. */
-static bool is_collective(const struct exec *x, const struct call *call)
-{
-    return call->n_nodes > 0 &&
-           ap_ops[x->prog->local.nodes[call->nodes[0]].op].class == AP_CLASS_COLLECTIVE;
-}
-
-void profile_note(struct exec *x, int i, const struct profile_start *start)
-{
-    struct exec_profile *e = x->profile;
-    if (x->backend->clock) {
-        AP_ROOM_IN(x->arena, e->noted, e->n_noted, e->cap_noted);
-        e->noted[e->n_noted++] =
-            (struct profile_noted){i, start->moment, x->backend->clock->moment()};
-        e->runs[i]++;
-        return;
-    }
-    double sec = clock_sec(CLOCK_THREAD_CPUTIME_ID) - start->thread;
-    const double process = clock_sec(CLOCK_PROCESS_CPUTIME_ID) - start->process;
-    if (is_collective(x, &x->calls[i]) || process > OTHER_THREADS * sec)
-        sec = ap_now_sec() - start->wall;
-    e->sec[(ptrdiff_t)e->n_steps * e->n_calls + i] += sec;
-    e->runs[i]++;
 }
 
 /* ---- what a call is ---- */
@@ -180,47 +116,6 @@ struct row {
     unsigned axes;                /* of a collective */
     double flops, bytes, count, sec;
 };
-
-static bool is_inside(const struct call *call, int node)
-{
-    for (int m = 0; m < call->n_nodes; m++)
-        if (call->nodes[m] == node)
-            return true;
-    return false;
-}
-
-/* What the call reads from outside and leaves in memory, as ap_nest_work counts it. */
-static double bytes_of(const struct exec *x, const struct call *call,
-                       enum ap_dtype *dtype)
-{
-    const struct ap_graph *g = &x->prog->local;
-    const enum ap_op first = g->nodes[call->nodes[0]].op;
-    double sum = 0;
-    int64_t most = -1;
-    for (int m = 0; m < call->n_nodes; m++) {
-        const struct ap_node *v = &g->nodes[call->nodes[m]];
-        for (int k = 0; k < v->n_in; k++) {
-            bool again = is_inside(call, v->in[k]);
-            for (int l = 0; l < m && !again; l++)
-                for (int j = 0; j < g->nodes[call->nodes[l]].n_in; j++)
-                    again |= g->nodes[call->nodes[l]].in[j] == v->in[k];
-            for (int j = 0; j < k && call->fused; j++)
-                again |= v->in[j] == v->in[k];
-            if (!again)
-                sum += (call->fused ? 1 : ap_op_reads(v->op, k)) *
-                       (double)ap_shape_bytes(&g->nodes[v->in[k]].shape);
-        }
-        if (!x->value[call->nodes[m]] && !x->element[call->nodes[m]])
-            continue;
-        const int64_t bytes = ap_shape_bytes(&v->shape);
-        sum += (call->fused ? 1 : ap_op_writes(first)) * (double)bytes;
-        if (bytes > most) {
-            most = bytes;
-            *dtype = ap_value_shape(v)->dtype;
-        }
-    }
-    return sum;
-}
 
 /* Whether the call is worth a row. */
 static bool row_of(const struct exec *x, const struct call *call, struct row *row)
@@ -246,7 +141,7 @@ static bool row_of(const struct exec *x, const struct call *call, struct row *ro
         return false;
     for (int m = 0; m < call->n_nodes; m++)
         row->flops += ap_node_flops(g, call->nodes[m]);
-    row->bytes = bytes_of(x, call, &row->dtype);
+    row->bytes = timing_bytes(x, call, &row->dtype);
     if (class == AP_CLASS_HEAVY)
         row->dtype = g->nodes[last->in[0]].shape.dtype;
     return true;
@@ -281,7 +176,7 @@ static int by_kind(const void *a, const void *b)
 static double *gather(const struct watched *w)
 {
     struct comm *c = w->x->comm;
-    const struct exec_profile *e = w->x->profile;
+    const struct exec_timing *e = w->x->timing;
     const int64_t n = (int64_t)e->n_steps * e->n_calls;
     double *all =
         c->rank ? NULL : ap_xrealloc(NULL, (size_t)(n * c->size + 1) * sizeof *all);
@@ -299,7 +194,7 @@ static double *gather(const struct watched *w)
 static double seconds_of(const struct watched *w, const double *all, int i,
                          bool collective)
 {
-    const struct exec_profile *e = w->x->profile;
+    const struct exec_timing *e = w->x->timing;
     const int ranks = w->x->comm->size;
     double *v = ap_xrealloc(NULL, (size_t)(e->n_steps + 1) * sizeof *v), sum = 0;
     for (int r = 0; r < ranks; r++) {
@@ -315,7 +210,7 @@ static double seconds_of(const struct watched *w, const double *all, int i,
             collective ? profile_quartile(v, e->n_steps) : profile_median(v, e->n_steps);
     }
     free(v);
-    return sum / ranks / (double)e->runs[i];
+    return sum * e->n_steps / ranks / (double)e->runs[i];
 }
 
 static void put_row(struct profile *p, const struct watched *w, const struct row *r,
@@ -375,9 +270,9 @@ static void put_stage(struct profile *p, const struct watched *w, const int *ran
     int n = 0;
     for (int i = 0; i < x->n_calls; i++) {
         struct row *r = &rows[n];
-        if (x->profile->runs[i] == 0 || !row_of(x, &x->calls[i], r))
+        if (x->timing->runs[i] == 0 || !row_of(x, &x->calls[i], r))
             continue;
-        r->count = (double)x->profile->runs[i];
+        r->count = (double)x->timing->runs[i] / x->timing->n_steps;
         r->sec = seconds_of(w, all, i, r->kernel == AP_N_KERNELS);
         n++;
     }

@@ -4,10 +4,9 @@
  * reads it.
  *
  * The first PROFILE_WARMUP steps count for nothing. Of the others every second runs as
- * without a profile and gives the step's seconds; in those between every call is timed,
- * and a collective is finished where it starts. So load that comes and goes is in both. A
- * kernel's seconds are the median over steps, of the processor's time where one thread
- * works on it, so that what other processes take does not count. A collective's are those
+ * without a profile and gives the step's seconds; in those between every call is timed
+ * (run/timing.c), and a collective is finished where it starts. So load that comes and
+ * goes is in both. A kernel's seconds are the median over steps. A collective's are those
  * of the rank that came last, which waited for nobody, at the lower quartile.
  */
 #ifndef EXEC_PROFILE_H
@@ -23,21 +22,6 @@ enum {
     PROFILE_STEPS = 14                        /* without --steps */
 };
 
-/* A call between two moments of the device's clock. */
-struct profile_noted {
-    int call, from, to;
-};
-
-/* Of the program of one stage on one rank. */
-struct exec_profile {
-    bool on; /* the step is one whose calls are timed */
-    int n_calls, n_steps, cap;
-    int n_noted, cap_noted;
-    struct profile_noted *noted; /* in this step, by the device's clock */
-    double *sec;   /* [step * n_calls + call]: of all runs in that step */
-    int64_t *runs; /* [call]: in one step */
-};
-
 /* Of a job. */
 struct profile;
 struct profile *profile_open(struct ap_arena *arena, struct comm *job, int64_t steps);
@@ -51,21 +35,6 @@ void profile_end(struct profile *p, int64_t i, double sec);
 /* After the last step, called by all ranks: measures collectives and messages alone; the
  * document is in *out on rank 0. */
 void profile_write(struct profile *p, const struct backend *backend, struct ap_buf *out);
-
-/* ---- of a call ---- */
-
-static inline bool profile_is_on(const struct exec *x)
-{
-    return x->profile && x->profile->on;
-}
-/* Clocks when a call begins. */
-struct profile_start {
-    double wall, process, thread;
-    int moment; /* of the device's clock */
-};
-struct profile_start profile_now(const struct exec *x);
-/* Call i has run since `start`. */
-void profile_note(struct exec *x, int i, const struct profile_start *start);
 
 /* ---- collectives and messages alone (profile_comm.c) ---- */
 

@@ -10,7 +10,6 @@
 #include "run/guard.h"
 #include "run/noise.h"
 #include "run/overlap.h"
-#include "profile/profile.h"
 #include "run/watch.h"
 
 #include "base/array.h"
@@ -627,18 +626,14 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         if (call->n_nodes > 0)
             watch_note(ap_ops[x->prog->local.nodes[call->nodes[0]].op].name);
         guard_begin(x, call);
-        const double start = x->timing ? timing_thread_sec() : 0;
-        const double blas = x->timing ? x->backend->blas_sec() : 0;
-        struct profile_start profiled = {0};
-        if (profile_is_on(x))
-            profiled = profile_now(x);
+        struct timing_start start = {0};
+        if (timing_is_on(x))
+            start = timing_begin(x);
         overlap_run(x, i, call->each ? call->each[j] : call->state);
-        if (x->timing)
-            timing_note(x, i, start, blas);
-        if (profile_is_on(x)) {
+        if (timing_is_on(x) && x->timing->alone)
             overlap_finish(x, x->n_calls);
-            profile_note(x, i, &profiled);
-        }
+        if (timing_is_on(x))
+            timing_note(x, i, &start);
         guard_end(x);
         if (x->noise)
             overlap_finish(x, x->n_calls);
@@ -664,7 +659,7 @@ static void count_runs(struct exec *x)
 void exec_step(struct exec *x)
 {
     const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
-    if (x->backend->step_begin && !profile_is_on(x) && x->backend->step_begin(x)) {
+    if (x->backend->step_begin && !timing_is_on(x) && x->backend->step_begin(x)) {
         count_runs(x);
         return;
     }
@@ -672,7 +667,7 @@ void exec_step(struct exec *x)
     for (int64_t j = 0; j < n; j++)
         exec_run(x, x->prog->each_lo, x->prog->each_hi, j);
     exec_run(x, x->prog->each_hi, x->prog->local.n_groups, 0);
-    if (x->backend->step_end && !profile_is_on(x))
+    if (x->backend->step_end && !timing_is_on(x))
         x->backend->step_end(x);
 }
 

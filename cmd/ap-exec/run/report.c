@@ -198,17 +198,11 @@ static void put_named(struct ap_buf *out, const char *name, double v)
     put_num(out, v);
 }
 
-/* Steps that the kernels' times are of: all but the first, or the only one. */
-static int64_t timed_steps(const struct session *s)
-{
-    return s->steps > 1 ? s->steps - 1 : s->steps;
-}
-
 static void put_kernels(struct ap_arena *arena, const struct session *s,
                         struct ap_buf *out)
 {
     struct timing_row *rows;
-    const int n = timing_rows(arena, &s->exec, timed_steps(s), &rows);
+    const int n = timing_rows(arena, &s->exec, &rows);
     ap_put_key(out, "kernels");
     ap_buf_putc(out, '[');
     for (int i = 0; i < n; i++) {
@@ -309,7 +303,7 @@ static void put_kernel_lines(struct ap_arena *arena, const struct session *s,
                              struct ap_buf *out)
 {
     struct timing_row *rows;
-    const int n = timing_rows(arena, &s->exec, timed_steps(s), &rows);
+    const int n = timing_rows(arena, &s->exec, &rows);
     if (n)
         ap_buf_printf(out, "%-20s %8s %11s %11s %8s %8s\n", "kernels per step", "calls",
                       "seconds", "in BLAS", "GFLOP", "GB");

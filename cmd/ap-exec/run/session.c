@@ -85,7 +85,10 @@ static void take_step(struct session *s, int64_t i)
     comm->max(comm, 0); /* ranks start together */
     const double start = ap_now_sec(), cpu = timing_process_sec();
     watch_step(s->first + i + 1);
-    profile_begin(s->profile, i);
+    if (s->profile)
+        profile_begin(s->profile, i);
+    else /* the first step touches memory for the first time */
+        timing_step_begin(s->exec.timing, i > 0 || s->steps == 1);
     of->run(of->ctx);
     if (s->loss >= 0)
         s->losses[i] = of->loss(of->ctx);
@@ -97,9 +100,10 @@ static void take_step(struct session *s, int64_t i)
     s->cpu_sec[i] = timing_process_sec() - cpu;
     s->step_sec[i] = comm->max_sec(comm, ap_now_sec() - start);
     s->sec += s->step_sec[i];
-    profile_end(s->profile, i, s->step_sec[i]);
-    if (i == 0 && s->steps > 1)
-        timing_reset(&s->exec);
+    if (s->profile)
+        profile_end(s->profile, i, s->step_sec[i]);
+    else
+        timing_step_end(s->exec.timing);
     if (s->hook && comm->rank == 0)
         s->hook->say(s->hook->ctx, s->first + i + 1, s->loss >= 0, s->losses[i]);
     save(s, i);
@@ -231,11 +235,11 @@ void session_open(struct session *s, struct ap_arena *arena,
     if (opts->keep_start)
         s->start = collect_params(s);
     noise_set(&s->exec, opts->noise);
-    if (opts->timed && set->backend->blas_sec)
-        s->exec.timing = AP_NEW_N(arena, s->exec.n_calls + 1, struct exec_time);
     if (opts->save && set->profile_path) {
         s->profile = profile_open(arena, comm, set->steps);
         profile_watch(s->profile, &s->exec, 0);
+    } else if (opts->timed && set->backend->blas_sec) {
+        s->exec.timing = timing_open(arena, &s->exec, 1, false);
     }
 }
 

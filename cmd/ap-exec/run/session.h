@@ -145,13 +145,14 @@ double session_scalar(const struct exec *x, int node);
 struct timing_row {
     const char *kind; /* an operator's name, "elementwise" (fused passes) or "copy" */
     double calls;
-    double sec, blas_sec; /* of this rank's first thread; of it within BLAS */
-    double flops;         /* of dot and convolution */
-    double bytes;         /* each kernel reads its operands and writes its results once */
+    double sec;      /* as timing.c measures a call */
+    double blas_sec; /* of this rank's first thread within BLAS */
+    double flops;    /* of dot and convolution */
+    double bytes;    /* each kernel reads its operands and writes its results once */
 };
-/* Rows in order of seconds, per step of `steps`; how many. A loop is one kernel. */
-int timing_rows(struct ap_arena *arena, const struct exec *x, int64_t steps,
-                struct timing_row **out);
+/* Rows in order of seconds, per step of those that were timed; how many. A loop is one
+ * kernel. */
+int timing_rows(struct ap_arena *arena, const struct exec *x, struct timing_row **out);
 
 /* ---- results for people and programs (report.c) ---- */
 
