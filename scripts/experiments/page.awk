@@ -88,6 +88,23 @@ function show_table(p, i,    id) {
     if (has(dir "/" id ".svg")) print html ? "<p><img src=\"" id ".svg\" alt=\"\"></p>" : "![" id "](" id ".svg)\n"
     paragraph("(" verdict() ")")
 }
+# The tables of one kind as one, the commands first.
+function show_merged(p,    i, k, n, id, all, n_all, verdicts, commands) {
+    heading(3, what[p, "table", 1], "ablation")
+    paragraph("The papers: " theirs[p, "table", 1])
+    paragraph("Here: " why[p, "table", 1])
+    for (i = 1; i <= n_tables[p]; i++) {
+        id = name[p, "table", i]
+        commands = commands (i > 1 ? "\n" : "") command[p, "table", i]
+        read_result(id)
+        verdicts = verdicts (i > 1 ? ", " : "") id " " verdict()
+        for (k = n_all ? 2 : 1; status == "0" && k <= n_lines; k++) all[++n_all] = line[k]
+    }
+    code(commands)
+    for (n_lines = 0; n_lines < n_all; n_lines++) line[n_lines + 1] = all[n_lines + 1]
+    if (n_all) table()
+    paragraph("(" verdicts ")")
+}
 function show_claim(p, i,    id) {
     id = name[p, "claim", i]
     read_result(id)
@@ -120,7 +137,8 @@ END {
     for (k = 1; k in papers; k++) {
         p = papers[k]
         heading(2, title[p], p)
-        for (i = 1; i <= n_tables[p]; i++) show_table(p, i)
+        if (p == "across") show_merged(p)
+        for (i = 1; p != "across" && i <= n_tables[p]; i++) show_table(p, i)
         if (n_claims[p]) heading(3, title[p] ": numbers and plans", p "-numbers")
         for (i = 1; i <= n_claims[p]; i++) show_claim(p, i)
     }
