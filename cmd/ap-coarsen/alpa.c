@@ -32,8 +32,9 @@
 
 #include "cut_tree.h"
 
-#define SCAN 32 /* operators looked at one by one for the next that receives something \
-                 */
+#define SCAN                                                                  \
+    32 /* operators looked at one by one for the next that receives something \
+        */
 #define MAX_CELLS 50000000LL /* operators times layers, of 32 bytes each */
 
 struct search {
