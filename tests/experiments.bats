@@ -60,6 +60,8 @@ load helpers
     [ "$(sed -n 2p "$dir/B2.2")" = true ]
     grep -q '^| MoE, 10B | 18000, 90, 89 | 13941 | 137 | 136 |$' "$dir/index.md"
     grep -q '^not run yet$' "$dir/index.md"
+    run -0 make -C scripts/experiments results ONLY=page DIR="../../$(realpath --relative-to=. "$dir")"
+    [[ $output == *"$dir/index.md, $dir/index.html"* ]]
     run -2 scripts/experiments/results "$dir" AL99
     [[ $output == *"there is no AL99"* ]]
 }
