@@ -14,14 +14,9 @@ row() {
     printf '%s\n' "$*"
 }
 
-# four FIGURE: to four digits
+# four FIGURE: to four digits, and whole from 1000 on
 four() {
-    if [[ $1 =~ ^[0-9.e+-]+$ ]]; then printf '%.4g' "$1"; else printf '%s' "$1"; fi
-}
-
-# times A B: A / B, as "1.23 x"
-times() {
-    awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3g x", a / b }'
+    awk -v x="$1" 'BEGIN { printf x >= 1000 ? "%.0f" : "%.4g", x }'
 }
 
 # weights NAMES MODEL [OPTION]...: billions of weights, without those whose names match
