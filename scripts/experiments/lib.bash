@@ -16,7 +16,7 @@ row() {
 
 # four FIGURE: to four digits, and whole from 1000 on
 four() {
-    awk -v x="$1" 'BEGIN { printf x >= 1000 ? "%.0f" : "%.4g", x }'
+    awk -v x="$1" 'BEGIN { printf(x >= 1000 ? "%.0f" : "%.4g", x) }'
 }
 
 # weights NAMES MODEL [OPTION]...: billions of weights, without those whose names match
