@@ -9,8 +9,12 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 TIMEFORMAT=%U
 
+# A row of a table; a cell without a figure is a failure of what should have made it.
 row() {
-    local IFS=$'\t'
+    local IFS=$'\t' cell
+    for cell; do
+        [ -n "$cell" ] || { echo "no figure in the row $*" >&2 && exit 1; }
+    done
     printf '%s\n' "$*"
 }
 
