@@ -29,18 +29,48 @@ load helpers
     [ "$output" = "claims: there is no B9.9" ]
 }
 
-@test "claims: results that are there are kept, and the page has them" {
+@test "results: what is there is kept, the page has every id and table with its command, and what failed" {
     local id dir=$BATS_TEST_TMPDIR/results
     mkdir "$dir"
     while read -r id; do
-        printf '0\n%s & <of %s>\n' 42 "$id" >"$dir/$id"
+        printf '0 1.5\n%s & <of %s>\n' 42 "$id" >"$dir/$id"
     done < <(grep -oE '^[A-Z]+[0-9.]+ ::' scripts/experiments/claims.txt | cut -d' ' -f1)
-    run -0 scripts/experiments/claims results "$dir"
-    [ "${#lines[@]}" = 1 ] # nothing was run
-    [ "$(grep -c '^| [A-Z]*[0-9.]* |' "$dir/claims.md")" = 191 ]
-    [ "$(grep -c '<tr id=' "$dir/claims.html")" = 191 ]
-    grep -q '42 &amp; &lt;of AL21' "$dir/claims.html"
-    printf 'layers\n' >"$dir/ablation.txt"
-    scripts/experiments/index "$dir"
-    grep -q 'make -C scripts/experiments ablation' "$dir/index.md"
+    while read -r id; do
+        printf '0 2.5\nmodel\tpaper\tours\na|b\t1\t<2\n' >"$dir/$id"
+    done < <(sed -n 's/^\([a-z]*\) \([a-z0-9-]*\) ::.*/\1-\2/p' scripts/experiments/tables.txt)
+    run -0 bash -c 'scripts/experiments/results "$1" 2>/dev/null' - "$dir" # plots of three words fail
+    [ "$output" = "$dir/index.md, $dir/index.html" ] # nothing was run
+    printf '3 0.1\nno such plan\n' >"$dir/RH7"
+    run -1 scripts/experiments/results "$dir" page
+    [[ $output == *"failed: RH7" ]]
+    [ "$(grep -cE '^#### [A-Z]+[0-9.]+: ' "$dir/index.md")" = 191 ]
+    [ "$(grep -cE '<h4 id="[A-Z]+[0-9.]+">' "$dir/index.html")" = 191 ]
+    grep -q '42 &amp; &lt;of AL21' "$dir/index.html"
+    grep -q 'exit status 3' "$dir/index.md"
+    # commands stand as they are: a reader copies them
+    while read -r id; do
+        grep -qxF -- "$id" "$dir/index.md" || { echo "no $id"; return 1; }
+    done < <(awk -F ' :: ' '/^[A-Z]+[0-9.]+ ::/ { print $3 } /^[a-z]/ { print "scripts/experiments/" $1 }' \
+        scripts/experiments/claims.txt scripts/experiments/tables.txt)
+}
+
+@test "results: one by name, anew; a table with its plot; no such name is refused" {
+    local dir=$BATS_TEST_TMPDIR/one
+    run -0 scripts/experiments/results "$dir" B2.2 rhino-table-5
+    [ "$(sed -n 2p "$dir/B2.2")" = true ]
+    grep -q '^| MoE, 10B | 18000, 90, 89 | 13941 | 137 | 136 |$' "$dir/index.md"
+    grep -q '^not run yet$' "$dir/index.md"
+    run -0 make -C scripts/experiments results ONLY=page DIR="../../$(realpath --relative-to=. "$dir")"
+    [[ $output == *"$dir/index.md, $dir/index.html"* ]]
+    run -2 scripts/experiments/results "$dir" AL99
+    [[ $output == *"there is no AL99"* ]]
+}
+
+@test "tables: every one of tables.txt is one that its script has, and the other way round" {
+    local script
+    for script in alpa rhino tap tofu rannc across; do
+        run -2 "scripts/experiments/$script" no-such
+        tr ' ' '\n' <<<"${output##*one of: }" | sed "s/^/$script /"
+    done | sort >"$BATS_TEST_TMPDIR/scripts"
+    sed -n 's/^\([a-z]* [a-z0-9-]*\) ::.*/\1/p' scripts/experiments/tables.txt | sort | diff - "$BATS_TEST_TMPDIR/scripts"
 }

@@ -138,6 +138,21 @@ END
     timeout 60 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
 }
 
+@test "Alpa's space: a conversion is paid once per tensor and layout; Alpa pays it for each operator that reads it" {
+    # only the columns of y divide, and gathering y is cheaper than summing what it is multiplied to
+    printf '%s\n' 'HloModule m' 'ENTRY main {' '  x = f32[7,5] parameter(0)' '  w = f32[5,64] parameter(1)' \
+        '  p = f32[64,4096] parameter(2)' '  q = f32[64,4096] parameter(3)' \
+        '  y = f32[7,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}' \
+        '  a = f32[7,4096] dot(y, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}' \
+        '  b = f32[7,4096] dot(y, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}' \
+        '  ROOT out = (f32[7,4096], f32[7,4096]) tuple(a, b)' '}' |
+        ap-import -o "$BATS_TEST_TMPDIR/two.json" -
+    f=$(alpa "$BATS_TEST_TMPDIR/two.json" 4)
+    closed "$f" 'ag(4 * 7 * 64; 0) + pen(1)' # Alpa: 2 * ag
+    jq -e '[.sharding.conversions[] | select(.name == "y") | .steps[].op] == ["all-gather"]' "$f" >/dev/null
+    priced "$f"
+}
+
 @test "Alpa's space: the plan is what runs" {
     needs_exec
     f=$(alpa "$(imported mlp)" 2x2)

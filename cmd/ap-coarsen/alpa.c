@@ -17,18 +17,24 @@
  * found by one descent in a Fenwick tree over the next uses of live values, while the
  * first operator sweeps from the back. Which cuts L layers can reach is then a union of
  * intervals per layer, and M follows by bisection over the costs that occur. Sum and
- * squares are a dynamic program over first operators, from the back, and numbers of
- * layers.
+ * squares are a dynamic program over numbers of layers and first operators, from the
+ * back. Last operators between which a layer receives nothing new are one question to a
+ * tree (cut_tree.h).
  *
- * Cost: O((n + edges) log n + n L) per threshold, some tens of thresholds; then O(pairs
- * of cuts that a layer below M may lie between, times L), which is far below n^2 on
- * models.
+ * Cost: O((n + edges) log n + n L) per threshold, some tens of thresholds; then O(L (n +
+ * edges) log n + L steps log n), steps: pairs of a first operator and a value that a
+ * layer below M may receive from there on, which are far below n^2.
  */
 #include "layers.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "cut_tree.h"
+
+#define SCAN                                                                  \
+    32 /* operators looked at one by one for the next that receives something \
+        */
 #define MAX_CELLS 50000000LL /* operators times layers, of 32 bytes each */
 
 struct search {
@@ -242,15 +248,7 @@ static bool exist(void *ctx, int n_layers, double at_most, double *found)
 
 /* ---- ties ---- */
 
-/* The best layers from a cut to the end. */
-struct state {
-    int64_t sum;
-    double squares; /* INFINITY: there are none */
-    double max;
-    int next; /* cut behind the first of them */
-};
-
-static bool is_better(const struct state *a, const struct state *b)
+static bool is_better(const struct layers_rest *a, const struct layers_rest *b)
 {
     return a->sum < b->sum || (a->sum == b->sum && a->squares < b->squares);
 }
@@ -274,50 +272,96 @@ static int *count_before(struct search *s, int n_layers)
     return before;
 }
 
-/* One layer more, from `first` to `last`, in front of each number of layers up to
- * most - 1. */
-static void extend(const struct layers *l, int first, int last, int64_t bytes, int most,
-                   const struct state *rest, struct state *to)
+/* The last operator up to `most` until which the sweep's layer receives and costs as much
+ * as the one until `last`, which receives so many bytes. */
+static int same_until(const struct search *s, const int *next_heavy, int64_t bytes,
+                      int last, int most)
 {
-    double cost = layers_cost(l, first, last, bytes);
-    double square = layers_square(l, first, last, cost);
+    const struct layers *l = s->l;
+    int end = last, n = 0;
 
-    for (int q = 1; q <= most; q++) {
-        struct state way = {ap_add64(bytes, rest[q - 1].sum),
-                            square + rest[q - 1].squares, fmax(cost, rest[q - 1].max),
-                            last + 1};
-        if (!isinf(way.squares) && is_better(&way, &to[q]))
-            to[q] = way;
+    if (l->optimized && most >= next_heavy[last])
+        most = next_heavy[last] - 1;
+    while (end < most && end - last < SCAN && !s->at[end + 1])
+        end++;
+    if (end - last < SCAN)
+        return end;
+    for (int step = s->top; step; step /= 2)
+        if (n + step <= l->n && s->tree[n + step] <= bytes) {
+            n += step;
+            bytes -= s->tree[n];
+        }
+    return n - 1 < most ? n - 1 : most;
+}
+
+/* The best layers from the sweep's operator on, with one more than those behind it. */
+static struct layers_rest best_layer(struct search *s, struct cut_tree *tree, int first,
+                                     const int *next_heavy,
+                                     const struct layers_rest *rest)
+{
+    const struct layers *l = s->l;
+    struct layers_rest best = {.sum = INT64_MAX, .squares = INFINITY};
+    int64_t bytes = received(s, s->lo[first] - 1);
+
+    for (int last = s->lo[first], end; last <= s->hi[first]; last = end + 1) {
+        bytes += s->at[last];
+        end = same_until(s, next_heavy, bytes, last, s->hi[first]);
+        int cut = cut_tree_best(tree, first, last + 1, end + 1);
+        if (cut < 0)
+            continue;
+        double cost = layers_cost(l, first, cut - 1, bytes);
+        struct layers_rest way = {ap_add64(bytes, rest[cut].sum),
+                                  layers_square(l, first, cut - 1, cost) +
+                                      rest[cut].squares,
+                                  fmax(cost, rest[cut].max), cut};
+        if (is_better(&way, &best))
+            best = way;
     }
+    return best;
+}
+
+/* [n]: the first operator with FLOPs behind each one. */
+static const int *list_next_heavy(struct search *s)
+{
+    const struct layers *l = s->l;
+    int *next = AP_NEW_N(s->arena, l->n + 1, int);
+
+    next[l->n] = l->n;
+    for (int i = l->n - 1; i >= 0; i--)
+        next[i] =
+            i + 1 == l->n || l->flops[i + 2] > l->flops[i + 1] ? i + 1 : next[i + 1];
+    return next;
 }
 
 /* cut[0..n_layers] of the best layering with no layer above the threshold. */
 static struct layer_score break_ties(struct search *s, const struct layer_rule *rule,
                                      double at_most, int *cut)
 {
-    int n = s->l->n, n_layers = rule->n_layers, row = n_layers + 1;
-    struct state *best = AP_NEW_N(s->arena, (int64_t)(n + 1) * row, struct state);
+    int n = s->l->n, n_layers = rule->n_layers;
+    int64_t row = n + 1;
+    struct layers_rest *best =
+        AP_NEW_N(s->arena, (n_layers + 1) * row, struct layers_rest);
+    struct cut_tree *tree = cut_tree_new(s->arena, n, !s->l->optimized);
+    const int *next_heavy = list_next_heavy(s);
 
     find_intervals(s, rule, at_most);
     const int *before = count_before(s, n_layers);
-    for (int64_t i = 0; i < (int64_t)(n + 1) * row; i++)
-        best[i] = (struct state){.sum = INT64_MAX, .squares = INFINITY};
-    best[(int64_t)n * row] = (struct state){0};
-    sweep_start(s);
-    for (int first = n - 1; first >= 0; first--) {
-        sweep_step(s, first);
-        int64_t bytes = received(s, s->lo[first] - 1);
-        for (int last = s->lo[first]; last <= s->hi[first]; last++) {
-            bytes += s->at[last];
-            if (!s->l->begins[last + 1])
-                continue;
-            extend(s->l, first, last, bytes, n_layers - before[first],
-                   best + (int64_t)(last + 1) * row, best + (int64_t)first * row);
+    for (int64_t i = 0; i < (n_layers + 1) * row; i++)
+        best[i] = (struct layers_rest){.sum = INT64_MAX, .squares = INFINITY};
+    best[n] = (struct layers_rest){0};
+    for (int q = 1; q <= n_layers; q++) {
+        const struct layers_rest *rest = best + (q - 1) * row;
+        cut_tree_reset(tree, rest);
+        sweep_start(s);
+        for (int first = n - 1; first >= 0; first--) {
+            sweep_step(s, first);
+            if (q <= n_layers - before[first])
+                best[q * row + first] = best_layer(s, tree, first, next_heavy, rest);
         }
     }
     for (int q = n_layers; q > 0; q--)
-        cut[n_layers - q + 1] = best[(int64_t)cut[n_layers - q] * row + q].next;
-    const struct state *all = &best[n_layers];
+        cut[n_layers - q + 1] = best[q * row + cut[n_layers - q]].next;
+    const struct layers_rest *all = &best[n_layers * row];
     return (struct layer_score){all->max, all->sum, all->squares};
 }
 

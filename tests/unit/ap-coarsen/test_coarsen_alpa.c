@@ -34,10 +34,12 @@ static const struct ap_attrs *dot_attrs(struct ap_arena *arena)
 }
 
 /*
- * A parameter of each role, then n operators: dot of two, concatenate of up to four.
- * Small sizes make ties; shapes do not fit each other, which costs do not look at.
+ * A parameter of each role, then n operators: dot of two, one of `light` a concatenate of
+ * up to four. Small sizes make ties; shapes do not fit each other, which costs do not
+ * look at.
  */
-static void random_graph(struct ap_arena *arena, int n, int max_size, struct ap_graph *g)
+static void random_graph(struct ap_arena *arena, int n, int max_size, int light,
+                         struct ap_graph *g)
 {
     struct ap_node *nodes = AP_NEW_N(arena, n + 2, struct ap_node);
     const struct ap_attrs *dot = dot_attrs(arena);
@@ -49,7 +51,7 @@ static void random_graph(struct ap_arena *arena, int n, int max_size, struct ap_
         nodes[i].param = i;
     }
     for (int i = 2; i < n + 2; i++) {
-        bool heavy = below(2);
+        bool heavy = below(light + 1) == 0;
         nodes[i] =
             node_of(arena, heavy ? AP_OP_DOT : AP_OP_CONCATENATE, 1 + below(max_size));
         nodes[i].attrs = heavy ? dot : &ap_attrs_default;
@@ -131,7 +133,7 @@ static void test_random(int cost, int balance, double eps)
         struct ap_graph g;
         int n = 1 + below(14), solved = 0;
         bool ok = true;
-        random_graph(&arena, n, i % 2 ? 3 : 100000, &g);
+        random_graph(&arena, n, i % 2 ? 3 : 100000, 1, &g);
         for (p.n_blocks = 0; p.n_blocks <= n && p.n_blocks <= 8; p.n_blocks++)
             ok = agree(&arena, &g, &p, &solved) && ok;
         CHECK(ok,
@@ -142,8 +144,106 @@ static void test_random(int cost, int balance, double eps)
     }
 }
 
+/* The least (sum, squares) of layers that cost at most so much; the least cost in *max.
+ */
+struct plain {
+    double sum, squares, max;
+};
+
+/* [first * n + last]: bytes that a layer receives, by looking at each of its operators.
+ */
+static double *list_received(struct ap_arena *arena, const struct layers *l)
+{
+    double *bytes = AP_NEW_N(arena, (int64_t)l->n * l->n, double);
+
+    for (int first = 0; first < l->n; first++) {
+        bool *seen = AP_NEW_N(arena, l->n, bool);
+        double sum = 0;
+        for (int last = first; last < l->n; last++) {
+            for (int k = l->read_start[last]; k < l->read_start[last + 1]; k++) {
+                int value = l->reads[k];
+                if (value < first && !seen[value])
+                    sum += (double)l->size[value];
+                if (value < first)
+                    seen[value] = true;
+            }
+            bytes[(int64_t)first * l->n + last] = sum;
+        }
+    }
+    return bytes;
+}
+
+/* The recursion as it is written, over all pairs of cuts: by_max for the least maximum.
+ */
+static struct plain recursion(struct ap_arena *arena, const struct layers *l,
+                              const double *bytes, int n_layers, double at_most,
+                              bool by_max)
+{
+    struct layer_rule rule = layers_rule(l, n_layers);
+    struct plain none = {INFINITY, INFINITY, INFINITY};
+    struct plain *row = AP_NEW_N(arena, l->n + 1, struct plain);
+
+    for (int p = 0; p <= l->n; p++)
+        row[p] = p == l->n ? (struct plain){0} : none;
+    for (int q = 1; q <= n_layers; q++) {
+        struct plain *to = AP_NEW_N(arena, l->n + 1, struct plain);
+        for (int first = 0; first <= l->n; first++)
+            to[first] = none;
+        for (int first = 0; first < l->n; first++)
+            for (int last = first; last < l->n; last++) {
+                double in = bytes[(int64_t)first * l->n + last];
+                double cost = layers_cost(l, first, last, (int64_t)in);
+                struct plain rest = row[last + 1], *best = &to[first];
+                struct plain way = {in + rest.sum,
+                                    layers_square(l, first, last, cost) + rest.squares,
+                                    fmax(cost, rest.max)};
+                if (isinf(rest.squares) || cost > at_most ||
+                    !layers_weight_fits(l, &rule, first, last) ||
+                    !layers_weight_suffices(l, &rule, first, last))
+                    continue;
+                if (by_max ? way.max < best->max
+                           : way.sum < best->sum ||
+                                 (way.sum == best->sum && way.squares < best->squares))
+                    *best = way;
+            }
+        row = to;
+    }
+    return row[0];
+}
+
+/* Long stretches without heavy operators, where most of the cuts are ties. */
+static void test_stretches(int cost, int light)
+{
+    for (int i = 0; i < 12; i++) {
+        struct ap_arena arena = {0};
+        struct coarsen_params p = {.n_blocks = 2 + i % 6,
+                                   .alpa = {cost, COARSEN_FLOPS, 0.5}};
+        struct ap_graph g;
+        struct layers l;
+        struct coarsen_answer a;
+        struct ap_err err = {{0}};
+        random_graph(&arena, 100 + below(200), i % 3 ? 2 : 1, light, &g);
+        layers_init(&arena, &g, &p.alpa, &l);
+        const double *bytes = list_received(&arena, &l);
+        struct plain least = recursion(&arena, &l, bytes, p.n_blocks, INFINITY, true);
+        struct plain want =
+            recursion(&arena, &l, bytes, p.n_blocks, layers_tie(&l, least.max), false);
+        enum ap_exit x = answer_of(&arena, coarsen_alpa, &g, &p, &a, &err);
+        CHECK(isinf(least.max)
+                  ? x == AP_NO_SOLUTION
+                  : x == AP_OK && a.more.bound == least.max &&
+                        a.more.objective == want.max &&
+                        stat_of(&a, "\"sum_bytes\":") == want.sum &&
+                        fabs(stat_of(&a, "\"squares\":") / want.squares - 1) < 1e-8,
+              "%d layers of %d operators, a heavy one in %d, as the recursion has them: "
+              "%g bytes, squares %g",
+              p.n_blocks, l.n, light + 1, want.sum, want.squares);
+        ap_arena_free(&arena);
+    }
+}
+
 /* Every cut costs the same: the most work for the dynamic program. */
-static void test_long_chain(void)
+static void test_long_chain(bool heavy_ones)
 {
     enum { N = 12000 };
     struct ap_arena arena = {0};
@@ -155,7 +255,7 @@ static void test_long_chain(void)
 
     for (int i = 0; i <= N; i++) {
         const int in[] = {i - 1, i - 1};
-        const bool heavy = i > 0 && i % 4 == 0;
+        const bool heavy = heavy_ones && i > 0 && i % 4 == 0;
         nodes[i] = node_of(&arena,
                            heavy ? AP_OP_DOT
                            : i   ? AP_OP_NEGATE
@@ -186,6 +286,10 @@ int main(void)
     test_random(COARSEN_COST_OPTIMIZED, COARSEN_FLOPS, 0.5);
     test_random(COARSEN_COST_PAPER, COARSEN_COUNT, 0.1);
     test_random(COARSEN_COST_PAPER, COARSEN_INPUT_MEMORY, 2);
-    test_long_chain();
+    test_stretches(COARSEN_COST_PAPER, 1000);
+    test_stretches(COARSEN_COST_PAPER, 30);
+    test_stretches(COARSEN_COST_OPTIMIZED, 60);
+    test_long_chain(true);
+    test_long_chain(false);
     return tap_done();
 }

@@ -1,0 +1,149 @@
+# The page of the results in `dir`, as Markdown or HTML (format), from tables.txt and claims.txt.
+BEGIN {
+    FS = " :: "
+    html = format == "html"
+    split("alpa rhino tap tofu rannc across", papers, " ")
+    title["alpa"] = "Alpa (OSDI 2022)"; title["rhino"] = "Rhino"; title["tap"] = "TAP"
+    title["tofu"] = "Tofu"; title["rannc"] = "RaNNC"; title["across"] = "Across the papers"
+    paper["AL"] = "alpa"; paper["RH"] = "rhino"; paper["TP"] = "tap"; paper["TO"] = "tofu"; paper["RA"] = "rannc"
+    paper["B"] = "all"
+}
+/^[a-z]/ {
+    split($1, f, " ")
+    n = ++n_tables[f[1]]
+    name[f[1], "table", n] = f[1] "-" f[2]
+    what[f[1], "table", n] = $2; theirs[f[1], "table", n] = $3; why[f[1], "table", n] = $4
+    command[f[1], "table", n] = "scripts/experiments/" $1
+}
+/^[A-Z]+[0-9.]+ ::/ {
+    key = $1
+    sub(/[0-9.]+$/, "", key)
+    p = paper[key]
+    n = ++n_claims[p]
+    name[p, "claim", n] = $1
+    what[p, "claim", n] = $2; command[p, "claim", n] = $3; why[p, "claim", n] = $4
+}
+function escaped(text) {
+    if (html) { gsub(/&/, "\\&amp;", text); gsub(/</, "\\&lt;", text) }
+    return text
+}
+# Text with code in `quotes`.
+function prose(text) {
+    text = escaped(text)
+    if (html) while (match(text, /`[^`]*`/))
+        text = substr(text, 1, RSTART - 1) "<code>" substr(text, RSTART + 1, RLENGTH - 2) "</code>" substr(text, RSTART + RLENGTH)
+    return text
+}
+function heading(level, text, id) {
+    if (html) printf "<h%d id=\"%s\">%s</h%d>\n", level, id, escaped(text), level
+    else { printf "\n%s %s\n\n", substr("####", 1, level), text }
+}
+function paragraph(text) { print html ? "<p>" prose(text) "</p>" : prose(text) "\n" }
+function code(text) {
+    if (html) print "<pre>" escaped(text) "</pre>"
+    else print "```\n" text "\n```\n"
+}
+# The result's status and seconds into `status` and `seconds`, its lines into line[1..n_lines].
+function read_result(id,    file, text) {
+    file = dir "/" id
+    n_lines = 0; status = ""; seconds = ""
+    if ((getline text <file) > 0) {
+        split(text, head, " ")
+        status = head[1]; seconds = head[2]
+        while ((getline text <file) > 0) line[++n_lines] = text
+    }
+    close(file)
+}
+function said(    i, text, most) {
+    if (status == "") return "not run yet"
+    for (i = 1; i <= n_lines && most < 12; i++) {
+        if (line[i] ~ /^1\.\.[0-9]+$/) continue
+        text = text (most++ ? "\n" : "") substr(line[i], 1, 160)
+    }
+    return text == "" ? "(done, nothing printed)" : text
+}
+function verdict() { return status == "" ? "not run" : status != 0 ? "exit status " status : "good, " seconds " s" }
+function table(    i, k, n, f) {
+    if (html) print "<table>"
+    for (i = 1; i <= n_lines; i++) {
+        n = split(line[i], f, "\t")
+        if (html) printf "<tr>"
+        for (k = 1; k <= n; k++)
+            printf "%s", html ? (i == 1 ? "<th>" : "<td>") escaped(f[k]) : "| " f[k] " "
+        print html ? "" : "|"
+        if (!html && i == 1) { for (k = 1; k <= n; k++) printf "| --- "; print "|" }
+    }
+    print html ? "</table>" : ""
+}
+function has(file,    text, yes) { yes = (getline text <file) > 0; close(file); return yes }
+function show_table(p, i,    id) {
+    id = name[p, "table", i]
+    read_result(id)
+    heading(3, what[p, "table", i], id)
+    if (theirs[p, "table", i] != "-") paragraph("The paper: " theirs[p, "table", i])
+    paragraph("Here: " why[p, "table", i])
+    code(command[p, "table", i])
+    if (status == "0") table()
+    else code(said())
+    if (has(dir "/" id ".svg")) print html ? "<p><img src=\"" id ".svg\" alt=\"\"></p>" : "![" id "](" id ".svg)\n"
+    paragraph("(" verdict() ")")
+}
+# The tables of one kind as one, the commands first.
+function show_merged(p,    i, k, n, id, all, n_all, verdicts, commands) {
+    heading(3, what[p, "table", 1], "ablation")
+    paragraph("The papers: " theirs[p, "table", 1])
+    paragraph("Here: " why[p, "table", 1])
+    for (i = 1; i <= n_tables[p]; i++) {
+        id = name[p, "table", i]
+        commands = commands (i > 1 ? "\n" : "") command[p, "table", i]
+        read_result(id)
+        verdicts = verdicts (i > 1 ? ", " : "") id " " verdict()
+        for (k = n_all ? 2 : 1; status == "0" && k <= n_lines; k++) all[++n_all] = line[k]
+    }
+    code(commands)
+    for (n_lines = 0; n_lines < n_all; n_lines++) line[n_lines + 1] = all[n_lines + 1]
+    if (n_all) table()
+    paragraph("(" verdicts ")")
+}
+function show_claim(p, i,    id) {
+    id = name[p, "claim", i]
+    read_result(id)
+    heading(4, id ": " what[p, "claim", i], id)
+    code(command[p, "claim", i])
+    code(said())
+    paragraph("(" verdict() ") " (why[p, "claim", i] != "" ? "How it differs: " why[p, "claim", i] : p == "all" ? "" : "No difference."))
+}
+# All ids with their commands, each once.
+function overview(    k, i, p, list) {
+    split("alpa rhino tap tofu rannc all", list, " ")
+    print html ? "<table><tr><th>id<th>paper, statement<th>result" : "| id | paper, statement | result |\n| --- | --- | --- |"
+    for (k = 1; k in list; k++) for (i = 1; i <= n_claims[list[k]]; i++) {
+        p = name[list[k], "claim", i]
+        read_result(p)
+        if (html) printf "<tr><td><a href=\"#%s\">%s</a><td>%s<td>%s\n", p, p, prose(what[list[k], "claim", i]), verdict()
+        else printf "| %s | %s | %s |\n", p, what[list[k], "claim", i], verdict()
+    }
+    print html ? "</table>" : ""
+}
+END {
+    if (html) {
+        print "<!doctype html><html lang=en><meta charset=utf-8><title>Five papers, re-made</title>"
+        print "<style>body{font:15px/1.4 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}td,th{vertical-align:top;text-align:left;padding:.2em .6em;border-bottom:1px solid #ccc}pre{background:#f4f4f4;padding:.5em;overflow-x:auto;font-size:12px}h4{margin-bottom:.3em}</style>"
+        print "<h1>Five papers, re-made</h1>"
+    } else print "# Five papers, re-made\n"
+    paragraph("Every table, figure and number of Alpa, Rhino, TAP, Tofu and RaNNC that needs none of their hardware, by pipes of the filters: what the paper has, what comes out here, and why they differ. Steps are predicted seconds, never measured ones. Each has its command, which runs in the root of the repository after")
+    code("scripts/deps --plots && make all unit && export PATH=$PWD/build/bin:$PATH")
+    paragraph("`make -C scripts/experiments results` makes this page; seconds are those of the CPU.")
+    for (k = 1; k in papers; k++) {
+        p = papers[k]
+        heading(2, title[p], p)
+        if (p == "across") show_merged(p)
+        for (i = 1; p != "across" && i <= n_tables[p]; i++) show_table(p, i)
+        if (n_claims[p]) heading(3, title[p] ": numbers and plans", p "-numbers")
+        for (i = 1; i <= n_claims[p]; i++) show_claim(p, i)
+    }
+    heading(2, "What the papers can do", "capabilities")
+    for (i = 1; i <= n_claims["all"]; i++) show_claim("all", i)
+    heading(2, "All ids", "ids")
+    overview()
+}

@@ -1,0 +1,27 @@
+# A table's plot. data, picture: file names; kind: bars, lines or log; columns: what to draw over the
+# first (bars of columns from the third on: over the first two); axis, name: of the axes.
+set terminal svg size 640,360 dynamic background "white"
+set output picture
+set datafile separator tab
+set datafile missing "none"
+set key outside bottom center horizontal
+set ylabel name
+set grid ytics
+set rmargin 12
+if (kind eq "bars") {
+    set style data histogram
+    set style histogram clustered gap 1
+    set style fill solid 0.7
+    set logscale y
+    set xtics rotate by -20
+    if (word(columns, 1) eq "3" || word(columns, 1) eq "4") {
+        plot for [i = 1:words(columns)] data using (column(int(word(columns, i)))):xtic(strcol(1) . " " . strcol(2)[1:12]) title columnhead(int(word(columns, i)))
+    } else {
+        plot for [i = 1:words(columns)] data using (column(int(word(columns, i)))):xtic(strcol(1)[1:24]) title columnhead(int(word(columns, i)))
+    }
+} else {
+    set xlabel axis
+    if (kind eq "log") { set logscale xy }
+    if (kind eq "lines") { set yrange [0:*] }
+    plot for [i = 1:words(columns)] data using 1:(column(int(word(columns, i)))) with linespoints title columnhead(int(word(columns, i)))
+}
