@@ -522,6 +522,7 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
             profile_note(x, i, &profiled);
         }
         guard_end(x);
+        x->comm->progress(x->comm);
         if (x->noise)
             overlap_finish(x, x->n_calls);
         call->n_runs++;
