@@ -1,62 +1,25 @@
 #!/usr/bin/env bats
-# ap-exec on two and three hosts: network namespaces that a bridge joins, each with its own name
-# and folder of temporary files, and a link of 1 Gbit/s. Skipped where they cannot be made.
+# ap-exec on two and three hosts (scripts/hosts.bash). Skipped where they cannot be made.
 # shellcheck disable=SC2154 # status, output and stderr are bats'
 
 load helpers
 
+. scripts/hosts.bash
+
 setup() {
     needs_exec
-    [ "$(id -u)" -eq 0 ] || skip "network namespaces need root"
-    A=apA$$ B=apB$$ C=apC$$ BRIDGE=apbr$$
-    ip netns add "$BRIDGE" 2>/dev/null || skip "no network namespaces here"
-    ip netns exec "$BRIDGE" ip link add bridge type bridge 2>/dev/null ||
-        { ip netns del "$BRIDGE"; skip "no bridges here"; }
-    ip netns exec "$BRIDGE" ip link set bridge up
-    local h n=0
-    for h in "$A" "$B" "$C"; do
-        ip netns add "$h"
-        ip link add "v$h" netns "$h" type veth peer name "p$h" netns "$BRIDGE"
-        ip netns exec "$BRIDGE" ip link set "p$h" master bridge up
-        ip netns exec "$h" ip addr add "10.77.9.$((++n))/24" dev "v$h"
-        ip netns exec "$h" ip link set "v$h" up
-        ip netns exec "$h" ip link set lo up
-        ip netns exec "$h" tc qdisc add dev "v$h" root tbf rate 1gbit burst 64kb latency 50ms || true
-        mkdir -p "$BATS_TEST_TMPDIR/tmp/$h" "/etc/netns/$h"
-        printf '127.0.0.1 localhost\n10.77.9.1 %s\n10.77.9.2 %s\n10.77.9.3 %s\n' "$A" "$B" "$C" >"/etc/netns/$h/hosts"
-    done
-    # what mpirun takes for ssh: options, a host, a command
-    cat >"$BATS_TEST_TMPDIR/rsh" <<END
-#!/bin/bash
-while [[ \$1 == -* ]]; do shift; done
-h=\$1
-shift
-exec ip netns exec "\$h" unshare -u bash -c "hostname \$h; export TMPDIR=$BATS_TEST_TMPDIR/tmp/\$h; \$*"
-END
-    chmod +x "$BATS_TEST_TMPDIR/rsh"
+    hosts_open 3 "$BATS_TEST_TMPDIR" || skip "hosts need root, ip and tc"
+    A=${hosts[0]} B=${hosts[1]} C=${hosts[2]}
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 }
 
 teardown() {
-    local h pid
-    [ -n "${A-}" ] || return 0
-    for h in "$A" "$B" "$C" "$BRIDGE"; do
-        for pid in $(ip netns pids "$h" 2>/dev/null); do kill -9 "$pid" 2>/dev/null || true; done
-        ip netns del "$h" 2>/dev/null || true
-        rm -rf "/etc/netns/$h"
-    done
-}
-
-# mpirun, started on the first host: mpirun_on OPTION... COMMAND...
-mpirun_on() {
-    "$BATS_TEST_TMPDIR/rsh" "$A" "cd $PWD && PATH=$PATH exec timeout 120 mpirun -q --mca plm_rsh_agent $BATS_TEST_TMPDIR/rsh \
-        --mca btl_tcp_if_include 10.77.9.0/24 --mca oob_tcp_if_include 10.77.9.0/24 \
-        --mca btl_vader_single_copy_mechanism none --oversubscribe -x PATH $*"
+    [ -z "${A-}" ] || hosts_close
 }
 
 # Two ranks on each of two hosts: on_hosts COMMAND...
 on_hosts() {
-    mpirun_on --host "$A:2,$B:2" -np 4 "$@"
+    hosts_mpirun --host "$A:2,$B:2" -np 4 "$@"
 }
 
 # A cluster of two ranks on each of N hosts: cluster_of N
@@ -90,12 +53,12 @@ cluster_of() {
     cluster_of 3 >cluster.json
     ap-shard --mesh 3x2 --cluster cluster.json "$(imported mlp)" |
         ap-rewrite --rankfile ranks --hosts "$C,$A,$B" -o program.json
-    mpirun_on --host "$A:2,$B:2,$C:2" --rankfile ranks -np 6 ap-exec --seed 1 --steps 2 --verify program.json >out 2>err
+    hosts_mpirun --host "$A:2,$B:2,$C:2" --rankfile ranks -np 6 ap-exec --seed 1 --steps 2 --verify program.json >out 2>err
     [ ! -s err ]
     grep -q '^verify: losses' out
-    mpirun_on --host "$A:2,$B:2,$C:2" --rankfile ranks -np 6 hostname | sort | uniq -c >where
+    hosts_mpirun --host "$A:2,$B:2,$C:2" --rankfile ranks -np 6 hostname | sort | uniq -c >where
     [ "$(awk '$1 == 2' where | wc -l)" -eq 3 ]
-    mpirun_on --host "$A:2,$B:2,$C:2" --map-by node -np 6 ap-exec --seed 1 --steps 2 program.json >other 2>err
+    hosts_mpirun --host "$A:2,$B:2,$C:2" --map-by node -np 6 ap-exec --seed 1 --steps 2 program.json >other 2>err
     grep -q "ap-exec: warning: rank 1 is on host $B and rank 0 on host $A" err
     diff other <(grep '^step' out)
 }
@@ -128,7 +91,7 @@ ranks() {
     plan=$(rewritten mlp 2x2)
     cd "$BATS_TEST_TMPDIR"
     on_hosts ap-exec --data "$MODELS/mlp/in" --steps 100000000 --watchdog 8 "$plan" >out 2>err 3>&- &
-    for ((i = 0; i < 600; i++)); do
+    for ((i = 0; i < 1200; i++)); do # a loaded machine takes a minute to start
         [ ! -s out ] || break
         sleep 0.1
     done

@@ -5,7 +5,7 @@
  *
  * Collectives (group to wait) take the memory of the backend; they are called in the same
  * order by all ranks that take part, and what the backend does behind the call sees the
- * result. Messages (send, receive, settle) take host memory, and so do the others, which
+ * result. Messages (send to settle) take host memory, and so do the others, which
  * steer the job (broadcast to close).
  *
  * Sums are made in the order of ranks by comm_combine, so that every rank holds the same
@@ -60,8 +60,8 @@ struct comm {
      * Overlap. After start, the next collective (or exchange) may return before it has
      * run; event gives its ticket; wait, once per ticket, orders what the backend does
      * afterwards behind it. Until then nobody may write what it reads, nor touch what it
-     * writes. A communicator without overlap runs it at once. Over MPI the first start
-     * makes a thread, which from then on runs all collectives.
+     * writes. A communicator without overlap runs it at once. Over MPI it goes on in
+     * `progress` and in waits.
      */
     void (*start)(struct comm *c);
     int (*event)(struct comm *c);
@@ -72,9 +72,16 @@ struct comm {
     /* To another rank, without waiting; buf is copied. Messages of one tag arrive in
      * order. */
     void (*send)(struct comm *c, int to, int tag, const void *buf, int64_t bytes);
-    void (*receive)(struct comm *c, int from, int tag, void *buf, int64_t bytes);
+    /* A message that will come: it may be written to buf from now on, and is there after
+     * await, which takes what expect returned, once. */
+    int (*expect)(struct comm *c, int from, int tag, void *buf, int64_t bytes);
+    void (*await)(struct comm *c, int message);
     /* Waits until all that this rank sent has arrived. */
     void (*settle)(struct comm *c);
+
+    /* Moves on collectives that were started, and messages; called between kernels, and
+     * returns at once. */
+    void (*progress)(struct comm *c);
 
     /* ---- the job ---- */
 
@@ -102,6 +109,9 @@ void comm_mpi_open(struct comm *c);
 void comm_start_none(struct comm *c);
 int comm_event_none(struct comm *c);
 void comm_wait_none(struct comm *c, int ticket);
+
+/* A message, now: expect and await. */
+void comm_receive(struct comm *c, int from, int tag, void *buf, int64_t bytes);
 
 /* The ranks of a mesh that differ on the axes of the bit set only. */
 struct comm_key {

@@ -4,13 +4,13 @@
  * blocks, a local sum and an all-gather (which is also as fast as MPI's own, and half the
  * bytes in bf16); small ones gather everything and add it up on every rank.
  *
- * Once one is started ahead of its wait, all run on a thread (progress.h), by MPI's
- * nonblocking calls. The main thread calls MPI only while none is under way
- * (MPI_THREAD_SERIALIZED): run/overlap.c finishes all of them before messages are sent.
+ * Those that are started ahead of their wait, and messages between stages, are
+ * nonblocking, and move on when the executor looks after them between two kernels
+ * (flight.h, progress). All calls of MPI are the main thread's.
  */
 #include "base/array.h"
 #include "comm/comm.h"
-#include "comm/progress.h"
+#include "comm/flight.h"
 #include "run/watch.h"
 #include "tool/tool.h"
 
@@ -19,13 +19,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-/* Bytes of a tensor up to which an all-reduce gathers everything and adds up on every
- * rank: one latency instead of two. */
-#define SMALL_BYTES 2048
 /* Bytes of a tensor that is summed at a time: it bounds the memory for other ranks'
  * blocks, which no buffer plan knows, and keeps them in the cache. */
 #define PIECE_BYTES (4 << 20)
+/* Between two looks at what is under way, each of which is a system call or more, so that
+ * kernels of some microseconds do not wait for them; scripts/overlap-gain takes as long
+ * with 0 and with 2 ms. */
+#define LOOK_SEC 1e-4
+/* A rank that waits for messages looks for them all the time at first. Then it sleeps for
+ * a part of what it has waited so far, so that it leaves the processor to others, and an
+ * idle one takes their load: two stages of two ranks on two cores (scripts/hosts-table)
+ * take two thirds of the time. */
+#define SPIN_SEC       2e-4
+#define PAUSE_SHARE    0.05
+#define MOST_PAUSE_SEC 1e-3
 /* Bytes of one MPI call at most: MPI counts in int. */
 #define CHUNK_BYTES (1 << 30)
 
@@ -42,39 +51,34 @@ struct message {
     int64_t bytes; /* of the memory */
 };
 
+/* A message that is awaited, in parts of CHUNK_BYTES. */
+struct awaited {
+    bool taken; /* by somebody who has not waited for it yet */
+    int n, cap;
+    MPI_Request *request;
+};
+
 struct mpi {
     MPI_Comm all; /* ranks of the job, or those that split picked */
     int job_rank;
     int n_sends, cap_sends;
     struct message *sends;
+    int n_awaited, cap_awaited;
+    struct awaited *awaited;
     int n_groups;
     struct mpi_group groups[1 << AP_MAX_AXES];
-    struct progress *thread; /* runs all collectives; NULL: none was started */
-    bool warned;
-    bool serialized;    /* a thread may call MPI */
-    bool started;       /* the next collective may return before it has run */
-    int ticket;         /* of the last one that was */
-    char *blocks, *sum; /* n blocks received; a padded copy to send */
+    struct flights *flights; /* collectives under way; NULL: none was started */
+    bool started;            /* the next collective may return before it has run */
+    int ticket;              /* of the last one that was */
+    struct mpi *root;        /* of the job, which has the messages between stages */
+    double looked;           /* there: when progress last looked */
+    char *blocks, *sum;      /* n blocks received; a padded copy to send */
     int64_t bytes;
 };
 
-static struct progress *thread_of(const struct comm *c)
-{
-    return ((const struct mpi *)c->impl)->thread;
-}
-
-/* The watchdog watches the main thread, so the thread of the collectives tells it
- * nothing. */
-static void begin_wait(const struct comm *c, const char *what)
-{
-    if (!thread_of(c))
-        watch_wait(what);
-}
-
+/* Ends the job if a call failed. */
 static void check(struct comm *c, int rc, const char *what)
 {
-    if (!thread_of(c))
-        watch_go();
     if (rc == MPI_SUCCESS)
         return;
     char text[MPI_MAX_ERROR_STRING];
@@ -86,8 +90,39 @@ static void check(struct comm *c, int rc, const char *what)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
+static void check_wait(struct comm *c, int rc, const char *what)
+{
+    watch_go();
+    check(c, rc, what);
+}
+
 /* A call that may wait for other ranks, as the watchdog sees it. */
-#define CALL(c, call, what) (begin_wait((c), what), check((c), (call), (what)))
+#define CALL(c, call, what) (watch_wait(what), check_wait((c), (call), (what)))
+
+/* Between two looks of a wait that began at `start`. */
+static void pause_after(double start)
+{
+    const double waited = ap_now_sec() - start, sec = PAUSE_SHARE * waited;
+    const struct timespec t = {
+        0, (long)(1e9 * (sec < MOST_PAUSE_SEC ? sec : MOST_PAUSE_SEC))};
+    if (waited > SPIN_SEC)
+        nanosleep(&t, NULL);
+}
+
+/* Until all n requests are done. */
+static void wait_all(struct comm *c, int n, MPI_Request *request, const char *what)
+{
+    const double start = ap_now_sec();
+    int done = 0;
+    watch_wait(what);
+    for (;;) {
+        check(c, MPI_Testall(n, request, &done, MPI_STATUSES_IGNORE), what);
+        if (done)
+            break;
+        pause_after(start);
+    }
+    watch_go();
+}
 
 static MPI_Comm job_of(const struct comm *c)
 {
@@ -121,7 +156,7 @@ static void reserve(struct comm *c, int64_t bytes)
     struct mpi *m = c->impl;
     /* n padded blocks, or n copies of what is small */
     const int64_t need = (bytes < PIECE_BYTES ? bytes : PIECE_BYTES) +
-                         (int64_t)c->size * (SMALL_BYTES + 64);
+                         (int64_t)c->size * (COMM_SMALL_BYTES + 64);
     if (need <= m->bytes)
         return;
     m->bytes = need;
@@ -131,34 +166,15 @@ static void reserve(struct comm *c, int64_t bytes)
     memset(m->sum, 0, (size_t)need);
 }
 
-/* On the thread: until all n requests are done. */
-static void complete(struct comm *c, MPI_Request *requests, int n, const char *what)
-{
-    int done = 0;
-    for (;;) {
-        CALL(c, MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE), what);
-        if (done)
-            return;
-        progress_pause(thread_of(c));
-    }
-}
-
 /* Sends n bytes to one rank and receives as many from another. */
 static void swap(struct comm *c, MPI_Comm comm, const struct comm_peers *peers,
                  const char *out, char *in, int n)
 {
     const int tag = 1;
-    if (!thread_of(c)) {
-        CALL(c,
-             MPI_Sendrecv(out, n, MPI_BYTE, peers->to, tag, in, n, MPI_BYTE, peers->from,
-                          tag, comm, MPI_STATUS_IGNORE),
-             "MPI_Sendrecv");
-        return;
-    }
-    MPI_Request r[2];
-    CALL(c, MPI_Irecv(in, n, MPI_BYTE, peers->from, tag, comm, &r[0]), "MPI_Irecv");
-    CALL(c, MPI_Isend(out, n, MPI_BYTE, peers->to, tag, comm, &r[1]), "MPI_Isend");
-    complete(c, r, 2, "MPI_Testall");
+    CALL(c,
+         MPI_Sendrecv(out, n, MPI_BYTE, peers->to, tag, in, n, MPI_BYTE, peers->from, tag,
+                      comm, MPI_STATUS_IGNORE),
+         "MPI_Sendrecv");
 }
 
 /*
@@ -187,17 +203,11 @@ static void all_to_all(struct comm *c, int g, const void *send, void *recv, int6
 {
     const struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
     const int n = (int)bytes;
-    MPI_Request r;
-    if (bytes > INT_MAX / t->size) {
+    if (bytes > INT_MAX / t->size)
         in_rounds(c, t, send, bytes, recv, bytes);
-    } else if (thread_of(c)) {
-        CALL(c, MPI_Ialltoall(send, n, MPI_BYTE, recv, n, MPI_BYTE, t->comm, &r),
-             "MPI_Ialltoall");
-        complete(c, &r, 1, "MPI_Ialltoall");
-    } else {
+    else
         CALL(c, MPI_Alltoall(send, n, MPI_BYTE, recv, n, MPI_BYTE, t->comm),
              "MPI_Alltoall");
-    }
 }
 
 /* send: MPI_IN_PLACE, if the rank's block lies where it belongs. */
@@ -205,17 +215,11 @@ static void all_gather(struct comm *c, int g, const void *send, void *recv, int6
 {
     const struct mpi_group *t = &((struct mpi *)c->impl)->groups[g];
     const int n = (int)bytes;
-    MPI_Request r;
-    if (bytes > INT_MAX / t->size) {
+    if (bytes > INT_MAX / t->size)
         in_rounds(c, t, send, 0, recv, bytes);
-    } else if (thread_of(c)) {
-        CALL(c, MPI_Iallgather(send, n, MPI_BYTE, recv, n, MPI_BYTE, t->comm, &r),
-             "MPI_Iallgather");
-        complete(c, &r, 1, "MPI_Iallgather");
-    } else {
+    else
         CALL(c, MPI_Allgather(send, n, MPI_BYTE, recv, n, MPI_BYTE, t->comm),
              "MPI_Allgather");
-    }
 }
 
 /* n elements, of at most PIECE_BYTES. */
@@ -224,7 +228,7 @@ static void reduce_piece(struct comm *c, int g, char *buf, int64_t n, enum ap_dt
 {
     struct mpi *m = c->impl;
     const int size = ap_dtype_size(dtype), k = m->groups[g].size;
-    if (n * size <= SMALL_BYTES) {
+    if (n * size <= COMM_SMALL_BYTES) {
         all_gather(c, g, buf, m->blocks, n * size);
         comm_combine(buf, m->blocks, k, n, dtype, red);
         return;
@@ -296,115 +300,117 @@ static void exchange(struct comm *c, const struct comm_peers *peers, const void 
     }
 }
 
-/* ---- on this thread, or on the one for collectives ---- */
-
-static void run_job(void *ctx, const struct progress_job *j)
-{
-    struct comm *c = ctx;
-    switch (j->op) {
-    case PROGRESS_ALL_REDUCE:
-        all_reduce(c, j->group, j->recv, j->n, j->dtype, j->red);
-        break;
-    case PROGRESS_REDUCE_SCATTER:
-        reduce_scatter(c, j->group, j->send, j->recv, j->n, j->dtype, j->red);
-        break;
-    case PROGRESS_ALL_GATHER:
-        all_gather(c, j->group, j->send, j->recv, j->n);
-        break;
-    case PROGRESS_ALL_TO_ALL:
-        all_to_all(c, j->group, j->send, j->recv, j->n);
-        break;
-    case PROGRESS_EXCHANGE:
-        exchange(c, &j->peers, j->send, j->recv, j->n);
-        break;
-    }
-}
-
-static void wait_ticket(struct comm *c, int ticket)
-{
-    if (ticket < 0)
-        return;
-    watch_wait("a collective that was started");
-    progress_wait(thread_of(c), ticket);
-    watch_go();
-}
-
-/* Runs a job, on the thread once there is one, so that all are run in order. */
-static void submit(struct comm *c, const struct progress_job *j)
-{
-    struct mpi *m = c->impl;
-    if (m->started && m->serialized && !m->thread)
-        m->thread = progress_open(run_job, c);
-    if (!m->thread) {
-        run_job(c, j);
-        return;
-    }
-    m->ticket = progress_add(m->thread, j);
-    if (!m->started)
-        wait_ticket(c, m->ticket);
-}
+/* ---- started ahead of the wait ---- */
 
 static void start(struct comm *c)
 {
     struct mpi *m = c->impl;
     m->started = true;
     m->ticket = -1;
-    if (!m->serialized && !m->warned && c->rank == 0)
-        ap_warn("MPI offers no MPI_THREAD_SERIALIZED: collectives do not overlap");
-    m->warned = true;
 }
 
 static int event(struct comm *c)
 {
     struct mpi *m = c->impl;
-    const int ticket = m->started ? m->ticket : -1;
     m->started = false;
-    return ticket;
+    return m->ticket;
 }
 
-static void submit_all_reduce(struct comm *c, int g, void *buf, int64_t n,
+static void wait_ticket(struct comm *c, int ticket)
+{
+    const struct mpi *m = c->impl;
+    if (ticket < 0)
+        return;
+    const double start = ap_now_sec();
+    watch_wait("a collective that was started");
+    flights_progress(m->flights);
+    while (!flights_done(m->flights, ticket)) {
+        pause_after(start);
+        flights_progress(m->flights);
+    }
+    watch_go();
+}
+
+/* Adds a job of a group to what is under way. */
+static void fly(struct comm *c, int g, struct flight_job job)
+{
+    struct mpi *m = c->impl;
+    if (job.n == 0)
+        return;
+    if (job.op == FLIGHT_EXCHANGE) {
+        job.comm = m->all;
+        job.me = c->rank;
+    } else {
+        job.comm = m->groups[g].comm;
+        job.n_ranks = m->groups[g].size;
+        MPI_Comm_rank(job.comm, &job.me);
+    }
+    if (!m->flights)
+        m->flights = flights_open(c, check);
+    watch_wait("collectives that were started");
+    while (flights_full(m->flights))
+        flights_progress(m->flights);
+    watch_go();
+    m->ticket = flights_add(m->flights, &job);
+    flights_progress(m->flights);
+}
+
+static void all_reduce_or_fly(struct comm *c, int g, void *buf, int64_t n,
                               enum ap_dtype dtype, enum ap_red red)
 {
-    submit(c,
-           &(struct progress_job){PROGRESS_ALL_REDUCE, g, {0}, buf, buf, n, dtype, red});
+    if (((struct mpi *)c->impl)->started)
+        fly(c, g,
+            (struct flight_job){.op = FLIGHT_ALL_REDUCE,
+                                .send = buf,
+                                .recv = buf,
+                                .n = n,
+                                .dtype = dtype,
+                                .red = red});
+    else
+        all_reduce(c, g, buf, n, dtype, red);
 }
 
-static void submit_reduce_scatter(struct comm *c, int g, const void *send, void *recv,
+static void reduce_scatter_or_fly(struct comm *c, int g, const void *send, void *recv,
                                   int64_t n, enum ap_dtype dtype, enum ap_red red)
 {
-    submit(c, &(struct progress_job){
-                  PROGRESS_REDUCE_SCATTER, g, {0}, send, recv, n, dtype, red});
+    if (((struct mpi *)c->impl)->started)
+        fly(c, g,
+            (struct flight_job){.op = FLIGHT_REDUCE_SCATTER,
+                                .send = send,
+                                .recv = recv,
+                                .n = n,
+                                .dtype = dtype,
+                                .red = red});
+    else
+        reduce_scatter(c, g, send, recv, n, dtype, red);
 }
 
-static void submit_all_gather(struct comm *c, int g, const void *send, void *recv,
+static void all_gather_or_fly(struct comm *c, int g, const void *send, void *recv,
                               int64_t bytes)
 {
-    submit(c, &(struct progress_job){.op = PROGRESS_ALL_GATHER,
-                                     .group = g,
-                                     .send = send,
-                                     .recv = recv,
-                                     .n = bytes});
+    if (((struct mpi *)c->impl)->started)
+        fly(c, g,
+            (struct flight_job){
+                .op = FLIGHT_ALL_GATHER, .send = send, .recv = recv, .n = bytes});
+    else
+        all_gather(c, g, send, recv, bytes);
 }
 
-static void submit_all_to_all(struct comm *c, int g, const void *send, void *recv,
-                              int64_t bytes)
-{
-    submit(c, &(struct progress_job){.op = PROGRESS_ALL_TO_ALL,
-                                     .group = g,
-                                     .send = send,
-                                     .recv = recv,
-                                     .n = bytes});
-}
-
-static void submit_exchange(struct comm *c, const struct comm_peers *peers,
+static void exchange_or_fly(struct comm *c, const struct comm_peers *peers,
                             const void *send, void *recv, int64_t bytes)
 {
-    submit(c, &(struct progress_job){.op = PROGRESS_EXCHANGE,
-                                     .peers = *peers,
-                                     .send = send,
-                                     .recv = recv,
-                                     .n = bytes});
+    if (((struct mpi *)c->impl)->started)
+        fly(c, 0,
+            (struct flight_job){.op = FLIGHT_EXCHANGE,
+                                .peers = *peers,
+                                .send = send,
+                                .recv = recv,
+                                .n = bytes});
+    else
+        exchange(c, peers, send, recv, bytes);
 }
+
+/* ---- the job ---- */
 
 static void broadcast(struct comm *c, void *buf, int64_t bytes)
 {
@@ -442,6 +448,7 @@ static int64_t memory(const struct comm *c)
 {
     const struct mpi *m = c->impl;
     int64_t bytes = m->blocks ? 2 * m->bytes : 0;
+    bytes += m->flights ? flights_memory(m->flights) : 0;
     for (int i = 0; i < m->n_sends; i++)
         bytes += m->sends[i].bytes;
     return bytes;
@@ -457,8 +464,7 @@ static double max_sec(struct comm *c, double v)
 static void close_mpi(struct comm *c)
 {
     struct mpi *m = c->impl;
-    progress_close(m->thread);
-    m->thread = NULL;
+    flights_close(m->flights);
     for (int i = 0; i < m->n_groups; i++)
         MPI_Comm_free(&m->groups[i].comm);
     const bool job = m->all == MPI_COMM_WORLD;
@@ -467,6 +473,9 @@ static void close_mpi(struct comm *c)
     for (int i = 0; i < m->n_sends; i++)
         free(m->sends[i].copy);
     free(m->sends);
+    for (int i = 0; i < m->n_awaited; i++)
+        free(m->awaited[i].request);
+    free(m->awaited);
     free(m->blocks);
     free(m->sum);
     free(m);
@@ -510,23 +519,71 @@ static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes
     }
 }
 
-static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
+static int expect(struct comm *c, int from, int tag, void *buf, int64_t bytes)
 {
     struct mpi *m = c->impl;
-    for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
-        const int n = chunk(bytes - at);
-        CALL(
-            c,
-            MPI_Recv((char *)buf + at, n, MPI_BYTE, from, tag, m->all, MPI_STATUS_IGNORE),
-            "MPI_Recv");
+    int i = 0;
+    while (i < m->n_awaited && m->awaited[i].taken)
+        i++;
+    if (i == m->n_awaited) {
+        AP_ROOM(m->awaited, m->n_awaited, m->cap_awaited);
+        m->awaited[m->n_awaited++] = (struct awaited){0};
     }
+    struct awaited *a = &m->awaited[i];
+    a->taken = true;
+    a->n = 0;
+    for (int64_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        AP_ROOM(a->request, a->n, a->cap);
+        check(c,
+              MPI_Irecv((char *)buf + at, chunk(bytes - at), MPI_BYTE, from, tag, m->all,
+                        &a->request[a->n++]),
+              "MPI_Irecv");
+    }
+    return i;
+}
+
+static void await(struct comm *c, int message)
+{
+    const struct mpi *m = c->impl;
+    struct awaited *a = &m->awaited[message];
+    wait_all(c, a->n, a->request, "MPI_Recv");
+    a->taken = false;
+}
+
+/* A test of one message under way moves all on; false: there is none. */
+static bool test_message(struct comm *c, struct mpi *m)
+{
+    MPI_Request *r = NULL;
+    int done;
+    for (int i = 0; i < m->n_sends && !r; i++)
+        if (m->sends[i].request != MPI_REQUEST_NULL)
+            r = &m->sends[i].request;
+    for (int i = 0; i < m->n_awaited && !r; i++)
+        for (int k = 0; k < m->awaited[i].n && m->awaited[i].taken && !r; k++)
+            if (m->awaited[i].request[k] != MPI_REQUEST_NULL)
+                r = &m->awaited[i].request[k];
+    if (r)
+        check(c, MPI_Test(r, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    return r;
+}
+
+static void progress(struct comm *c)
+{
+    struct mpi *m = c->impl;
+    const double now = ap_now_sec();
+    if (now < m->root->looked + LOOK_SEC)
+        return;
+    if (m->flights)
+        flights_progress(m->flights);
+    test_message(c, m->root);
+    m->root->looked = now;
 }
 
 static void settle(struct comm *c)
 {
     struct mpi *m = c->impl;
     for (int i = 0; i < m->n_sends; i++)
-        CALL(c, MPI_Wait(&m->sends[i].request, MPI_STATUS_IGNORE), "MPI_Wait");
+        wait_all(c, 1, &m->sends[i].request, "MPI_Wait");
 }
 
 static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
@@ -536,7 +593,7 @@ static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
     int place = 0;
     while (place < n && ranks[place] != c->rank)
         place++;
-    *sub = (struct mpi){.job_rank = m->job_rank, .serialized = m->serialized};
+    *sub = (struct mpi){.job_rank = m->job_rank, .root = m->root};
     CALL(c, MPI_Comm_split(m->all, place < n ? 0 : MPI_UNDEFINED, place, &sub->all),
          "MPI_Comm_split");
     if (place == n) {
@@ -554,16 +611,16 @@ static bool split(struct comm *c, const int *ranks, int n, struct comm *out)
 void comm_mpi_open(struct comm *c)
 {
     struct mpi *m = ap_xrealloc(NULL, sizeof *m);
-    *m = (struct mpi){.all = MPI_COMM_WORLD};
+    *m = (struct mpi){.all = MPI_COMM_WORLD, .root = m};
     *c = (struct comm){.name = "mpi",
                        .impl = m,
                        .group = group,
                        .reserve = reserve,
-                       .all_reduce = submit_all_reduce,
-                       .reduce_scatter = submit_reduce_scatter,
-                       .all_gather = submit_all_gather,
-                       .all_to_all = submit_all_to_all,
-                       .exchange = submit_exchange,
+                       .all_reduce = all_reduce_or_fly,
+                       .reduce_scatter = reduce_scatter_or_fly,
+                       .all_gather = all_gather_or_fly,
+                       .all_to_all = all_to_all,
+                       .exchange = exchange_or_fly,
                        .start = start,
                        .event = event,
                        .wait = wait_ticket,
@@ -574,14 +631,15 @@ void comm_mpi_open(struct comm *c)
                        .max_sec = max_sec,
                        .split = split,
                        .send = send,
-                       .receive = receive,
+                       .expect = expect,
+                       .await = await,
+                       .progress = progress,
                        .settle = settle,
                        .close = close_mpi};
     int provided; /* the watchdog's thread calls nothing of MPI */
     watch_wait("MPI_Init");
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
     watch_go();
-    m->serialized = provided >= MPI_THREAD_SERIALIZED;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &c->size);

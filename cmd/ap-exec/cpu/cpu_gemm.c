@@ -204,7 +204,12 @@ void cpu_open(char **argv)
            : __builtin_cpu_supports("avx512bf16") ? "Cooperlake"
                                                   : "SkylakeX",
            1);
-    execv("/proc/self/exe", argv); /* if it fails, the slow ones will do */
+    char self[4096]; /* the file itself, so that the process keeps its name */
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n < 0)
+        return;
+    self[n] = '\0';
+    execv(self, argv); /* if it fails, the slow ones will do */
 #else
     (void)argv;
 #endif

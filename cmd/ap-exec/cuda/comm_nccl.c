@@ -453,10 +453,20 @@ static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes
     of(c)->beneath.send(&of(c)->beneath, to, tag, buf, bytes);
 }
 
-static void receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
+static int expect(struct comm *c, int from, int tag, void *buf, int64_t bytes)
+{
+    return of(c)->beneath.expect(&of(c)->beneath, from, tag, buf, bytes);
+}
+
+static void await(struct comm *c, int message)
 {
     struct comm *host = host_of(c);
-    host->receive(host, from, tag, buf, bytes);
+    host->await(host, message);
+}
+
+static void progress(struct comm *c)
+{
+    of(c)->beneath.progress(&of(c)->beneath);
 }
 
 static void settle(struct comm *c)
@@ -565,7 +575,9 @@ static void make(struct comm *c, const struct comm *beneath, ncclComm_t all)
                        .max_sec = max_sec,
                        .split = split,
                        .send = send,
-                       .receive = receive,
+                       .expect = expect,
+                       .await = await,
+                       .progress = progress,
                        .settle = settle,
                        .close = close_nccl};
 }

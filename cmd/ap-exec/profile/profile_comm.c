@@ -55,9 +55,9 @@ static void ping_pong(const struct sweep *s, enum ap_op op, int group, int peer,
     (void)op, (void)group, (void)n;
     if (c->rank == 0) {
         c->send(c, peer, 0, s->a, bytes);
-        c->receive(c, peer, 0, s->b, bytes);
+        comm_receive(c, peer, 0, s->b, bytes);
     } else if (c->rank == peer) {
-        c->receive(c, 0, 0, s->b, bytes);
+        comm_receive(c, 0, 0, s->b, bytes);
         c->send(c, 0, 0, s->a, bytes);
     }
     c->settle(c);

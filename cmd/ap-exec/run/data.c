@@ -220,7 +220,7 @@ static void take_part(struct exec *x, const struct loading *p, char *host)
     const int64_t bytes = ap_shape_bytes(local);
     const int size = ap_dtype_size(local->dtype);
     if (x->comm->rank != 0) {
-        x->comm->receive(x->comm, 0, 0, host, bytes);
+        comm_receive(x->comm, 0, 0, host, bytes);
         return;
     }
     for (int r = x->comm->size - 1; r >= 0;

@@ -635,6 +635,7 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         if (timing_is_on(x))
             timing_note(x, i, &start);
         guard_end(x);
+        x->comm->progress(x->comm);
         if (x->noise)
             overlap_finish(x, x->n_calls);
         call->n_runs++;

@@ -191,14 +191,31 @@ static void open_stages(struct executor *p, const struct settings *set)
 
 /* ---- running ---- */
 
+/* Expects what the next receives take; next: the instruction to look at first. */
+static int expect_ahead(struct executor *p, int next, int *n_ahead)
+{
+    for (; next < p->lane->n; next++) {
+        const struct ap_pipeline_instr *x = &p->lane->instr[next];
+        if (x->what != AP_PIPELINE_RECEIVE)
+            continue;
+        if (*n_ahead > TRANSFERS_AHEAD)
+            break;
+        transfers_expect(p->transfers, x->transfer, x->message);
+        ++*n_ahead;
+    }
+    return next;
+}
+
 static void run_step(void *ctx)
 {
     struct executor *p = ctx;
+    int next = 0, n_ahead = 0;
     for (int i = 0; i < p->lane->n; i++) {
         const struct ap_pipeline_instr *x = &p->lane->instr[i];
         const struct ap_transfer *t = &p->pipeline->transfer[x->transfer];
         switch (x->what) {
         case AP_PIPELINE_RUN:
+            next = expect_ahead(p, next, &n_ahead);
             exec_run(at_slot(p, x->stage, x->slot), x->lo, x->hi, x->message);
             break;
         case AP_PIPELINE_SEND:
@@ -206,6 +223,8 @@ static void run_step(void *ctx)
                            x->message);
             break;
         case AP_PIPELINE_RECEIVE:
+            next = expect_ahead(p, next, &n_ahead);
+            n_ahead--;
             transfers_receive(p->transfers, at_slot(p, t->to, x->slot), x->transfer,
                               x->message);
             break;

@@ -10,6 +10,7 @@
 #include "backend.h"
 #include "cpu/cpu.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +44,14 @@ struct tiles {
     int64_t bytes; /* of the value, once all is there */
 };
 
+/* A message of a transfer that was asked for ahead of its receive. */
+struct ahead {
+    bool taken;
+    int transfer, message;
+    int *awaits;  /* [tile] */
+    char *packed; /* the tiles' bytes, one behind the other */
+};
+
 /* The sending or the receiving side of a transfer on this rank. */
 struct side {
     int node; /* of the stage's program */
@@ -60,9 +69,12 @@ struct transfers {
     struct comm *job;
     const struct backend *backend;
     struct side *out, *in; /* [transfer] */
-    char *packed;          /* room for the largest tile */
+    char *packed[2];       /* room for the largest tile */
     int64_t packed_bytes, own_bytes, host_bytes;
-    int64_t *sent; /* [rank of the job]: bytes */
+    struct ahead ahead[TRANSFERS_AHEAD + 1];
+    int64_t ahead_bytes; /* of the packed tiles of one message */
+    int most_tiles;      /* of a message */
+    int64_t *sent;       /* [rank of the job]: bytes */
 };
 
 /* ---- tiles ---- */
@@ -101,6 +113,16 @@ static int index_in(const struct ap_lane *lane, int rank)
 static void need_room(struct transfers *h, int64_t bytes)
 {
     h->packed_bytes = bytes > h->packed_bytes ? bytes : h->packed_bytes;
+}
+
+/* Room for the tiles of a message that is received. */
+static void need_ahead(struct transfers *h, const struct tiles *b)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < b->n; i++)
+        bytes += b->tile[i].peer == h->job->rank ? 0 : b->tile[i].bytes;
+    h->ahead_bytes = bytes > h->ahead_bytes ? bytes : h->ahead_bytes;
+    h->most_tiles = b->n > h->most_tiles ? b->n : h->most_tiles;
 }
 
 /* Ranks of a lane as what reshard.h calls devices. */
@@ -169,9 +191,11 @@ static struct tiles tiles_of(struct transfers *h, int t, int message, int me, bo
         *tile = common(h->arena, &x->shape, local, out ? has : lands, out ? lands : has);
         tile->peer = out ? receivers->ranks[move->to] : senders->ranks[move->from];
         tile->tag = tag + message;
-        need_room(h, tile->bytes);
+        if (out && tile->peer != h->job->rank)
+            need_room(h, tile->bytes);
     }
     if (!out) {
+        need_ahead(h, &tiles);
         tiles.bytes = ap_reshard_elems(r.rank, &r.needs[me * r.rank]) *
                       ap_dtype_size(x->shape.dtype);
         add_steps(h, x, receivers, &r, me, local, tag + x->n_messages + message, &tiles);
@@ -247,14 +271,22 @@ struct transfers *transfers_open(struct ap_arena *arena,
         open_end(h, t, false, tag);
         tag += 2 * pipeline->transfer[t].n_messages;
     }
-    h->packed = ap_xrealloc(NULL, (size_t)h->packed_bytes + 1);
+    for (int i = 0; i < 2; i++)
+        h->packed[i] = ap_xrealloc(NULL, (size_t)h->packed_bytes + 1);
     join_twins(h);
+    for (int i = 0; i < TRANSFERS_AHEAD + 1; i++) {
+        h->ahead[i].packed = ap_xrealloc(NULL, (size_t)h->ahead_bytes + 1);
+        h->ahead[i].awaits = AP_NEW_N(arena, h->most_tiles + 1, int);
+    }
     return h;
 }
 
 void transfers_close(struct transfers *h)
 {
-    free(h->packed);
+    for (int i = 0; i < 2; i++)
+        free(h->packed[i]);
+    for (int i = 0; i < TRANSFERS_AHEAD + 1; i++)
+        free(h->ahead[i].packed);
 }
 
 /* ---- moving ---- */
@@ -287,7 +319,7 @@ static void move(const struct tile *p, char *value, char *packed, int size, bool
 
 static void send_tile(struct transfers *h, const struct tile *p, int to)
 {
-    h->job->send(h->job, to, p->tag, h->packed, p->bytes);
+    h->job->send(h->job, to, p->tag, h->packed[0], p->bytes);
     h->sent[to] += p->bytes;
 }
 
@@ -299,14 +331,17 @@ static void hand_round(struct transfers *h, char *value, int elem_bytes,
         const struct step *s = &b->step[i];
         const struct tile *out = s->sends < 0 ? NULL : &b->block[s->sends];
         const struct tile *in = s->receives < 0 ? NULL : &b->block[s->receives];
+        int message = -1;
+        if (in && in->bytes > 0)
+            message = h->job->expect(h->job, s->from, in->tag, h->packed[1], in->bytes);
         if (out && out->bytes > 0) {
-            move(out, value, h->packed, elem_bytes, true);
+            move(out, value, h->packed[0], elem_bytes, true);
             send_tile(h, out, s->to);
         }
-        if (in && in->bytes > 0) {
-            h->job->receive(h->job, s->from, in->tag, h->packed, in->bytes);
-            move(in, value, h->packed, elem_bytes, false);
-        }
+        if (message < 0)
+            continue;
+        h->job->await(h->job, message);
+        move(in, value, h->packed[1], elem_bytes, false);
     }
 }
 
@@ -320,11 +355,42 @@ void transfers_send(struct transfers *h, const struct exec *x, int transfer, int
         h->backend->read(e->host, x->value[e->node], e->bytes);
     for (int k = 0; k < b->n; k++) {
         struct tile *p = &b->tile[k];
-        char *packed = p->twin ? p->own : h->packed;
+        char *packed = p->twin ? p->own : h->packed[0];
         move(p, value, packed, e->elem_bytes, true);
         if (!p->twin)
             send_tile(h, p, p->peer);
     }
+}
+
+void transfers_expect(struct transfers *h, int transfer, int message)
+{
+    const struct tiles *b = &h->in[transfer].tiles[message];
+    struct ahead *a = h->ahead;
+    int64_t at = 0;
+
+    while (a->taken)
+        a++;
+    assert(a <= &h->ahead[TRANSFERS_AHEAD]);
+    a->taken = true;
+    a->transfer = transfer;
+    a->message = message;
+    for (int k = 0; k < b->n; k++) {
+        const struct tile *p = &b->tile[k];
+        if (p->twin)
+            continue;
+        a->awaits[k] = h->job->expect(h->job, p->peer, p->tag, a->packed + at, p->bytes);
+        at += p->bytes;
+    }
+}
+
+/* The message as it was asked for. */
+static struct ahead *expected(struct transfers *h, int transfer, int message)
+{
+    struct ahead *a = h->ahead;
+    while (!a->taken || a->transfer != transfer || a->message != message)
+        a++;
+    assert(a <= &h->ahead[TRANSFERS_AHEAD]);
+    return a;
 }
 
 void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
@@ -332,18 +398,21 @@ void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
 {
     struct side *e = &h->in[transfer];
     const struct tiles *b = &e->tiles[message];
+    struct ahead *a = expected(h, transfer, message);
     char *value = e->host ? e->host : x->value[e->node];
+    char *packed = a->packed;
 
     const bool any = b->n > 0 || b->n_blocks > 0;
     if (any && !e->covered && !e->host && (e->anew || message == 0))
         memset(value, 0, (size_t)e->bytes); /* padding: others have used the memory */
     for (int k = 0; k < b->n; k++) {
         struct tile *p = &b->tile[k];
-        char *packed = p->twin ? p->twin->own : h->packed;
         if (!p->twin)
-            h->job->receive(h->job, p->peer, p->tag, packed, p->bytes);
-        move(p, value, packed, e->elem_bytes, false);
+            h->job->await(h->job, a->awaits[k]);
+        move(p, value, p->twin ? p->twin->own : packed, e->elem_bytes, false);
+        packed += p->twin ? 0 : p->bytes;
     }
+    a->taken = false;
     hand_round(h, value, e->elem_bytes, b);
     if (any && e->host)
         h->backend->write(x->value[e->node], e->host, e->bytes);
@@ -351,7 +420,8 @@ void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
 
 int64_t transfers_memory(const struct transfers *h)
 {
-    return h->packed_bytes + h->own_bytes + h->host_bytes;
+    return 2 * h->packed_bytes + (TRANSFERS_AHEAD + 1) * h->ahead_bytes + h->own_bytes +
+           h->host_bytes;
 }
 
 const int64_t *transfers_bytes(const struct transfers *h)

@@ -8,6 +8,12 @@
 #include "exec.h"
 #include "pipeline/pipeline_program.h"
 
+/* Messages that a rank may expect beside the one that it receives next: MPI moves a long
+ * message only once both sides have named it, so that one that is expected arrives while
+ * the receiver computes. One tensor a microbatch needs none, as in scripts/hosts-table.
+ */
+#define TRANSFERS_AHEAD 1
+
 struct transfers;
 
 /*
@@ -20,7 +26,8 @@ struct transfers *transfers_open(struct ap_arena *arena,
                                  struct exec *x, struct comm *job);
 void transfers_close(struct transfers *h);
 /* This rank's tiles of one message of a transfer, from or to a value of x, the stage in
- * the slot at hand; a send does not wait. */
+ * the slot at hand; a send does not wait, what is received was expected before. */
+void transfers_expect(struct transfers *h, int transfer, int message);
 void transfers_send(struct transfers *h, const struct exec *x, int transfer, int message);
 void transfers_receive(struct transfers *h, const struct exec *x, int transfer,
                        int message);
