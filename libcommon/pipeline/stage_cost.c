@@ -15,6 +15,7 @@
 #include "pipeline/stage_cost.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/microbatch.h"
@@ -377,7 +378,8 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
         phases >> AP_UPDATE & 1) /* a gradient, to the update */
         return AP_IN_FIXED | AP_STAYS |
                (p->micro->n > 1 && ap_dtype_is_float(n->shape.dtype) &&
-                        ap_dtype_size(n->shape.dtype) == 2
+                        ap_dtype_size(n->shape.dtype) == 2 &&
+                        !(p->micro->trainer & AP_TRAINER_LOW_SUMS)
                     ? AP_SUMMED
                     : 0);
     if (n->phase != AP_FORWARD)
@@ -404,7 +406,9 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     unsigned counted = count_value(p, node, &reader);
     double bytes = counted ? value_bytes(p, node) : 0;
 
-    m->fixed += counted & AP_IN_FIXED ? (counted & AP_SUMMED ? 2 * bytes : bytes) : 0;
+    const int sums = p->micro->trainer & AP_TRAINER_KEEPS_GRADIENTS ? 3 : 2;
+
+    m->fixed += counted & AP_IN_FIXED ? (counted & AP_SUMMED ? sums * bytes : bytes) : 0;
     m->kept += counted & AP_IN_KEPT ? bytes : 0;
     m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
     m->recomputed += counted & AP_IN_RECOMPUTED ? bytes : 0;
@@ -464,6 +468,25 @@ static double lasting_copy(const struct pricer *p, const struct ap_conversion *c
     return local_bytes(p, c->node, &c->to);
 }
 
+/* A conversion as a trainer sees it. */
+static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conversion *c)
+{
+    const struct ap_node *n = &p->plan->graph->nodes[c->node];
+    const bool inside = c->first_group < p->plan->nests->n;
+
+    return (struct ap_stage_sent){
+        .conv = c,
+        .node = n,
+        .weight = p->plan->regather && p->plan->regather[c->node],
+        .partial = is_partial(&c->from),
+        .inside = inside,
+        .once = !timed(p) && !leaves_stage(p, c) && n->shape.rank > 0 &&
+                !per_microbatch(p, c->node, p->micro->split, c->phase),
+        .shared = is_shared(p, c->node),
+        .read_in = read_in(p, c->node),
+        .more_bytes = local_bytes(p, c->node, &c->to) - value_bytes(p, c->node)};
+}
+
 /* Adds what conversions take. */
 static void price_conversion(const struct pricer *p, const struct ap_conversion *c,
                              struct ap_stage_point *point)
@@ -494,10 +517,19 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
                               struct ap_stage_point *point, struct memory *m)
 {
+    struct ap_stage_packs *packs = ap_xrealloc(NULL, sizeof *packs);
+
+    memset(packs, 0, sizeof *packs);
     for (int i = 0; i < conv->n; i++) {
         const struct ap_stage_point before = *point;
-        price_conversion(p, &conv->conv[i], point);
         m->fixed += lasting_copy(p, &conv->conv[i]);
+        if (p->micro->trainer) {
+            const struct ap_stage_sent sent = sent_of(p, &conv->conv[i]);
+            ap_stage_count_trainer(p->micro, &sent, &m->fixed, &m->kept);
+            if (ap_stage_pack(p->micro, &sent, packs))
+                continue;
+        }
+        price_conversion(p, &conv->conv[i], point);
         if (per_microbatch(p, conv->conv[i].node, p->micro->split, conv->conv[i].phase))
             count_launches(p, conv->conv[i].first_group, conv->conv[i].phase,
                            conv->conv[i].path.n_steps, m);
@@ -513,6 +545,8 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
         p->scalar_sec[2] += point->sync_sec - before.sync_sec;
         p->scalar_sec[3] += point->update_sec - before.update_sec;
     }
+    ap_stage_add_packs(p->micro, packs, p->cost, point, m->gather_sec);
+    free(packs);
 }
 
 /* Fills the point but for its bytes. */
@@ -522,36 +556,6 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
     price_groups(p, point, m);
     if (conv)
         price_conversions(p, conv, point, m);
-}
-
-static const bool *made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
-{
-    bool *free = AP_NEW_N(arena, g->n_nodes, bool);
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *n = &g->nodes[i];
-        free[i] = n->op != AP_OP_PARAMETER;
-        for (int k = 0; k < n->n_in && free[i]; k++)
-            free[i] = free[n->in[k]] || ap_shape_elems(&g->nodes[n->in[k]].shape) == 1;
-    }
-    return free;
-}
-
-static const bool *leaving(struct ap_arena *arena, const struct ap_subgraph *sub)
-{
-    bool *leaves = AP_NEW_N(arena, sub->graph.n_nodes, bool);
-    for (int i = 0; i < sub->n_cut_out; i++)
-        leaves[sub->cut_out[i]] = true;
-    return leaves;
-}
-
-/* Operands and results of any group. */
-static int most_moved(const struct ap_nests *nests)
-{
-    int most = 1;
-    for (int i = 0; i < nests->n; i++)
-        if (nests->nest[i].n_ins + nests->nest[i].n_outs > most)
-            most = nests->nest[i].n_ins + nests->nest[i].n_outs;
-    return most;
 }
 
 static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
@@ -568,9 +572,10 @@ static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
                          .plan = plan,
                          .cost = stage->cost,
                          .phase = phase,
-                         .leaves = leaving(arena, sub),
-                         .free = made_of_scalars(arena, &sub->graph),
-                         .moved = AP_NEW_N(arena, most_moved(plan->nests), double),
+                         .leaves = ap_stage_leaving(arena, sub),
+                         .free = ap_stage_made_of_scalars(arena, &sub->graph),
+                         .moved =
+                             AP_NEW_N(arena, ap_stage_most_moved(plan->nests), double),
                          .n_blocks = 1};
     for (int i = 0; i < sub->graph.n_nodes; i++)
         if (block_of(p, i) >= p->n_blocks)
@@ -610,17 +615,6 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
                                   .gather_sec = {m.gather_sec[0], m.gather_sec[1]}};
 }
 
-static bool is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
-{
-    for (int k = 0; k < nest->n_ins; k++)
-        if (g->nodes[nest->ins[k].node].shape.rank > 0)
-            return false;
-    for (int o = 0; o < nest->n_outs; o++)
-        if (g->nodes[nest->outs[o]].shape.rank > 0)
-            return false;
-    return true;
-}
-
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f)
 {
@@ -644,7 +638,7 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
     for (int i = 0; i < n_groups; i++) {
         const struct ap_nest *nest = &nests->nest[i];
         f->runs[i] = group_runs(&p, nest);
-        f->scalar[i] = is_scalar(&sub->graph, nest);
+        f->scalar[i] = ap_stage_is_scalar(&sub->graph, nest);
         f->whole[i] =
             !f->runs[i] || f->micro.n == 1 || (f->micro.each && is_work_whole(&p, nest));
         for (int k = 0; k < nest->n_ins; k++)
@@ -665,7 +659,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
     struct pricer p = {.sub = stage->sub,
                        .plan = stage->plan,
                        .cost = stage->cost,
-                       .leaves = leaving(arena, stage->sub)};
+                       .leaves = ap_stage_leaving(arena, stage->sub)};
 
     for (int i = 0; i < n; i++) {
         struct ap_stage_measure *m = &measure[i];

@@ -474,6 +474,7 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
     stages->schedule = line->schedule;
     stages->chunks = (int)line->chunks;
     stages->overlap = line->overlap;
+    stages->trainer = line->trainer;
     stages->n_devices = ap_cluster_devices(&m->cluster);
     ap_layers_find(arena, &m->graph, &m->nests, &k.layers);
     if (lay_mesh(&k, err) || cut_batch(&k, err) || cut_blocks(&k, err))
