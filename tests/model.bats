@@ -388,6 +388,13 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     [ "$(ap-model $gpt | types)" = f32 ]
     [ "$(ap-model $gpt --dtype bf16 | types)" = bf1 ]
     [ "$(ap-model $gpt --dtype bf16 --master-weights | types)" = f32 ]
+    # with cast weights what layers hand on is bf16, and gradients up to the update
+    sums() { jq -r '[.graph.nodes[] | select(.op == "add" and .phase == "forward" and .scope == "gpt/h_0") | .shape[0:3]] | unique | join(" ")'; }
+    [ "$(ap-model $gpt --dtype bf16 --master-weights | sums)" = f32 ]
+    [ "$(ap-model $gpt --dtype bf16 --master-weights --cast-weights | sums)" = bf1 ]
+    low() { jq '[.graph.nodes[] | select(.op == "convert" and .phase == "update" and (.scope | endswith("/w")))] | length'; }
+    [ "$(ap-model $gpt --dtype bf16 --master-weights --cast-weights | low)" = 0 ]
+    [ "$(ap-model $gpt --dtype bf16 --master-weights --cast-weights --low-gradients | low)" = 6 ]
 }
 
 @test "model: sizes and flags reach the weights and the shapes" {
@@ -452,6 +459,8 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     refuses 2 '--forward has no use for --lr' ap-model mlp --forward --lr 1
     refuses 2 '--beta1 is not for --optimizer sgd' ap-model mlp --optimizer sgd --beta1 0.5
     refuses 2 '--master-weights needs --dtype' ap-model mlp --master-weights
+    refuses 2 '--cast-weights needs --master-weights' ap-model mlp --dtype bf16 --cast-weights
+    refuses 2 '--low-gradients needs --cast-weights' ap-model mlp --dtype bf16 --master-weights --low-gradients
 }
 
 @test "model: the page lists families and configurations, and the options of each" {

@@ -28,6 +28,10 @@ struct ap_grad_params {
      */
     enum ap_dtype compute;
     bool master_weights;
+    /* With master_weights: all operators read weights in `compute`, not contractions
+       alone, so that what layers hand on has this type; gradients stay in it up to the
+       update. */
+    bool cast_weights, low_gradients;
     /* Further node ids that the caller needs: `compute` puts the new ones here. */
     int *keep, n_keep;
     /*

@@ -3,7 +3,8 @@
  * it: dot and convolution in the low type; reductions, scatters, sorts and functions that
  * lose much in it (exponential, logarithm, power, root) in f32; every other operator in
  * the type that its operands came out in, the wider if they differ. Constants take the
- * type of what they meet. Each value is converted at most once. Linear.
+ * type of what they meet. Each value is converted at most once. With cast_weights all but
+ * f32 operators read weights in the low type, as FSDP and Megatron-LM do it. Linear.
  */
 #include "grad/grad_impl.h"
 
@@ -15,6 +16,8 @@ struct lower {
     const struct ap_node *old;
     int *base;  /* per old node: its new node */
     int *as;    /* the same in the other of the two types, -1: not made */
+    int *read;  /* of a cast weight: what is no contraction reads, -1: not made */
+    bool *cast; /* a weight in f32 that all operators read in `low` */
     bool *weak; /* made of constants only: takes either type */
 };
 
@@ -48,17 +51,20 @@ static bool is_wide_only(enum ap_op op)
 
 static enum ap_dtype type_of(const struct lower *l, int node)
 {
-    return l->b->nodes[l->base[node]].shape.dtype;
+    return l->cast[node] ? l->low : l->b->nodes[l->base[node]].shape.dtype;
 }
 
-/* The new node of an old one in a type. */
-static int in_type(struct lower *l, int node, enum ap_dtype dtype)
+/* The new node of an old one in a type. A weight that is embedding and head is cast for
+ * each, since these may be in different stages of a pipeline. */
+static int in_type(struct lower *l, int node, enum ap_dtype dtype, bool contraction)
 {
-    if (type_of(l, node) == dtype)
+    int *as = l->cast[node] && !contraction ? &l->read[node] : &l->as[node];
+
+    if (l->b->nodes[l->base[node]].shape.dtype == dtype)
         return l->base[node];
-    if (l->as[node] < 0)
-        l->as[node] = ap_build_convert(l->b, l->base[node], dtype);
-    return l->as[node];
+    if (*as < 0)
+        *as = ap_build_convert(l->b, l->base[node], dtype);
+    return *as;
 }
 
 /* The type in which old node i, of which some operand or result is f32, is made. */
@@ -94,21 +100,22 @@ static bool is_weak(const struct lower *l, const struct ap_node *n)
     return true;
 }
 
-static void lower_node(struct lower *l, int i, bool master_weights)
+static void lower_node(struct lower *l, int i, const struct ap_grad_params *p)
 {
     struct ap_build *b = l->b;
     const struct ap_node *n = &l->old[i];
     struct ap_shape s = n->shape;
     int *in = AP_NEW_N(b->arena, n->n_in + 1, int);
     enum ap_dtype dtype = choose(l, n);
+    const bool heavy = ap_ops[n->op].class == AP_CLASS_HEAVY;
 
     l->weak[i] = is_weak(l, n);
     for (int k = 0; k < n->n_in; k++) {
         bool f32 = l->old[n->in[k]].shape.dtype == AP_F32;
-        in[k] = f32 && n->op != AP_OP_CONVERT ? in_type(l, n->in[k], dtype)
+        in[k] = f32 && n->op != AP_OP_CONVERT ? in_type(l, n->in[k], dtype, heavy)
                                               : l->base[n->in[k]];
     }
-    if (n->op == AP_OP_PARAMETER && n->role == AP_ROLE_WEIGHT && !master_weights)
+    if (n->op == AP_OP_PARAMETER && n->role == AP_ROLE_WEIGHT && !p->master_weights)
         dtype = l->low;
     else if (n->n_in == 0 || n->op == AP_OP_CONVERT)
         dtype = AP_F32;
@@ -124,6 +131,8 @@ static void lower_node(struct lower *l, int i, bool master_weights)
     b->nodes[id].role = n->role;
     b->nodes[id].param = n->param;
     b->nodes[id].pin = n->pin;
+    l->cast[i] = p->cast_weights && n->op == AP_OP_PARAMETER &&
+                 n->role == AP_ROLE_WEIGHT && s.dtype == AP_F32;
 }
 
 int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err)
@@ -142,17 +151,19 @@ int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err)
     l.base = AP_NEW_N(b->arena, n, int);
     l.as = AP_NEW_N(b->arena, n, int);
     l.weak = AP_NEW_N(b->arena, n, bool);
+    l.cast = AP_NEW_N(b->arena, n, bool);
+    l.read = AP_NEW_N(b->arena, n, int);
     b->nodes = NULL;
     b->n = b->cap = 0;
     for (int i = 0; i < n; i++) {
-        l.as[i] = -1;
-        lower_node(&l, i, p->master_weights);
+        l.as[i] = l.read[i] = -1;
+        lower_node(&l, i, p);
     }
-    p->loss = in_type(&l, p->loss, AP_F32);
+    p->loss = in_type(&l, p->loss, AP_F32, false);
     for (int k = 0; k < p->n_keep; k++) {
         int x = p->keep[k];
         bool f32 = old[x].shape.dtype == AP_F32 && old[x].op != AP_OP_PARAMETER;
-        p->keep[k] = f32 ? in_type(&l, x, AP_F32) : l.base[x];
+        p->keep[k] = f32 ? in_type(&l, x, AP_F32, false) : l.base[x];
     }
     free(old);
     b->scope = scope;

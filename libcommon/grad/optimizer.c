@@ -172,6 +172,18 @@ static void keep_unless_finite(struct train *t, int *value, int old)
         *value = ap_build_select(t->b, t->finite, *value, old);
 }
 
+/* The cast of a gradient to f32 belongs to the update, so that sums are of the cast's
+ * operand. A weight that is read as two casts has a sum in f32, which stays. */
+static void low_gradient(struct train *t, int k)
+{
+    struct ap_node *node = &t->b->nodes[t->grad[k]];
+
+    if (!t->p->low_gradients || node->op != AP_OP_CONVERT)
+        return;
+    node->phase = AP_UPDATE;
+    node->scope = t->b->scope;
+}
+
 static void update(struct train *t, int k)
 {
     struct ap_build *b = t->b;
@@ -179,6 +191,7 @@ static void update(struct train *t, int k)
 
     b->scope =
         ap_arena_printf(b->arena, "%s/%s", t->p->optimizer, path_of(b, b->nodes[w].name));
+    low_gradient(t, k);
     if (t->p->weight_decay != 0 && t->row != ADAMW)
         t->grad[k] = BINARY(ADD, t->grad[k], WITH(MULTIPLY, w, t->p->weight_decay));
     if (t->row >= ADAM)

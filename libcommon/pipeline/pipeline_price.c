@@ -358,6 +358,7 @@ static int find_axis(struct ap_pricing *p, const struct ap_nests *nests,
                           (long long)stages->microbatches, why.msg);
     p->micro.block_of = p->blocks->block_of;
     p->micro.overlap = stages->overlap;
+    p->micro.trainer = stages->trainer;
     if (!stages->each && p->micro.whole >= 0)
         return ap_err_set(
             err,

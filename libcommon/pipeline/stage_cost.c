@@ -16,6 +16,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/microbatch.h"
@@ -288,19 +289,6 @@ static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
         point->sync_sec += sec;
 }
 
-/* Bit per phase in which another group reads the value. */
-static unsigned read_in(const struct pricer *p, int node)
-{
-    const struct ap_graph *g = p->plan->graph;
-    unsigned phases = 0;
-    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
-        int group = g->nodes[g->users[u]].group;
-        if (group != g->nodes[node].group)
-            phases |= 1u << p->phase[group];
-    }
-    return phases;
-}
-
 static bool read_again(const struct pricer *p, int node)
 {
     const struct ap_graph *g = p->plan->graph;
@@ -370,7 +358,7 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
     const struct ap_node *n = &p->plan->graph->nodes[node];
     bool own = n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT;
     bool shared = is_shared(p, node), again = p->again && p->again[node];
-    unsigned phases = read_in(p, node), counted = 0;
+    unsigned phases = ap_stage_read_in(p->plan->graph, p->phase, node), counted = 0;
     bool to_backward = phases >> AP_BACKWARD & 1;
 
     if (own)
@@ -379,7 +367,8 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
         phases >> AP_UPDATE & 1) /* a gradient, to the update */
         return AP_IN_FIXED | AP_STAYS | AP_IN_GRADIENTS |
                (p->micro->n > 1 && ap_dtype_is_float(n->shape.dtype) &&
-                        ap_dtype_size(n->shape.dtype) == 2
+                        ap_dtype_size(n->shape.dtype) == 2 &&
+                        !(p->micro->trainer & AP_TRAINER_LOW_SUMS)
                     ? AP_SUMMED
                     : 0);
     if (n->phase != AP_FORWARD)
@@ -406,7 +395,9 @@ static void add_value(const struct pricer *p, int node, struct memory *m)
     unsigned counted = count_value(p, node, &reader);
     double bytes = counted ? value_bytes(p, node) : 0;
 
-    m->fixed += counted & AP_IN_FIXED ? (counted & AP_SUMMED ? 2 * bytes : bytes) : 0;
+    const int sums = p->micro->trainer & AP_TRAINER_KEEPS_GRADIENTS ? 3 : 2;
+
+    m->fixed += counted & AP_IN_FIXED ? (counted & AP_SUMMED ? sums * bytes : bytes) : 0;
     m->gradients += counted & AP_IN_GRADIENTS ? bytes : 0;
     m->kept += counted & AP_IN_KEPT ? bytes : 0;
     m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
@@ -472,6 +463,25 @@ static double lasting_copy(const struct pricer *p, const struct ap_conversion *c
     return local_bytes(p, c->node, &c->to);
 }
 
+/* A conversion as a trainer sees it. */
+static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conversion *c)
+{
+    const struct ap_node *n = &p->plan->graph->nodes[c->node];
+    const bool inside = c->first_group < p->plan->nests->n;
+
+    return (struct ap_stage_sent){
+        .conv = c,
+        .node = n,
+        .weight = p->plan->regather && p->plan->regather[c->node],
+        .partial = is_partial(&c->from),
+        .inside = inside,
+        .once = !timed(p) && !leaves_stage(p, c) && n->shape.rank > 0 &&
+                !per_microbatch(p, c->node, p->micro->split, c->phase),
+        .shared = is_shared(p, c->node),
+        .read_in = ap_stage_read_in(p->plan->graph, p->phase, c->node),
+        .more_bytes = local_bytes(p, c->node, &c->to) - value_bytes(p, c->node)};
+}
+
 /* Adds what conversions take. */
 static void price_conversion(const struct pricer *p, const struct ap_conversion *c,
                              struct ap_stage_point *point)
@@ -502,10 +512,19 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
                               struct ap_stage_point *point, struct memory *m)
 {
+    struct ap_stage_packs *packs = ap_xrealloc(NULL, sizeof *packs);
+
+    memset(packs, 0, sizeof *packs);
     for (int i = 0; i < conv->n; i++) {
         const struct ap_stage_point before = *point;
-        price_conversion(p, &conv->conv[i], point);
         *(p->micro->n == 1 ? &m->copied : &m->fixed) += lasting_copy(p, &conv->conv[i]);
+        if (p->micro->trainer) {
+            const struct ap_stage_sent sent = sent_of(p, &conv->conv[i]);
+            ap_stage_count_trainer(p->micro, &sent, &m->fixed, &m->kept);
+            if (ap_stage_pack(p->micro, &sent, packs))
+                continue;
+        }
+        price_conversion(p, &conv->conv[i], point);
         if (per_microbatch(p, conv->conv[i].node, p->micro->split, conv->conv[i].phase))
             count_launches(p, conv->conv[i].first_group, conv->conv[i].phase,
                            conv->conv[i].path.n_steps, m);
@@ -521,6 +540,8 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
         p->scalar_sec[2] += point->sync_sec - before.sync_sec;
         p->scalar_sec[3] += point->update_sec - before.update_sec;
     }
+    ap_stage_add_packs(p->micro, packs, p->cost, point, m->gather_sec);
+    free(packs);
 }
 
 /* Fills the point but for its bytes. */
@@ -530,24 +551,6 @@ static void price(const struct pricer *p, const struct ap_conversions *conv,
     price_groups(p, point, m);
     if (conv)
         price_conversions(p, conv, point, m);
-}
-
-static const bool *leaving(struct ap_arena *arena, const struct ap_subgraph *sub)
-{
-    bool *leaves = AP_NEW_N(arena, sub->graph.n_nodes, bool);
-    for (int i = 0; i < sub->n_cut_out; i++)
-        leaves[sub->cut_out[i]] = true;
-    return leaves;
-}
-
-/* Operands and results of any group. */
-static int most_moved(const struct ap_nests *nests)
-{
-    int most = 1;
-    for (int i = 0; i < nests->n; i++)
-        if (nests->nest[i].n_ins + nests->nest[i].n_outs > most)
-            most = nests->nest[i].n_ins + nests->nest[i].n_outs;
-    return most;
 }
 
 static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
@@ -564,9 +567,10 @@ static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
                          .plan = plan,
                          .cost = stage->cost,
                          .phase = phase,
-                         .leaves = leaving(arena, sub),
+                         .leaves = ap_stage_leaving(arena, sub),
                          .free = ap_stage_made_of_scalars(arena, &sub->graph),
-                         .moved = AP_NEW_N(arena, most_moved(plan->nests), double),
+                         .moved =
+                             AP_NEW_N(arena, ap_stage_most_moved(plan->nests), double),
                          .n_blocks = 1};
     for (int i = 0; i < sub->graph.n_nodes; i++)
         if (block_of(p, i) >= p->n_blocks)
@@ -652,7 +656,7 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
     struct pricer p = {.sub = stage->sub,
                        .plan = stage->plan,
                        .cost = stage->cost,
-                       .leaves = leaving(arena, stage->sub)};
+                       .leaves = ap_stage_leaving(arena, stage->sub)};
 
     for (int i = 0; i < n; i++) {
         struct ap_stage_measure *m = &measure[i];

@@ -8,6 +8,31 @@
 #include "plan/plan.h"
 #include "graph/subgraph.h"
 
+/*
+ * What the trainer that runs a plan does by itself, bits of ap_stages.trainer; 0: what
+ * ap-exec does, which is none of it.
+ */
+enum ap_trainer {
+    /* sends what goes to and from weights together, a latency for each kind and set of
+       devices: buckets, flat parameters */
+    AP_TRAINER_PACKS = 1,
+    /* sums gradients of 16 bits over microbatches in their own type, not in f32 */
+    AP_TRAINER_LOW_SUMS = 2,
+    /* reduces and scatters gradients with each microbatch, and gathers with each what is
+       gathered for a pass: ZeRO-2, ZeRO-3 */
+    AP_TRAINER_SCATTERS = 4,
+    /* keeps activations that were gathered for a product up to the backward pass */
+    AP_TRAINER_KEEPS_GATHERED = 8,
+    /* keeps gradients of 16 bits beside their sums in f32: DeepSpeed's bf16 optimizer */
+    AP_TRAINER_KEEPS_GRADIENTS = 16
+};
+#define AP_N_TRAINER 5
+extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
+/* The member "trainer": ",\"trainer\":[...]", nothing where it is 0. */
+void ap_trainer_put(unsigned trainer, struct ap_buf *out);
+int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
+                    struct ap_err *err);
+
 /* How the whole graph lies on the microbatch axis (by the sweep of `data`).
  */
 struct ap_stage_microbatch {
@@ -27,7 +52,8 @@ struct ap_stage_microbatch {
     const int *block_of;
     bool overlap; /* as in struct ap_stages, to the caller, too; ap_stage_measure_all and
                      what adds to that does not look at it */
-    bool even;    /* numbers above 1 that divide n lie in the same way */
+    unsigned trainer; /* likewise */
+    bool even;        /* numbers above 1 that divide n lie in the same way */
 };
 /* -1 when the batch does not have as many rows. */
 int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,

@@ -36,15 +36,54 @@ struct ap_stage_fact {
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f);
 
-/* ---- stage_values.c ---- */
+/* ---- stage_graph.c ---- */
+
+/* [node]: made of constants and scalars alone; arena, as the others. */
+const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g);
+/* [node]: used outside of the stage. */
+const bool *ap_stage_leaving(struct ap_arena *arena, const struct ap_subgraph *sub);
+/* Operands and results of any group. */
+int ap_stage_most_moved(const struct ap_nests *nests);
+/* Whether the group reads and makes nothing but scalars. */
+bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
 
 /* Whether a value that the backward pass reads, too, is a weight, or one in another type
  * or shape. */
 bool ap_stage_keeps_weight(const struct ap_graph *g, int node);
-/* [node]: made of constants and scalars alone (arena). */
-const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g);
-/* Whether a group reads and makes nothing but scalars. */
-bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
+/* Bit per phase in which another group reads the value; phase: [group]. */
+unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, int node);
+
+/* ---- stage_trainer.c: what trainers do by themselves ---- */
+
+/* A conversion of a stage's plan. */
+struct ap_stage_sent {
+    const struct ap_conversion *conv;
+    const struct ap_node *node; /* its value's */
+    bool weight;                /* gathered again for each pass */
+    bool partial;               /* a sum is completed */
+    bool inside;                /* read inside the stage */
+    bool once;                  /* once per step, for what lies inside and is no scalar */
+    bool shared;                /* its value is one microbatch's */
+    unsigned read_in;           /* bit per phase */
+    double more_bytes;          /* that the converted value has, beyond the value */
+};
+/* Steps that are made together: bytes of each kind on each set of axes. */
+#define AP_N_PACKED 5
+enum { AP_PACK_FORWARD, AP_PACK_BACKWARD, AP_PACK_SYNC, AP_PACK_UPDATE, AP_N_PACKS };
+struct ap_stage_packs {
+    double bytes[AP_N_PACKS][AP_N_PACKED][1 << AP_MAX_AXES];
+};
+/* What the trainer has in memory otherwise: all the time, and per microbatch. */
+void ap_stage_count_trainer(const struct ap_stage_microbatch *micro,
+                            const struct ap_stage_sent *sent, double *fixed,
+                            double *kept);
+/* Whether the conversion is one that is sent together with others; adds it. */
+bool ap_stage_pack(const struct ap_stage_microbatch *micro,
+                   const struct ap_stage_sent *sent, struct ap_stage_packs *packs);
+/* Adds their seconds, those beside the passes to gather_sec, too. */
+void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
+                        const struct ap_stage_packs *packs, const struct ap_cost *cost,
+                        struct ap_stage_point *point, double gather_sec[2]);
 
 /* ---- stage_front.c ---- */
 

@@ -7,13 +7,24 @@
 
 #include "pipeline/stage_facts.h"
 
+/*
+ * Seconds of a pass whose device and host work beside each other. Where both take about
+ * as long they wait for each other in turn, since operators differ: a norm of both, of
+ * the power 2.5, an estimate by steps of small GPTs on A100s, which take 1.2 to 1.4 times
+ * the longer of the two where they are equal, and no more where one is twice the other.
+ */
+static double beside(double device, double host)
+{
+    return host > 0 ? pow(pow(device, 2.5) + pow(host, 2.5), 1 / 2.5) : device;
+}
+
 void ap_stage_wait_for(const double host[2], const double gather[2],
                        struct ap_stage_point *point)
 {
     point->forward_sec = fmax(point->forward_sec - gather[0], gather[0]);
     point->backward_sec = fmax(point->backward_sec - gather[1], gather[1]);
-    point->forward_sec = fmax(point->forward_sec, host[0]);
-    point->backward_sec = fmax(point->backward_sec, host[1]);
+    point->forward_sec = beside(point->forward_sec, host[0]);
+    point->backward_sec = beside(point->backward_sec, host[1]);
 }
 
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])

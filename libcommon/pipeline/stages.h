@@ -61,6 +61,7 @@ struct ap_stages {
     /* weights are gathered and gradients reduced beside the passes, whose devices wait
        only for what takes longer */
     bool overlap;
+    unsigned trainer;    /* bits of enum ap_trainer */
     int64_t n_devices;   /* of the cluster's devices that the plan may use */
     int64_t limit_bytes; /* of memory that each device was planned with; 0: all it has */
     bool throughput;     /* inference: seconds are those between batches in a row */

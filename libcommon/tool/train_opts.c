@@ -33,6 +33,12 @@ void ap_train_opts_init(struct ap_train_opts *o, struct ap_opt rows[AP_N_TRAIN_O
         {.name = "master-weights",
          .out = &o->master_weights,
          .help = "with --dtype: keep weights and states in f32"},
+        {.name = "cast-weights",
+         .out = &o->cast_weights,
+         .help = "with --master-weights: all operators read them in --dtype's type"},
+        {.name = "low-gradients",
+         .out = &o->low_gradients,
+         .help = "with --cast-weights: gradients have that type up to the update"},
         NUM("lr", lr, "learning rate (1e-3; sgd and momentum: 1e-2)"),
         NUM("beta1", beta1, "Adam: decay of the first moment (0.9)"),
         NUM("beta2", beta2, "Adam: decay of the second moment (0.999)"),
@@ -82,6 +88,10 @@ void ap_train_opts_fill(struct ap_train_opts *o, const struct ap_tool *tool,
 
     if (o->master_weights && dtypes[o->dtype].dtype == AP_F32)
         ap_die_usage("--master-weights needs --dtype bf16 or f16");
+    if (o->cast_weights && !o->master_weights)
+        ap_die_usage("--cast-weights needs --master-weights");
+    if (o->low_gradients && !o->cast_weights)
+        ap_die_usage("--low-gradients needs --cast-weights");
     if (ap_grad_defaults(optimizer, p, &err))
         ap_die_usage("%s", err.msg);
     for (const struct ap_opt *opt = tool->opts; opt->name; opt++)
@@ -95,6 +105,8 @@ void ap_train_opts_fill(struct ap_train_opts *o, const struct ap_tool *tool,
     set(&p->weight_decay, o->weight_decay);
     p->compute = dtypes[o->dtype].dtype;
     p->master_weights = o->master_weights;
+    p->cast_weights = o->cast_weights;
+    p->low_gradients = o->low_gradients;
     p->loss_scale = p->compute == AP_F16 ? LOSS_SCALE : 0;
     set(&p->loss_scale, o->loss_scale);
     p->frozen = o->freeze.n ? is_frozen : NULL;

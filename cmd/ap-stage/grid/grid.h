@@ -25,8 +25,9 @@ struct grid_line {
     int64_t shard;       /* devices that ZeRO shards over, the nearest; 0: all */
     int64_t micro_batch; /* samples of a replica at a time */
     int zero;
-    bool sequence; /* what lies between tensor parallel regions is split along it */
-    bool overlap;  /* as in struct ap_stages */
+    bool sequence;    /* what lies between tensor parallel regions is split along it */
+    bool overlap;     /* as in struct ap_stages */
+    unsigned trainer; /* likewise */
     enum grid_recompute recompute;
     enum ap_schedule schedule;
     int n_layers;                 /* 0: as many in each stage */

@@ -9,7 +9,7 @@ static const char *const recomputes[] = {"none", "selective", "operators", "full
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b"};
 #define KEYS                                                                        \
     "tp, pp, vpp, dp, cp, ep, zero, shard, mbs, sp, overlap, recompute, schedule, " \
-    "layers"
+    "layers, packs, low-sums, keeps-gathered, keeps-gradients"
 
 static int get_number(const char *key, const char *text, int64_t least, int64_t most,
                       int64_t *out, struct ap_err *err)
@@ -94,6 +94,15 @@ static int get_key(const char *key, char *value, struct grid_line *line,
     return ap_err_set(err, "'%s' is none of " KEYS, key);
 }
 
+/* Of a word; ZeRO's stage says what is scattered. */
+static unsigned trainer_bit(const char *word)
+{
+    for (int i = 0; i < AP_N_TRAINER; i++)
+        if (1u << i != AP_TRAINER_SCATTERS && !strcmp(word, ap_trainer_names[i]))
+            return 1u << i;
+    return 0;
+}
+
 static int check(const struct grid_line *line, bool schedule, struct ap_err *err)
 {
     const int64_t stages = ap_mul64(line->pipeline, line->chunks);
@@ -147,14 +156,20 @@ int grid_parse(const char *text, struct grid_line *line, struct ap_err *err)
             line->sequence = true;
         else if (!strcmp(w, "overlap") && !value)
             line->overlap = true;
+        else if (!value && trainer_bit(w))
+            line->trainer |= trainer_bit(w);
         else if (!value || !*value)
-            rc = ap_err_set(err, "'%s': expected KEY=VALUE, sp or overlap", w);
+            rc = ap_err_set(err,
+                            "'%s': expected KEY=VALUE, sp, overlap or what a trainer "
+                            "does (packs, low-sums, ...)",
+                            w);
         else
             rc = get_key(w, value, line, err);
         strncat(given, key + 1, sizeof given - strlen(given) - 1);
     }
     const bool schedule = strstr(given, ",schedule,");
     ap_arena_free(&scratch);
+    line->trainer |= line->zero >= 2 ? AP_TRAINER_SCATTERS : 0;
     if (!schedule && line->chunks > 1)
         line->schedule = AP_SCHEDULE_INTERLEAVED;
     return rc ? rc : check(line, schedule, err);

@@ -482,6 +482,7 @@ int grid_lay(struct grid_maker *k, struct ap_err *err)
     stages->schedule = line->schedule;
     stages->chunks = (int)line->chunks;
     stages->overlap = line->overlap;
+    stages->trainer = line->trainer;
     stages->n_devices = ap_cluster_devices(&k->m->cluster);
     return lay_mesh(k, err) || cut_batch(k, err) || cut_blocks(k, err) ? -1 : 0;
 }

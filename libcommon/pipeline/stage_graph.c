@@ -1,0 +1,67 @@
+/* What a stage's price needs to know of its graph, whatever the plan. */
+#include "pipeline/stage_facts.h"
+
+const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
+{
+    bool *free = AP_NEW_N(arena, g->n_nodes, bool);
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct ap_node *n = &g->nodes[i];
+        free[i] = n->op != AP_OP_PARAMETER;
+        for (int k = 0; k < n->n_in && free[i]; k++)
+            free[i] = free[n->in[k]] || ap_shape_elems(&g->nodes[n->in[k]].shape) == 1;
+    }
+    return free;
+}
+
+const bool *ap_stage_leaving(struct ap_arena *arena, const struct ap_subgraph *sub)
+{
+    bool *leaves = AP_NEW_N(arena, sub->graph.n_nodes, bool);
+    for (int i = 0; i < sub->n_cut_out; i++)
+        leaves[sub->cut_out[i]] = true;
+    return leaves;
+}
+
+/* Operands and results of any group. */
+int ap_stage_most_moved(const struct ap_nests *nests)
+{
+    int most = 1;
+    for (int i = 0; i < nests->n; i++)
+        if (nests->nest[i].n_ins + nests->nest[i].n_outs > most)
+            most = nests->nest[i].n_ins + nests->nest[i].n_outs;
+    return most;
+}
+
+bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    for (int k = 0; k < nest->n_ins; k++)
+        if (g->nodes[nest->ins[k].node].shape.rank > 0)
+            return false;
+    for (int o = 0; o < nest->n_outs; o++)
+        if (g->nodes[nest->outs[o]].shape.rank > 0)
+            return false;
+    return true;
+}
+
+bool ap_stage_keeps_weight(const struct ap_graph *g, int node)
+{
+    bool read = false;
+
+    for (int u = g->user_start[node]; u < g->user_start[node + 1] && !read; u++)
+        read = g->nodes[g->users[u]].phase == AP_BACKWARD;
+    while (g->nodes[node].n_in == 1)
+        node = g->nodes[node].in[0];
+    return read && g->nodes[node].op == AP_OP_PARAMETER &&
+           g->nodes[node].role != AP_ROLE_INPUT;
+}
+
+unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, int node)
+{
+    unsigned phases = 0;
+
+    for (int u = g->user_start[node]; u < g->user_start[node + 1]; u++) {
+        int group = g->nodes[g->users[u]].group;
+        if (group != g->nodes[node].group)
+            phases |= 1u << phase[group];
+    }
+    return phases;
+}
