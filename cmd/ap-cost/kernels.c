@@ -99,10 +99,11 @@ void price_kernels(struct ap_arena *arena, const struct cost_input *in,
         if (!is_kernel(prog, first, end))
             continue;
         find_work(prog, first, end, reader, members + first, &w);
-        const double sec = ap_cost_kernel(&in->cost, w.kernel, w.flops, w.dtype, w.bytes) *
-                           (group >= prog->each_lo && group < prog->each_hi
-                                ? (double)ap_mesh_microbatches(&prog->mesh)
-                                : 1);
+        const double sec =
+            ap_cost_kernel(&in->cost, w.kernel, w.flops, w.dtype, w.bytes) *
+            (group >= prog->each_lo && group < prog->each_hi
+                 ? (double)ap_mesh_microbatches(&prog->mesh)
+                 : 1);
         sum += sec;
         phase[g->nodes[end - 1].phase] += sec;
     }

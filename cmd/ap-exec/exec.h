@@ -22,8 +22,9 @@ struct call {
     int n_nodes;
     const int *nodes; /* ascending */
     bool fused;
-    bool whole; /* fused: the kernel that a group is, not a pass (backend.h) */
-    bool attention; /* of an attention's group, by one kernel: inner values have no place */
+    bool whole;     /* fused: the kernel that a group is, not a pass (backend.h) */
+    bool attention; /* of an attention's group, by one kernel: inner values have no place
+                     */
     void (*run)(struct exec *x, void *state);
     void *state; /* the backend's, in exec's arena */
     void **each; /* [microbatch]: its state, where they differ; else NULL */

@@ -752,7 +752,9 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,
             if (n->op == AP_OP_PARAMETER && n->role != AP_ROLE_INPUT)
                 continue;
             v->bytes = value_bytes(&p, nest->outs[o]);
-            v->kept = read_in(&p, nest->outs[o]) >> AP_BACKWARD & 1;
+            v->kept =
+                ap_stage_read_in(p.plan->graph, p.phase, nest->outs[o]) >> AP_BACKWARD &
+                1;
             v->each = is_shared(&p, nest->outs[o]);
             v->reader = reader_of(&p, nest->outs[o]);
             v->may = n->op != AP_OP_PARAMETER && n->phase == AP_FORWARD && v->each &&

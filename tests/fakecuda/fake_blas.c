@@ -15,8 +15,8 @@
 
 /* Alignment that no kernel needs more of, bytes. */
 #define WORKSPACE_ALIGNMENT 256
-#define VECTOR_BYTES 16
-#define ALGO_MARK    0x66616b65u
+#define VECTOR_BYTES        16
+#define ALGO_MARK           0x66616b65u
 
 struct desc {
     cublasComputeType_t compute;

@@ -209,8 +209,7 @@ static void put_shared(struct ap_buf *b, const struct members *m, int parts)
     for (int i = 0; i < m->n; i++)
         if (m->of[i].sum && ap_dtype_size(m->of[i].value.dtype) > size)
             size = ap_dtype_size(m->of[i].value.dtype);
-    ap_buf_printf(b, "    __shared__ double parts[%d];\n",
-                  CUDA_BLOCK * parts * size / 8);
+    ap_buf_printf(b, "    __shared__ double parts[%d];\n", CUDA_BLOCK * parts * size / 8);
 }
 
 /* Sum i of the lanes, by halves; lane 0 has it in acc. */

@@ -50,13 +50,12 @@ struct exec_timing *timing_open(struct ap_arena *arena, const struct exec *x, in
 
 struct timing_start timing_begin(const struct exec *x)
 {
-    return (struct timing_start){.moment =
-                                     x->timing->clock ? x->timing->clock->moment() : 0,
-                                 .wall = ap_now_sec(),
-                                 .process = timing_process_sec(),
-                                 .thread = seconds(CLOCK_THREAD_CPUTIME_ID),
-                                 .blas =
-                                     x->backend->blas_sec ? x->backend->blas_sec() : 0};
+    return (struct timing_start){
+        .moment = x->timing->clock ? x->timing->clock->moment() : 0,
+        .wall = ap_now_sec(),
+        .process = timing_process_sec(),
+        .thread = seconds(CLOCK_THREAD_CPUTIME_ID),
+        .blas = x->backend->blas_sec ? x->backend->blas_sec() : 0};
 }
 
 /* Whether a call waits for other ranks. */
@@ -100,8 +99,8 @@ void timing_step_end(struct exec_timing *t)
     if (!t)
         return;
     for (int k = 0; k < t->n_noted; k++)
-        t->sec[(ptrdiff_t)(t->cap > 1 ? t->n_steps : 0) * t->n_calls + t->noted[k].call] +=
-            t->clock->between(t->noted[k].from, t->noted[k].to);
+        t->sec[(ptrdiff_t)(t->cap > 1 ? t->n_steps : 0) * t->n_calls +
+               t->noted[k].call] += t->clock->between(t->noted[k].from, t->noted[k].to);
     t->n_noted = 0;
     t->n_steps += t->on;
     t->on = false;
