@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The CUDA backend without a GPU: on tests/fakecuda, and its kernels through NVRTC.
-# AP_FAKE_CASES=N: so many random programs per number of ranks (6); `make check-fake`: 75.
+# AP_FAKE_CASES=N: so many random programs per number of ranks (4); `make check-fake`: 75.
 
 load helpers
 
@@ -179,10 +179,10 @@ cases() {
     golden "mlp gpt2l gpt2l_bf16 resnet moe t5 scan_mlp scan_gpt lstm ff" "1 2 3 2x2"
 }
 
-@test "backend: random programs on 1 rank" { needs_backend; cases 1 "${AP_FAKE_CASES:-6}"; }
-@test "backend: random programs on 2 ranks" { needs_backend; cases 2 "${AP_FAKE_CASES:-6}"; }
-@test "backend: random programs on 3 ranks" { needs_backend; cases 3 "${AP_FAKE_CASES:-6}"; }
-@test "backend: random programs on 4 ranks" { needs_backend; cases 4 "${AP_FAKE_CASES:-6}"; }
+@test "backend: random programs on 1 rank" { needs_backend; cases 1 "${AP_FAKE_CASES:-4}"; }
+@test "backend: random programs on 2 ranks" { needs_backend; cases 2 "${AP_FAKE_CASES:-4}"; }
+@test "backend: random programs on 3 ranks" { needs_backend; cases 3 "${AP_FAKE_CASES:-4}"; }
+@test "backend: random programs on 4 ranks" { needs_backend; cases 4 "${AP_FAKE_CASES:-4}"; }
 
 # Complex numbers: every function of them, and Fourier transforms there and back.
 complex_program() {

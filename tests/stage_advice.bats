@@ -79,12 +79,9 @@ EOF
 
 @test "advice: a byte less, a host less, and what is not named have no plan" {
     local need
-    for algorithm in auto alpa; do
-        refuses 3 needs stage "$(hosts 1 4)" --stages 4 --memory 2MB --algorithm $algorithm
-        need=$(sed -nE 's/.* needs ([0-9]+) bytes per device.*/\1/p' <<<"$stderr")
-        refuses 3 "needs" stage "$(hosts 1 4)" --stages 4 --memory $((need - 1)) \
-            --algorithm $algorithm
-    done
+    refuses 3 needs stage "$(hosts 1 4)" --stages 4 --memory 2MB --algorithm alpa
+    need=$(sed -nE 's/.* needs ([0-9]+) bytes per device.*/\1/p' <<<"$stderr")
+    refuses 3 "needs" stage "$(hosts 1 4)" --stages 4 --memory $((need - 1)) --algorithm alpa
     refuses 3 "2 hosts in place of 1" stage "$(hosts 1 4)" --stages 8 --schedule 1f1b
     refuses 3 "8 hosts in place of 2" stage "$(hosts 2 1)" --stages 8 --schedule 1f1b
 }

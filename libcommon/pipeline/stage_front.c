@@ -10,8 +10,9 @@
 /*
  * Seconds of a pass whose device and host work beside each other. Where both take about
  * as long they wait for each other in turn, since operators differ: a norm of both, of
- * the power 2.5, an estimate by steps of small GPTs on A100s, which take 1.2 to 1.4 times
- * the longer of the two where they are equal, and no more where one is twice the other.
+ * the power 2.5, fitted to the steps of small GPTs on eight A100s that scripts/published
+ * has (Bang et al., vTrain): 1.2 to 1.4 times the longer of the two where they are equal,
+ * and no more where one is twice the other.
  */
 static double beside(double device, double host)
 {
