@@ -102,19 +102,6 @@ static void choose(struct columns *c)
     c->splits = d->n_red ? ap_ceil_div(d->n_red, c->chunk) : 1;
 }
 
-static int put_functions(struct columns *c, struct ap_err *err)
-{
-    for (int i = 0; i < c->m->n; i++) {
-        char name[24];
-        snprintf(name, sizeof name, "combine%d", i);
-        if (c->m->of[i].sum &&
-            text_combine(c->m->x, &c->functions, name, c->m->of[i].node,
-                         c->m->of[i].node->attrs->to_apply, err))
-            return -1;
-    }
-    return 0;
-}
-
 /* acc0[...] of sum i, at its neutral element. */
 static void put_neutral(struct ap_buf *b, const struct members *m, int i)
 {
@@ -163,14 +150,6 @@ static void put_start(struct columns *c)
     }
 }
 
-static const char *name_of(const struct members *m, int at, char *room, size_t size)
-{
-    if (at >= 0)
-        return m->of[at].value.name;
-    snprintf(room, size, m->load[~at].mode == LOAD_PACK ? "l%d[k]" : "l%d", ~at);
-    return room;
-}
-
 static void put_terms(struct columns *c)
 {
     const struct members *m = c->m;
@@ -198,7 +177,7 @@ static void put_terms(struct columns *c)
         if (m->of[i].sum)
             ap_buf_printf(&c->text, "        acc%d[%s] = combine%d(acc%d[%s], %s);\n", i,
                           c->kept ? "k" : "0", i, i, c->kept ? "k" : "0",
-                          name_of(m, m->of[i].in[0], room, sizeof room));
+                          members_name(m, m->of[i].in[0], room, sizeof room));
     ap_buf_puts(&c->text, "        (void)j;\n    }\n    }\n");
 }
 
@@ -252,7 +231,7 @@ static void put_end(struct columns *c, int i, int arg)
         ap_buf_printf(&c->text,
                       "        store((%s *)a.p[%d] + o + k, combine%d(%s, acc%d[k]));\n",
                       text_storage(dtype), arg, i,
-                      name_of(m, m->of[i].in[1], room, sizeof room), i);
+                      members_name(m, m->of[i].in[1], room, sizeof room), i);
 }
 
 /* What sum i begins with, where it is no load that the loop has. */
@@ -306,7 +285,7 @@ static void add_second(struct columns *c, const struct cuda_at *part)
                       "    if (lane == 0 && on)\n        store((%s *)a.p[%d] + o, "
                       "combine%d(%s, acc%d[0]));\n",
                       text_storage(dtype), n_args + 1, i,
-                      name_of(m, m->of[i].in[1], room, sizeof room), i);
+                      members_name(m, m->of[i].in[1], room, sizeof room), i);
         n_args += 2;
     }
     cuda_add_kernel(m->x, m->out, &b,
@@ -362,7 +341,7 @@ int cuda_add_columns(struct members *m, struct ap_err *err)
     choose(&c);
     int rc = members_set(m, err);
     if (!rc)
-        rc = put_functions(&c, err);
+        rc = members_put_combines(m, &c.functions, err);
     if (!rc)
         add_first(&c);
     ap_buf_free(&c.functions);

@@ -337,6 +337,24 @@ void members_free(struct members *m)
         ap_buf_free(&m->of[i].line);
 }
 
+const char *members_name(const struct members *m, int at, char *room, size_t size)
+{
+    snprintf(room, size, "%s", operand(m, at).name);
+    return room;
+}
+
+int members_put_combines(const struct members *m, struct ap_buf *out, struct ap_err *err)
+{
+    for (int i = 0; i < m->n; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "combine%d", i);
+        if (m->of[i].sum && text_combine(m->x, out, name, m->of[i].node,
+                                         m->of[i].node->attrs->to_apply, err))
+            return -1;
+    }
+    return 0;
+}
+
 void *members_result(const struct members *m, int i)
 {
     return m->x->value[m->call->nodes[i]];

@@ -81,6 +81,10 @@ void members_put_loads(struct ap_buf *b, const struct members *m,
 /* Those of values per row with after = phase; or, -1, of values per element. */
 void members_put_lines(struct ap_buf *b, const struct members *m,
                        const struct members_need *need, int phase);
+/* What a line calls member or ~load `at`; room: of at least 24 bytes, may be used. */
+const char *members_name(const struct members *m, int at, char *room, size_t size);
+/* The function "combineI" of each reduce I. -1 with err set. */
+int members_put_combines(const struct members *m, struct ap_buf *out, struct ap_err *err);
 /* Whether the member's value has a place in memory; which. */
 void *members_result(const struct members *m, int i);
 /* Arguments of a kernel: the loads' addresses, and room for so many behind them. */

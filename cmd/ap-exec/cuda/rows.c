@@ -16,8 +16,6 @@
  */
 #include "members.h"
 
-#include <stdio.h>
-
 /* Accesses of a thread for which operands stay in registers; threads of a row. */
 #define HELD_ACCESSES 2
 #define MOST_THREADS  512
@@ -43,19 +41,6 @@ static void choose(struct rows *r)
     r->accesses = (int)ap_ceil_div(reads, r->threads);
     r->m->held = r->accesses <= HELD_ACCESSES;
     r->slots = r->threads < LEAST_BLOCK ? LEAST_BLOCK / r->threads : 1;
-}
-
-static int put_functions(struct rows *r, struct ap_err *err)
-{
-    for (int i = 0; i < r->m->n; i++) {
-        char name[24];
-        snprintf(name, sizeof name, "combine%d", i);
-        if (r->m->of[i].sum &&
-            text_combine(r->m->x, &r->functions, name, r->m->of[i].node,
-                         r->m->of[i].node->attrs->to_apply, err))
-            return -1;
-    }
-    return 0;
 }
 
 static void put_start(struct rows *r)
@@ -116,18 +101,6 @@ static void open_loops(struct rows *r, const struct members_need *need,
     members_put_lines(&r->text, m, need, -1);
 }
 
-static const char *name_of(const struct members *m, int at, char *room, size_t size)
-{
-    if (at >= 0)
-        return m->of[at].value.name;
-    snprintf(room, size,
-             m->load[~at].mode != LOAD_PACK ? "l%d"
-             : m->held                      ? "l%d[q][k]"
-                                            : "l%d[k]",
-             ~at);
-    return room;
-}
-
 /* The lanes' partial results of the sums of a phase, by halves; then the values. */
 static void put_tree(struct rows *r, int phase)
 {
@@ -157,10 +130,10 @@ static void put_tree(struct rows *r, int phase)
     ap_buf_puts(b, "        }\n    }\n    __syncthreads();\n");
     for (int i = 0; i < m->n; i++)
         if (m->of[i].sum && m->of[i].after == phase)
-            ap_buf_printf(b, "    const %s w%d = %s(combine%d(%s, part%d[slot * %d]));\n",
-                          text_register(m->of[i].value.dtype), i,
-                          text_round(m->of[i].value.dtype), i,
-                          name_of(m, m->of[i].in[1], room, sizeof room), i, r->threads);
+            ap_buf_printf(
+                b, "    const %s w%d = %s(combine%d(%s, part%d[slot * %d]));\n",
+                text_register(m->of[i].value.dtype), i, text_round(m->of[i].value.dtype),
+                i, members_name(m, m->of[i].in[1], room, sizeof room), i, r->threads);
 }
 
 /* One pass for the sums that wait for `phase` others; false: there are none. */
@@ -190,7 +163,7 @@ static bool put_phase(struct rows *r, int phase)
     for (int i = 0; i < m->n; i++)
         if (m->of[i].sum && m->of[i].after == phase)
             ap_buf_printf(&r->text, "        acc%d = combine%d(acc%d, %s);\n", i, i, i,
-                          name_of(m, m->of[i].in[0], room, sizeof room));
+                          members_name(m, m->of[i].in[0], room, sizeof room));
     ap_buf_puts(&r->text, "        (void)j;\n    }\n    }\n");
     put_tree(r, phase);
     return true;
@@ -271,7 +244,7 @@ int cuda_add_rows(struct members *m, int64_t row, struct ap_err *err)
     choose(&r);
     int rc = members_set(m, err);
     if (!rc)
-        rc = put_functions(&r, err);
+        rc = members_put_combines(m, &r.functions, err);
     if (!rc)
         put_kernel(&r);
     ap_buf_free(&r.functions);
