@@ -34,14 +34,6 @@ struct columns {
     struct ap_buf functions, text;
 };
 
-static int power_of_two(int64_t n, int most)
-{
-    int p = 1;
-    while (p < n && p < most)
-        p *= 2;
-    return p;
-}
-
 struct reduce_dims reduce_dims_of(const struct ap_node *v, const struct ap_shape *in)
 {
     struct reduce_dims r = {.n_out = 1, .n_red = 1};

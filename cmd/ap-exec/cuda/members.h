@@ -100,6 +100,14 @@ struct reduce_dims {
     int64_t red[AP_MAX_RANK], red_stride[AP_MAX_RANK];
     bool inner_kept; /* the innermost one is kept */
 };
+/* The least power of two that is at least n, up to most. */
+static inline int power_of_two(int64_t n, int most)
+{
+    int p = 1;
+    while (p < n && p < most)
+        p *= 2;
+    return p;
+}
 struct reduce_dims reduce_dims_of(const struct ap_node *v, const struct ap_shape *in);
 
 /* Of a call that x, call, out, n_elems and index describe: elementwise nodes with

@@ -23,14 +23,6 @@ struct reduction {
     int lanes;
 };
 
-static int power_of_two(int64_t n, int most)
-{
-    int p = 1;
-    while (p < n && p < most)
-        p *= 2;
-    return p;
-}
-
 /* A list of k times `text` with the number in it, with commas between. */
 static void put_list(struct ap_buf *b, int k, const char *text)
 {

@@ -12,9 +12,10 @@
 
 #include "grid/grid_rows_impl.h"
 
+/* Lines that are priced whole, at most, in the order of their estimates. */
 #define MOST_PRICED 16
-/* Sends are about, and a stage is not quite the sum of its blocks: an estimate may be
- * above the price by so much (tests/grid.bats). */
+/* A stage is not quite the sum of its blocks: an estimate may be above the price by so
+ * much. Chosen, not measured. */
 #define SLACK 1.01
 
 const char *const grid_names[N_GRIDS] = {"data", "deepspeed-moe-grid", "megatron-grid"};
