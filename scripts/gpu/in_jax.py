@@ -1,6 +1,5 @@
 """The models of bench.py in JAX. Weights are a dictionary by ap-model's names, cast where they are used."""
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,8 @@ def norm(p, path, x):
     return (y + p.get(f"{path}/bias", 0)).astype(x.dtype)
 
 
-def dense(p, path, x, leaf=("",)):
-    """A layer, or several side by side."""
-    w, b = (p.get(f"{path}{'+'.join(leaf)}/{n}") for n in "wb")
+def dense(p, path, x):
+    w, b = (p.get(f"{path}/{n}") for n in "wb")
     y = x @ w.astype(x.dtype)
     return y if b is None else y + b.astype(x.dtype)
 
@@ -103,7 +101,7 @@ def gpt(model, p, x, labels, dtype, way):
     b, s, h = x.shape
     aux = 0
     for path in model.layers("ln_1/scale"):
-        y = dense(p, f"{path}/attn/", norm(p, f"{path}/ln_1", x), "qkv")
+        y = dense(p, f"{path}/attn/qkv", norm(p, f"{path}/ln_1", x))
         q, k, v = jnp.split(y.reshape(b, s, 3 * model.heads, -1), 3, 2)
         x = x + dense(p, f"{path}/attn/o", attention(q, k, v, way).reshape(b, s, h))
         y = norm(p, f"{path}/ln_2", x)
@@ -175,7 +173,7 @@ def resnet(model, p, image, label, dtype, way):
 
 def update(kind, state, g, lr):
     p, states, t = state
-    tree = functools.partial(jax.tree.map)
+    tree = jax.tree.map
     if kind == "momentum":
         m = tree(lambda a, b: 0.9 * a + b, states, g)
         return tree(lambda w, a: w - lr * a, p, m), m, t
@@ -199,7 +197,7 @@ def weights(model):
         if model.root != "llama" and path[-6:-1] == "attn/" and path[-1] in "qkv":
             if path[-1] == "q":
                 parts = [model.draw(f"{path[:-1]}{n}/{leaf}") for n in "qkv"]
-                p[f"{path[:-1]}q+k+v/{leaf}"] = jnp.array(np.concatenate(parts, -1))
+                p[f"{path[:-1]}qkv/{leaf}"] = jnp.array(np.concatenate(parts, -1))
         else:
             p[name] = jnp.array(model.draw(name))
     return p
@@ -230,5 +228,8 @@ def prepare(model, way):
         box[0], box[1], loss = compiled(*box, *inputs)
         return loss
 
-    stats = jax.devices()[0].memory_stats
-    return step, jax.block_until_ready, lambda: (stats() or {}).get("peak_bytes_in_use", 0)
+    # the allocator's peak would be that of all models so far
+    memory = compiled.memory_analysis()
+    peak = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+            + memory.temp_size_in_bytes)
+    return step, jax.block_until_ready, lambda: peak
