@@ -105,6 +105,14 @@ three() {
     done
 }
 
+@test "a view that a backward pass sends keeps the value of the forward pass that it shows" {
+    ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 "$(imported lstm)" |
+        jq -c '.stages = {schedule: "1f1b", microbatches: 2, stages: [range(4) |
+            {blocks: [.], devices: [.], sharding: {algorithm: "data", mesh: "m=1"}}]}' |
+        ap-rewrite --no-history >"$BATS_TEST_TMPDIR/run.json"
+    timeout 60 ap-exec -n 4 --data "$MODELS/lstm/in" --steps 5 --compare "$MODELS/lstm" --tolerance 1e-4 "$BATS_TEST_TMPDIR/run.json"
+}
+
 @test "two stages of two layers each keep less when they recompute values" {
     local how dir=$BATS_TEST_TMPDIR
     ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 "$(imported gpt2l)" >"$dir/blocks.json"
