@@ -75,6 +75,8 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
 @test "faults: a rank that is killed is named, with the signal" {
     launch
     runs
+    # a rank's memory does not grow with --steps
+    [ "$(awk '/^VmRSS/ { print $2 }' "/proc/$(rank_pid 2)/status")" -lt 500000 ]
     kill -9 "$(rank_pid 2)"
     ends
     [ "$status" -eq 137 ]
