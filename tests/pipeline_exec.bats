@@ -171,6 +171,16 @@ three() {
         ap-exec --verify --json | jq -e '.ranks == 1 and .sent_bytes == 0 and .verify.loss_error < 1e-5'
 }
 
+@test "chunks that share weights: gradients that are summed over microbatches and stages" {
+    local dir=$BATS_TEST_TMPDIR
+    ap-model --quiet --no-history albert --layers 4 --hidden 16 --heads 2 --seq 8 --vocab 32 --batch 8 --no-key-bias |
+        ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 |
+        jq -c '.stages = {schedule: "interleaved-1f1b", chunks: 2, microbatches: 2, stages: [range(0; 4) |
+            {blocks: [.], devices: (. % 2 | [. * 2, . * 2 + 1]), sharding: {algorithm: "data", mesh: "m=2"}}]}' |
+        ap-rewrite --no-history >"$dir/run.json"
+    runs "$dir/run.json" --steps 2
+}
+
 @test "averages of weights lie with their weights; a loss of terms from all stages, with routers" {
     local dir=$BATS_TEST_TMPDIR b
     # two layers with a term of the loss each; the first adds an expert's output, the largest
