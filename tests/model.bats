@@ -30,6 +30,7 @@ same_counts() {
         awk -v n="$got" -v s="$scale" -v d="${#digits}" -v want="$want" 'BEGIN {
             exit sprintf("%.*f", d, n / s) != want && int(n / s * 10 ^ d) != want * 10 ^ d
         }' || { echo "$args: $got, expected $want"; return 1; }
+        shows "$args: $got weights ($want x $scale)"
     done
 }
 
@@ -145,6 +146,7 @@ END
 @test "model: rannc §IV: the largest BERT is 5.2 times Megatron-LM's largest" {
     ratio=$(awk -v a="$(elems bert-256x2048)" -v b="$(elems bert-48x2048)" \
         'BEGIN { printf "%.1f", a / b }')
+    shows "$ratio times (5 times)"
     [ "$ratio" = 5.2 ]
     # 256 rows on 32 devices
     ap-model bert-256x2048 --forward | jq -e '[.graph.nodes[] | select(.name == "tokens") |
@@ -153,6 +155,7 @@ END
 
 @test "model: tap §4.2: T5-large has 1015 weights" {
     run --separate-stderr ap-model --forward --stats -o /dev/null t5-large
+    shows "$(jq .weights <<<"$stderr") weights (1015)"
     [ "$(jq .weights <<<"$stderr")" -eq 1015 ]
 }
 
