@@ -202,7 +202,7 @@ check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/tap -b $(BUILD) tests/torch_out.bats tests/torch_stages.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
-	scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
+	AP_TEST_ASAN=all scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
 
 fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
 
