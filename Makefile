@@ -194,7 +194,7 @@ check test: all unit ## run all tests
 
 check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTHON or build/jaxenv
 	AP_BUILD=$(BUILD) scripts/jax/roundtrip-table
-	scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
+	AP_JAX_EACH=all scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme
