@@ -119,6 +119,15 @@ END
         $g[.] | .op != "convolution")' "$doc"
 }
 
+@test "prune: what depends on constants alone, outside of the layers, is listed as trimmed" {
+    ap-prune -o "$BATS_TEST_TMPDIR/gpt.json" "$(imported gpt2l)"
+    jq -e '([.families.families[].nodes[][]] | unique) as $in | [foreach .graph.nodes[] as $x ({v: []};
+        .v as $v | .v += [$x.op != "parameter" and all(($x.in // [])[]; $v[.])]; .v[-1])] | to_entries |
+        map(select(.value).key) - $in' "$BATS_TEST_TMPDIR/gpt.json" >"$BATS_TEST_TMPDIR/constant"
+    jq -e --slurpfile want "$BATS_TEST_TMPDIR/constant" '.families.trimmed == $want[0] and
+        (.families.trimmed | length) > 50' "$BATS_TEST_TMPDIR/gpt.json"
+}
+
 @test "prune: layers of JAX's graphs" {
     while read -r model want; do
         got=$(ap-prune "$(imported "$model")" | jq -r '[.families.families[] |
