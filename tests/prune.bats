@@ -64,7 +64,7 @@ t5/encoder/block_* 24 16" ]
     ap-model t5-large -o "$doc"
     for n in 2 3 24 25; do
         run jq .distinct < <(ap-prune --min-duplicate $n --stats "$doc" 2>&1 >/dev/null)
-        shows "$n copies and more: $output distinct blocks (5)"
+        shows "$n copies and more: $output distinct blocks (5, up to 24)"
         if [ $n -le 24 ]; then [ "$output" -eq 5 ]; else [ "$output" -ne 5 ]; fi
     done
     # no families at all: one block
@@ -117,6 +117,15 @@ END
         (.scope | test("/conv_"))) | .shape] | length == 7 and (unique | length) == 7' "$doc"
     jq -e '.graph.nodes as $g | all(.families.families[].nodes[][];
         $g[.] | .op != "convolution")' "$doc"
+}
+
+@test "prune: what depends on constants alone, outside of the layers, is listed as trimmed" {
+    ap-prune -o "$BATS_TEST_TMPDIR/gpt.json" "$(imported gpt2l)"
+    jq -e '([.families.families[].nodes[][]] | unique) as $in | [foreach .graph.nodes[] as $x ({v: []};
+        .v as $v | .v += [$x.op != "parameter" and all(($x.in // [])[]; $v[.])]; .v[-1])] | to_entries |
+        map(select(.value).key) - $in' "$BATS_TEST_TMPDIR/gpt.json" >"$BATS_TEST_TMPDIR/constant"
+    jq -e --slurpfile want "$BATS_TEST_TMPDIR/constant" '.families.trimmed == $want[0] and
+        (.families.trimmed | length) > 50' "$BATS_TEST_TMPDIR/gpt.json"
 }
 
 @test "prune: layers of JAX's graphs" {

@@ -19,8 +19,8 @@ static int pick(int n)
 /* A figure of the tutorial, printed beside ours. */
 static void same(int64_t got, int64_t want, const char *part, const char *name)
 {
-    CHECK(got == want, "rannc tutorial, %s: %s, %lld bytes (%lld)", part, name, (long long)got,
-          (long long)want);
+    CHECK(got == want, "rannc tutorial, %s: %s, %lld bytes (%lld)", part, name,
+          (long long)got, (long long)want);
 }
 
 static void test_formulas(void)
@@ -50,11 +50,10 @@ static void test_formulas(void)
         const char *part = i ? "stage of 53 layers" : "stage of 47 layers";
         same(s.param_bytes, stage[i].param, part, "parameters");
         same(rannc_buffer_bytes(&s), 7680000, part, "buffers");
-        same(rannc_memory_bytes(&s, stage[i].alloc, 2), stage[i].total,
-             part, "total");
+        same(rannc_memory_bytes(&s, stage[i].alloc, 2), stage[i].total, part, "total");
     }
-    same(rannc_limit_bytes(42506321920, 0.1), 38255689728,
-         "stages", "limit, 0.9 of a device's memory");
+    same(rannc_limit_bytes(42506321920, 0.1), 38255689728, "stages",
+         "limit, 0.9 of a device's memory");
 }
 
 static void test_estimates(void)

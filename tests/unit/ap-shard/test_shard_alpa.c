@@ -120,6 +120,9 @@ static struct ap_layout layout(const struct ap_mesh *mesh, const struct ap_shape
 static void check_steps(const struct ap_cost *cost, const struct ap_shape *shape,
                         const char *from, const char *to, int n_steps, double sec)
 {
+    const char *where = !cost->alpa.mixed  ? ""
+                        : cost->alpa.space ? ", mixed mesh"
+                                           : ", outside Alpa's space";
     struct ap_layout f = layout(&cost->mesh, shape, from),
                      t = layout(&cost->mesh, shape, to);
     struct ap_step room[AP_MAX_STEPS];
@@ -127,7 +130,7 @@ static void check_steps(const struct ap_cost *cost, const struct ap_shape *shape
     bool found = ap_convert(cost, shape, &f, &t, room, &path) == 0;
     CHECK(found == (sec >= 0) &&
               (!found || (path.n_steps == n_steps && fabs(path.sec - sec) < 1e-6)),
-          "%s to %s: %s, %d steps, %.3f (want %d, %.3f)", from, to,
+          "%s to %s%s: %s, %d steps, %.3f (want %d, %.3f)", from, to, where,
           found ? "found" : "none", found ? path.n_steps : 0, found ? path.sec : -1.,
           n_steps, sec);
 }

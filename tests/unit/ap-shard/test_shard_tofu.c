@@ -36,8 +36,7 @@ static void test_table(void)
         {C, C, 0},     {C, REP, 64}, {REP, R, 0},  {REP, C, 0},
         {REP, REP, 0}, {RED, R, 64}, {RED, C, 64}, {RED, REP, 128},
     };
-    static const char *const names[] = {
-        [R] = "R", [C] = "C", [2] = "r", [3] = "red"};
+    static const char *const names[] = {[R] = "R", [C] = "C", [2] = "r", [3] = "red"};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         double got = moved(none, rows[i].from, none, rows[i].to);
         CHECK(got == rows[i].want,
@@ -304,8 +303,8 @@ static void test_mlp(void)
         struct net n;
         make_mlp(&n, rows[i].batch, rows[i].width, 4);
         reaches(&n, 3, rows[i].want, rows[i].name);
-        /* the slides': what 8 push to a server and pull from it, of four layers' gradients
-           or activations, in bytes */
+        /* the slides': what 8 push to a server and pull from it, of four layers'
+           gradients or activations, in bytes */
         double dp = 8 * 2 * 4 * 4.0 * (double)rows[i].width * (double)rows[i].width;
         double mp = 8 * 2 * 4 * 4.0 * (double)rows[i].batch * (double)rows[i].width;
         double mine = 4 * elements(&n, 3, false, 0);
