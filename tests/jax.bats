@@ -149,30 +149,10 @@ END
 
 # each MODEL: twelve staged plans of tests/jax_each.py have the losses of gradient accumulation in JAX.
 each() {
-    local dir=$BATS_TEST_TMPDIR schedule m rules n=0
-    "$JAX_PYTHON" scripts/jax/export.py --step "tests/jax_each.py:$1_step" --args "tests/jax_each.py:$1" --donate 0,1 \
-        --data "$dir/in" -o "$dir/step.hlo"
-    ap-import --quiet --no-history "$dir/step.hlo" |
-        ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 >"$dir/blocks.json"
-    for m in 2 4; do
-        "$JAX_PYTHON" tests/jax_each.py "$1" $m 3 >"$dir/$m.losses"
-        for schedule in gpipe 1f1b interleaved-1f1b; do
-            for rules in '["data", "megatron"]' '["zero2", "data"]'; do
-                jq -c --arg schedule $schedule --argjson m $m --argjson rules "$rules" '
-                    (if $schedule == "interleaved-1f1b" then 2 else 1 end) as $chunks | .stages =
-                    {schedule: $schedule, chunks: $chunks, microbatches: $m, microbatch: "each", stages: [range(4) |
-                        {blocks: [.], devices: (. % (4 / $chunks) | [. * 2, . * 2 + 1]),
-                         sharding: {algorithm: $rules[. % 2], mesh: "m=2"}}]}' "$dir/blocks.json" |
-                    ap-rewrite --no-history >"$dir/run.json"
-                timeout 60 ap-exec -n "$(jq .pipeline.n_ranks "$dir/run.json")" --data "$dir/in" --steps 3 --json "$dir/run.json" |
-                    jq -e --slurpfile want "$dir/$m.losses" '[.losses, $want] | transpose | length == 3 and
-                        all(.[]; (.[0] - .[1]) / .[1] | fabs < 1e-5)'
-                n=$((n + 1))
-            done
-        done
-    done
-    [ $n -eq 12 ]
+    AP_JAX_PYTHON=$JAX_PYTHON run scripts/staged-table --models "$1"
+    echo "$output"
+    [ "$status" -eq 0 ] && [ "${lines[-1]}" = "12 passed, 0 failed" ]
 }
 
-@test "jax: batch norms of each microbatch, a wide residual network in stages: JAX's losses" { each wrn; }
-@test "jax: balance losses of each microbatch, experts in stages: JAX's losses" { each moe; }
+@test "jax: batch norms of each microbatch, a wide residual network in stages: JAX's losses" { each wide-resnet; }
+@test "jax: balance losses of each microbatch, experts in stages: JAX's losses" { each experts; }

@@ -4,6 +4,7 @@
 #include "run/noise.h"
 #include "run/watch.h"
 
+#include "base/array.h"
 #include "tool/tool.h"
 
 #include <stdlib.h>
@@ -80,6 +81,10 @@ static void take_step(struct session *s, int64_t i)
 {
     struct comm *comm = s->exec.comm;
     const struct step_of *of = &s->of;
+    AP_ROOM_IN(s->exec.arena, s->losses, i, s->room[0]);
+    AP_ROOM_IN(s->exec.arena, s->step_sec, i, s->room[1]);
+    AP_ROOM_IN(s->exec.arena, s->cpu_sec, i, s->room[2]);
+    s->losses[i] = 0;
     if (s->batches)
         feed(s, i);
     comm->max(comm, 0); /* ranks start together */
@@ -115,9 +120,6 @@ void session_steps(struct session *const *s, int n)
     for (int k = 0; k < n; k++) {
         struct session *x = s[k];
         struct comm *comm = x->exec.comm;
-        x->losses = AP_NEW_N(x->exec.arena, x->steps + 1, double);
-        x->step_sec = AP_NEW_N(x->exec.arena, x->steps + 1, double);
-        x->cpu_sec = AP_NEW_N(x->exec.arena, x->steps + 1, double);
         if (x->batches)
             x->n_batches = data_batches(comm, x->batches, &err);
         job_agree(comm, x->batches && x->n_batches == 0 ? -1 : 0, AP_BAD_INPUT, &err);
