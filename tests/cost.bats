@@ -170,8 +170,10 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     [ "$small $large" = "128 480" ]
     for name in m6-moe-100b m6-moe-1t; do
         ap-model --stats -o /dev/null $name 2>&1 | jq .weight_elems
-    done | jq -es --argjson cards "$((large * 100 / small))" \
-        '.[1] / .[0] > 9.5 and .[1] / .[0] < 10.5 and $cards == 375'
+    done >"$BATS_TEST_TMPDIR/weights"
+    shows "$(jq -sr '"\(.[0]) and \(.[1]) weights: \(.[1] / .[0]) times (10)"' "$BATS_TEST_TMPDIR/weights"), $small and $large cards: 3.75 times"
+    jq -es --argjson cards "$((large * 100 / small))" \
+        '.[1] / .[0] > 9.5 and .[1] / .[0] < 10.5 and $cards == 375' "$BATS_TEST_TMPDIR/weights"
 }
 
 @test "clusters: the presets are what scripts/clusters writes" {

@@ -25,6 +25,7 @@ struct call {
     bool whole;     /* fused: the kernel that a group is, not a pass (backend.h) */
     bool attention; /* of an attention's group, by one kernel: inner values have no place
                      */
+    bool again;     /* of an attention's gradients: its forward pass is computed again */
     void (*run)(struct exec *x, void *state);
     void *state; /* the backend's, in exec's arena */
     void **each; /* [microbatch]: its state, where they differ; else NULL */

@@ -72,8 +72,16 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog);
 
 /*
+ * What forward passes of attentions hand to their backward passes, where the device has
+ * kernels for both: the result and a number per row, in place of two numbers per row.
+ * Groups stay what they are. (program_attention.c)
+ */
+void ap_program_attention(struct ap_arena *arena, struct ap_program *prog);
+
+/*
  * Groups that a device runs as one kernel each (kernel_form.h), of what `ap-fuse
- * --kernels` marked; before ap_program_pack. (program_kernels.c)
+ * --kernels` marked; with ap_program_attention; before ap_program_pack.
+ * (program_kernels.c)
  */
 void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog);
 

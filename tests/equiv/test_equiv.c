@@ -268,6 +268,8 @@ static bool same(const void *a, int64_t i, const void *b, int64_t j, enum ap_dty
 
 static double root_mean_square(const void *p, int64_t n, enum ap_dtype t)
 {
+    if (t == AP_C64) /* its parts */
+        return root_mean_square(p, 2 * n, AP_F32);
     double sum = 0;
     for (int64_t i = 0; ap_dtype_is_float(t) && i < n; i++) {
         const double v = data_number(p, t, i);

@@ -34,6 +34,9 @@ struct grid_line {
     int layers[GRID_MOST_STAGES]; /* of each stage, in the order of the model */
 };
 
+/* What a trainer does with each microbatch at a stage of ZeRO: bits of enum ap_trainer. */
+unsigned grid_scatters(int zero);
+
 /* -1: err names the key. */
 int grid_parse(const char *text, struct grid_line *line, struct ap_err *err);
 

@@ -103,6 +103,11 @@ static unsigned trainer_bit(const char *word)
     return 0;
 }
 
+unsigned grid_scatters(int zero)
+{
+    return zero >= 2 ? AP_TRAINER_SCATTERS : 0;
+}
+
 static int check(const struct grid_line *line, bool schedule, struct ap_err *err)
 {
     const int64_t stages = ap_mul64(line->pipeline, line->chunks);
@@ -169,7 +174,7 @@ int grid_parse(const char *text, struct grid_line *line, struct ap_err *err)
     }
     const bool schedule = strstr(given, ",schedule,");
     ap_arena_free(&scratch);
-    line->trainer |= line->zero >= 2 ? AP_TRAINER_SCATTERS : 0;
+    line->trainer |= grid_scatters(line->zero);
     if (!schedule && line->chunks > 1)
         line->schedule = AP_SCHEDULE_INTERLEAVED;
     return rc ? rc : check(line, schedule, err);

@@ -8,6 +8,7 @@
  * and recomputation their microbatch axis. Cost: products of divisors. Sources: Narayanan
  * et al., SC 2021, section 3 (degrees, inside a host); Korthikanti et al., section 4.2.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/array.h"
@@ -63,40 +64,64 @@ static double share_again(const struct grid_rows *r)
     return all > 0 ? LEAST_AGAIN * again / all : 0;
 }
 
-/* Seconds of a step at the devices' best, with the bubble of equal stages. */
-static double least_sec(struct grid_rows *r, const struct grid_line *l,
-                        int64_t microbatches)
+static double stage_sec(const double *sum, const struct ap_stage *st)
 {
-    const int64_t devices = ap_cluster_devices(&r->m->cluster);
-    struct ap_mark mark = ap_arena_mark(r->arena);
-    const double *sum = stage_least_sec(r->arena, r->m, 0, devices, microbatches);
-    const double one =
-        sum[r->m->blocks.n] * (l->recompute == GRID_RECOMPUTE_FULL ? 1 + r->again : 1);
-
-    ap_arena_rewind(r->arena, mark);
-    return one * ((double)microbatches +
-                  (double)(l->pipeline - 1) / (double)(l->chunks ? l->chunks : 1));
+    return sum[st->blocks[st->n_blocks - 1] + 1] - sum[st->blocks[0]];
 }
 
-/* Row of the same microbatches and recompute, -1: the batch cannot be cut so. */
+/*
+ * No step of the line is below: the devices of a stage work on all microbatches, at their
+ * best, and wait for the first one's way to them and the last one's way back.
+ */
+static double least_sec(struct grid_rows *r, const struct grid_candidate *row)
+{
+    const int n = (int)row->line.pipeline;
+    const double microbatches = (double)row->stages.microbatches;
+    const struct ap_stage *stage = row->stages.stage;
+    struct ap_mark mark = ap_arena_mark(r->arena);
+    const double *sum =
+        stage_least_sec(r->arena, r->m, 0, ap_cluster_devices(&r->m->cluster) / n,
+                        row->stages.microbatches);
+    double *lane = AP_NEW_N(r->arena, n, double), way = 0, least = 0;
+
+    for (int s = 0; s < row->stages.n; s++)
+        lane[s % n] += stage_sec(sum, &stage[s]);
+    for (int g = 0; g < n; g++) {
+        least = fmax(least, microbatches * lane[g] + way);
+        way += stage_sec(sum, &stage[g]);
+    }
+    ap_arena_rewind(r->arena, mark);
+    return least;
+}
+
+/* Recomputed layers take longer. */
+static double share_of_full(const struct grid_rows *r, const struct grid_line *l)
+{
+    return l->recompute == GRID_RECOMPUTE_FULL ? 1 + r->again : 1;
+}
+
+/* Row of the same microbatches, recompute and trainer, -1: the batch cannot be cut so. */
 static int find_at_once(struct grid_rows *r, int64_t microbatches,
-                        enum grid_recompute recompute)
+                        const struct grid_line *line)
 {
     const struct stage_model *m = r->m;
     struct grid_at_once *a;
 
     for (int i = 0; i < r->n_at_once; i++)
         if (r->at_once[i].microbatches == microbatches &&
-            r->at_once[i].recompute == recompute)
+            r->at_once[i].recompute == line->recompute &&
+            r->at_once[i].micro.trainer == line->trainer)
             return i;
     AP_ROOM_IN(r->arena, r->at_once, r->n_at_once, r->cap_at_once);
     a = &r->at_once[r->n_at_once];
-    *a = (struct grid_at_once){.microbatches = microbatches, .recompute = recompute};
+    *a = (struct grid_at_once){.microbatches = microbatches,
+                               .recompute = line->recompute};
     if (!ap_stage_microbatch_like(&m->micro, microbatches, &a->micro) &&
         ap_stage_microbatch_axis(r->arena, &m->graph, &m->nests, microbatches, &a->micro,
                                  &r->why))
         return -1;
     a->micro.block_of = m->blocks.block_of;
+    a->micro.trainer = line->trainer;
     if (microbatches > 1 && !r->want->each && a->micro.whole >= 0)
         return -1;
     return r->n_at_once++;
@@ -157,13 +182,14 @@ static void add_line(struct grid_rows *r, const struct grid_line *line,
     if (!asked ||
         (inst->memory_bytes > 0 && least_bytes(line, all) > (double)inst->memory_bytes))
         return;
-    if (least_sec(r, line, microbatches) >= r->want->below)
-        return;
-    if (grid_lay(&k, &r->why)) {
+    const bool ok = grid_lay(&k, &r->why) == 0;
+    const double least = ok ? least_sec(r, &row) : INFINITY;
+    r->least_sec = fmin(r->least_sec, least);
+    if (least * share_of_full(r, line) >= r->want->below) {
         ap_arena_rewind(r->arena, mark);
         return;
     }
-    row.at_once = find_at_once(r, row.stages.microbatches, line->recompute);
+    row.at_once = find_at_once(r, row.stages.microbatches, line);
     if (row.at_once < 0)
         return;
     row.shard = find_sharding(r, &k);
@@ -199,12 +225,14 @@ static void add_lines(struct grid_rows *r, const struct grid_line *degrees,
             continue;
         line.recompute = (enum grid_recompute)how;
         for (line.zero = 0; line.zero <= (line.data * line.context > 1 ? 3 : 0);
-             line.zero++)
+             line.zero++) {
+            line.trainer = grid_scatters(line.zero);
             for (int64_t b = 1; b <= share && b <= MOST_MICRO_BATCH; b *= 2) {
                 line.micro_batch = b;
                 if (share % b == 0)
                     add_line(r, &line, all);
             }
+        }
     }
 }
 

@@ -2,17 +2,19 @@
  * Problem: the best plan that a line of --grid can say, by its price.
  * Idea: lines are listed (grid_lines.c) and estimated (grid_estimate.c); in the order of
  * their estimates their plans are made and priced as --grid makes them, until an estimate
- * is no longer below the best price, or the plan to beat. Cost: MOST_PRICED plans.
+ * is no longer below the best price, or the plan to beat. Cost: MOST_PRICED plans for each
+ * grid that the line is of, so that the answer for all is no worse than any grid's alone.
  */
 #include "grid/grid_rows.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "grid/grid_rows_impl.h"
 
-/* Lines that are priced whole, at most, in the order of their estimates. */
+/* Lines of a grid that are priced whole, at most, in the order of their estimates. */
 #define MOST_PRICED 16
 /* A stage is not quite the sum of its blocks: an estimate may be above the price by so
  * much. Chosen, not measured. */
@@ -135,16 +137,30 @@ static void report(struct grid_rows *r, const struct grid_candidate *row, bool p
     }
 }
 
+/* Counts the line for the grids that it is of; false: all of these have priced enough. */
+static bool is_wanted(const struct grid_line *l, int n_priced[N_GRIDS])
+{
+    bool wanted = false;
+
+    for (int f = 0; f < N_GRIDS; f++)
+        if (is_of((enum grid_family)f, l) && n_priced[f] < MOST_PRICED) {
+            n_priced[f]++;
+            wanted = true;
+        }
+    return wanted;
+}
+
 static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
                        struct grid_found *out)
 {
     double best = r->want->below;
+    int n_priced[N_GRIDS] = {0};
 
     for (int i = 0; i < n; i++)
         report(r, row[i], false, out);
-    for (int i = 0; i < n && out->n_priced < MOST_PRICED; i++) {
-        if (row[i]->step_sec >= SLACK * best)
-            break;
+    for (int i = 0; i < n && row[i]->step_sec < SLACK * best; i++) {
+        if (!is_wanted(&row[i]->line, n_priced))
+            continue;
         out->n_priced++;
         if (!price_row(r, row[i]))
             continue;
@@ -159,7 +175,8 @@ static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
 int grid_search(struct ap_arena *arena, const struct stage_model *m,
                 const struct grid_want *want, struct grid_found *out, struct ap_err *err)
 {
-    struct grid_rows r = {.arena = arena, .m = m, .want = want};
+    struct grid_rows r = {
+        .arena = arena, .m = m, .want = want, .least_sec = INFINITY};
     int n = 0;
 
     *out = (struct grid_found){.step_sec = INFINITY};
@@ -173,6 +190,7 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
     qsort(row, (size_t)n, sizeof *row, compare_rows);
     price_rows(&r, row, n, out);
     out->n_lines = r.n;
+    out->least_sec = r.least_sec;
     out->why_not = ap_arena_strdup(arena, r.why.msg);
     return 0;
 }
@@ -193,9 +211,10 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
         return -1;
     stages->algorithm = like->algorithm;
     stages->stopped = like->stopped;
-    /* of plans made of fronts: where a line is below it, nothing is proven of lines */
+    /* the bound of plans made of fronts, which a line may be below */
     if (found->step_sec < like->lower_bound_sec)
-        stages->lower_bound_sec = 0;
+        stages->lower_bound_sec = fmin(like->lower_bound_sec, found->least_sec);
+    assert(price.result.step_sec <= found->step_sec * (1 + 1e-9)); /* or not that line */
     if (grid_write(&k, price.result.step_sec, price.peak_bytes, out, err))
         return -1;
     out->bound_sec = stages->lower_bound_sec;

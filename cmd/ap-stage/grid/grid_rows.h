@@ -37,6 +37,7 @@ struct grid_found {
     struct grid_row row[N_GRIDS];
     const char *line;    /* of the best plan below the limit; NULL: there is none */
     double step_sec;     /* of it */
+    double least_sec;    /* no line that the memory may hold is below; INFINITY: none may */
     int64_t n_lines;     /* that were looked at */
     int64_t n_priced;    /* of these */
     const char *why_not; /* what kept the last line that was no plan from being one */

@@ -9,7 +9,7 @@ struct grid_candidate {
     struct grid_line line;
     struct ap_stages stages; /* blocks of each stage, microbatches */
     int shard;               /* row of shards */
-    int at_once;             /* row of its microbatches and recompute */
+    int at_once;             /* row of its microbatches, recompute and trainer */
     double step_sec, bytes;  /* estimates */
     bool fits;
 };
@@ -26,7 +26,8 @@ struct grid_sharding {
     struct ap_stage_measure *measure; /* [at_once * classes + class] */
 };
 
-/* Microbatches and what is recomputed: the plan is the same, its price is not. */
+/* Microbatches, what is recomputed, and what the trainer scatters: the plan is the same,
+ * its price is not. */
 struct grid_at_once {
     int64_t microbatches;
     enum grid_recompute recompute;
@@ -51,6 +52,7 @@ struct grid_rows {
     bool experts; /* some class has */
     int64_t sequence;
     double again; /* share of the contractions that is recomputed with all layers */
+    double least_sec; /* of all lines that were looked at: no step is below */
     int n, cap;
     struct grid_candidate *row;
     int n_shardings, cap_shardings;

@@ -154,6 +154,14 @@ static void test_steps(void)
     check_steps(&cost, &shape, "P,P", "R,R", 2, 1.01 + m + 1.01 + 0.1 * m);
     check_steps(&cost, &shape, "R,R", "P,R", 1, 0); /* initial values */
     ap_cost_free(&cost);
+    /* rows 4 and 5 of the printed table, which the public code forbids on two axes or
+       leaves to mixed shapes: all-to-alls of M/n0 and M/(n0 n1), what a device holds */
+    set_up(&cost, "2x2");
+    cost.alpa.mixed = true;
+    check_steps(&cost, &shape, "S0,S1", "S0,S0", 1, 1.001 + 0.1 * m / 4 / 4);
+    cost.alpa.space = false;
+    check_steps(&cost, &shape, "S0,R", "S1,R", 1, 1.001 + m / 2 / 4);
+    ap_cost_free(&cost);
     set_up(&cost, "4");
     check_steps(&cost, &shape, "S0", "S1", 1, 1.001 + m * 3 / 16 * 2);
     check_steps(&cost, &shape, "P", "S1", 2, 1.01 + m * 3 / 2);
