@@ -146,8 +146,8 @@ static void end_messages(const struct lane_plan *p, int s)
 
     for (int r = 0; r < l->g->n_results; r++) {
         const int of = l->g->results[r].node, node = l->root[of];
-        const int end = is_back(st, l->g->nodes[of].group) ? st->cuts.each_hi
-                                                           : st->cuts.backward_lo;
+        const int end =
+            is_back(st, l->g->nodes[of].group) ? st->cuts.each_hi : st->cuts.backward_lo;
         result[node] = true;
         stays[node] |= st->result[r] >= 0;
         sent[node] = sent[node] < end ? end : sent[node]; /* a view may be sent later */
