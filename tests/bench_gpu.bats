@@ -24,12 +24,12 @@ spec() {
     spec 64 ap-model moe --layers 1 --moe-every 1 --hidden 32 --heads 2 --experts 4 --top 2 --vocab 64 --batch 2 --seq 16
     jq 'del(.heads)' model.spec >broken.spec
     jq '.losses[2] *= 1.001' model.spec >other.spec
-    JAX_PLATFORMS=cpu run "$JAX_PYTHON" "$AP_TOP/scripts/gpu/bench.py" jax --done done --steps 1 \
+    JAX_PLATFORMS=cpu run "$JAX_PYTHON" "$AP_TOP/scripts/gpu/bench.py" jax --done begun --steps 1 \
         broken.spec:jax model.spec:jax other.spec:jax
     echo "$output"
     [ "$status" -eq 0 ]
     [[ ${lines[0]} == "model "*" jax "*"heads"* ]]
     [[ ${lines[1]} == "model "*" jax "*" ok" ]]
     [[ ${lines[2]} == "model "*" 1.0e-03 off" ]]
-    [ "$(wc -l <done)" -eq 3 ]
+    [ "$(wc -l <begun)" -eq 3 ]
 }
