@@ -194,7 +194,7 @@ check test: all unit ## run all tests
 
 check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTHON or build/jaxenv
 	AP_BUILD=$(BUILD) scripts/jax/roundtrip-table
-	scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
+	AP_JAX_EACH=all scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme
@@ -202,7 +202,7 @@ check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/tap -b $(BUILD) tests/torch_out.bats tests/torch_stages.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
-	scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
+	AP_TEST_ASAN=all scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
 
 fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # scripts/jax/autopar: plans run in JAX. Needs JAX, Flax and Optax: the Python of AP_JAX_PYTHON, or
-# that of build/jaxenv (scripts/jax/environment); without them all is skipped.
+# that of build/jaxenv (scripts/jax/environment); without them all is skipped. AP_JAX_EACH=all: staged
+# plans in every combination of schedule, microbatches and rules, not in every pair of them.
 # shellcheck disable=SC2154 # status, output and stderr are bats'
 
 load helpers
@@ -15,11 +16,22 @@ roundtrip() {
     "$JAX_PYTHON" scripts/jax/roundtrip --bin "$AP_BUILD/bin" "$@"
 }
 
-# The example's step, planned for four devices: $BATS_TEST_TMPDIR/plan.json.
+# Processes behind this share what XLA compiles: nearly a hundred programs each, of one operator most.
+share_compiled() {
+    export JAX_COMPILATION_CACHE_DIR=$BATS_FILE_TMPDIR/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+}
+
+# The example's step, planned for four devices: $BATS_TEST_TMPDIR/plan.json, made once.
 flax_plan() {
-    "$JAX_PYTHON" scripts/jax/export.py --step scripts/jax/examples/flax_planned.py:train_step \
-        --args scripts/jax/examples/flax_planned.py:example_args -o "$BATS_TEST_TMPDIR/step.hlo"
-    ap-import --quiet "$BATS_TEST_TMPDIR/step.hlo" | ap-shard --mesh 4 --algorithm zero3 | ap-rewrite >"$BATS_TEST_TMPDIR/plan.json"
+    local plan=$BATS_FILE_TMPDIR/plan.json
+    share_compiled
+    if [ ! -s "$plan" ]; then
+        "$JAX_PYTHON" scripts/jax/export.py --step scripts/jax/examples/flax_planned.py:train_step \
+            --args scripts/jax/examples/flax_planned.py:example_args -o "$BATS_FILE_TMPDIR/step.hlo"
+        ap-import --quiet "$BATS_FILE_TMPDIR/step.hlo" | ap-shard --mesh 4 --algorithm zero3 | ap-rewrite >"$plan"
+    fi
+    cp "$plan" "$BATS_TEST_TMPDIR"
 }
 
 @test "jax: a plan, and stages under 1f1b, give JAX's losses with the planned collectives" {
@@ -55,7 +67,7 @@ END
 }
 
 @test "jax: layers under lax.scan stay stacked for the user" {
-    roundtrip --models scan_gpt --meshes 2x4 --plans ilp
+    roundtrip --models scan_mlp --meshes 2x4 --plans ilp # others: make check-jax
 }
 
 @test "jax: two processes give the same numbers" {
@@ -147,11 +159,14 @@ END
     [ "$status" -ne 0 ] && [[ $output == *"none.json: no document of autopar"* ]]
 }
 
-# each MODEL: twelve staged plans of tests/jax_each.py have the losses of gradient accumulation in JAX.
+# each MODEL: staged plans of tests/jax_each.py have the losses of gradient accumulation in JAX.
 each() {
-    AP_JAX_PYTHON=$JAX_PYTHON run scripts/staged-table --models "$1"
+    local half=--half n=6
+    [ "${AP_JAX_EACH-}" != all ] || half='' n=12
+    # shellcheck disable=SC2086 # an option or nothing
+    AP_JAX_PYTHON=$JAX_PYTHON run scripts/staged-table --models "$1" $half
     echo "$output"
-    [ "$status" -eq 0 ] && [ "${lines[-1]}" = "12 passed, 0 failed" ]
+    [ "$status" -eq 0 ] && [ "${lines[-1]}" = "$n passed, 0 failed" ]
 }
 
 @test "jax: batch norms of each microbatch, a wide residual network in stages: JAX's losses" { each wide-resnet; }

@@ -172,6 +172,7 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_tool_one_kind(&job->cluster);
     ap_tool_set_overlap(&job->cluster, req->overlap);
+    ap_tool_set_f32_matmul(&job->cluster, req->f32_matmul);
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
                      &job->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
@@ -270,12 +271,13 @@ int shard_rule_unpriced(struct ap_arena *arena, const struct shard_task *task,
 /* Cells of work for all that a search does. */
 static int64_t work_limit(const struct shard_job *job)
 {
-    int64_t searches = ap_cost_overlaps(&job->cost) ? SHARD_SEARCHES : 1;
+    double budgets =
+        ap_cost_overlaps(&job->cost) ? shard_overlap_budgets(&job->params) : 1;
 
     if (job->params.work_limit && !job->params.prove)
         return ap_mul64(job->params.work_limit, UNIT);
     int64_t times = job->params.prove ? PROVE : job->memory_bytes > 0 ? WITHIN : 1;
-    return ap_mul64(WORK, times * searches);
+    return llround((double)ap_mul64(WORK, times) * budgets);
 }
 
 static void set_task(struct shard_job *job, const struct shard_request *req)

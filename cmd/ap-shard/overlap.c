@@ -17,12 +17,13 @@
  *     λ (C + E - F) + (1 - λ) M,
  *
  * so that such tensors count in full, and others 1 - λ. As a function of λ the least of
- * all plans is concave; the plans that are known are lines above it, and the next λ is
- * where the lowest of these is highest (Kelley's cutting planes). First comes λ = 1/2,
- * the serial problem, and then, for a candidate only, a problem in which a conversion
- * costs what the first plan's order leaves of it: the time from its tensor to its first
- * user is free.
- * Cost: a search for each λ, from the best plans so far. Source: Kelley (J. SIAM 1960).
+ * all plans is concave; the plans that are known, first the named ones, are lines above
+ * it, and the next λ is where the lowest of these is highest (Kelley's cutting planes).
+ * Where the first search leaves a gap, there follows, for a candidate only, a problem in
+ * which a conversion costs what the best plan's order leaves of it: the time from its
+ * tensor to its first user is free. Cost: a search, and where a gap is left up to three
+ * more, which start from the best plan so far and have a tenth of its budget each.
+ * Source: Kelley (J. SIAM 1960).
  */
 #include <assert.h>
 #include <math.h>
@@ -38,9 +39,11 @@
 
 #define ROUNDS     4           /* searches at most */
 #define CLOSE      0.002       /* a gap, or a promised gain of the bound, that is none */
-#define LEAST      (1 / 256.)  /* of λ and 1 - λ, so that neither stream is free */
-#define LESS       (1 / 4096.) /* the same where that was not enough */
-#define LATER      0.5         /* of the first search's budget for each of the others */
+#define HIDDEN     (1 / 256.)  /* of a conversion at least counts, if all of it is hidden */
+#define LEAST      (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
+/* Of the first search's budget for each of the others; with --prove. */
+#define LATER        0.1
+#define LATER_PROVEN 0.5
 #define PROVEN     1e-9        /* relative gap that counts as none */
 #define MOST_LINES 64
 
@@ -63,7 +66,7 @@ struct bounding {
     struct line line[MOST_LINES];
     struct shard_answer *best; /* its objective is simulated */
     double bound, tried[ROUNDS + 1];
-    int n_tried;
+    int n_tried, n_searches;
 };
 
 /* ---- what is waited for ---- */
@@ -252,6 +255,16 @@ static void set_exposed(struct bounding *b, const struct ap_plan *plan, double h
     ap_arena_free(&scratch);
 }
 
+static double later(const struct bounding *b)
+{
+    return b->params.prove ? LATER_PROVEN : LATER;
+}
+
+double shard_overlap_budgets(const struct shard_params *params)
+{
+    return 1 + (ROUNDS - 1) * (params->prove ? LATER_PROVEN : LATER);
+}
+
 /* One search under the weights at hand, with the best plan so far beside the named ones.
  */
 static int search(struct bounding *b, double share, struct shard_answer *answer,
@@ -263,7 +276,8 @@ static int search(struct bounding *b, double share, struct shard_answer *answer,
     const int n = b->task->n_plans;
 
     if (whole->limit > 0)
-        part.limit = (int64_t)(share / SHARD_SEARCHES * (double)whole->limit);
+        part.limit =
+            llround(share / shard_overlap_budgets(&b->params) * (double)whole->limit);
     for (int i = 0; i < n; i++)
         s->plans[i] = b->task->plans[i];
     s->n_plans = n;
@@ -274,13 +288,14 @@ static int search(struct bounding *b, double share, struct shard_answer *answer,
     s->work = &part;
     int rc = shard_ilp(b->arena, s, answer, err);
     ap_work_add(whole, part.done);
+    b->n_searches++;
     return rc;
 }
 
 /* Where the lowest of the lines is highest, and how high. */
-static double next_lambda(const struct bounding *b, double least_share, double *height)
+static double next_lambda(const struct bounding *b, double *height)
 {
-    double low = least_share, high = 1 - least_share, at = 0.5;
+    double low = LEAST, high = 1 - LEAST, at = 0.5;
 
     for (int i = 0; i < 60; i++) { /* concave */
         double least = INFINITY, slope = 0;
@@ -301,7 +316,7 @@ static double next_lambda(const struct bounding *b, double least_share, double *
 static bool tried(const struct bounding *b, double lambda)
 {
     for (int i = 0; i < b->n_tried; i++)
-        if (fabs(b->tried[i] - lambda) < LESS / 2)
+        if (fabs(b->tried[i] - lambda) < LEAST / 2)
             return true;
     return false;
 }
@@ -315,14 +330,12 @@ static void search_bounds(struct bounding *b)
 {
     for (int round = 2; round < ROUNDS && !closed(b); round++) {
         struct shard_answer answer;
-        double height, lambda = next_lambda(b, LEAST, &height);
-        if (tried(b, lambda))
-            lambda = next_lambda(b, LESS, &height);
+        double height, lambda = next_lambda(b, &height);
         if (tried(b, lambda) || height <= b->bound * (1 + CLOSE))
             break;
         double scale = set_weights(b, lambda);
         struct ap_err none = {0};
-        if (search(b, LATER, &answer, &none))
+        if (search(b, later(b), &answer, &none))
             break; /* within a limit of memory this one was too short */
         b->tried[b->n_tried++] = lambda;
         b->bound = fmax(b->bound, scale * answer.bound - lambda * b->ahead_sec);
@@ -330,54 +343,89 @@ static void search_bounds(struct bounding *b)
     }
 }
 
-/* The serial problem's plan and the named ones; what compute waits for counts where it is
- * more than what may run ahead. */
-static int try_known(struct bounding *b, const struct shard_answer *serial,
-                     struct ap_price *price, struct ap_err *err)
+/* Seconds of conversions that compute waits for. */
+static double waited_sec(const struct bounding *b, const struct ap_conversions *conv)
+{
+    double sec = 0;
+
+    for (int i = 0; i < conv->n; i++)
+        sec += b->waited[conv->conv[i].node] ? conv->conv[i].path.sec : 0;
+    return sec;
+}
+
+/* The named plans. What compute waits for counts where in the best of them it is more
+ * than what may run ahead. */
+static int try_named(struct bounding *b, struct ap_err *err)
 {
     struct ap_arena scratch = {0};
     struct ap_conversions conv;
-    double exposed = 0;
+    int rc = 0;
 
-    if (ap_plan_conversions(&scratch, &serial->plan, b->task->cost, &conv, err)) {
+    for (int i = 0; i < b->task->n_plans; i++)
+        try_plan(b, &b->task->plans[i], false);
+    if (isfinite(b->best->objective))
+        rc = ap_plan_conversions(&scratch, &b->best->plan, b->task->cost, &conv, err);
+    if (rc == 0 && isfinite(b->best->objective) &&
+        waited_sec(b, &conv) <= b->ahead_sec) {
+        b->waited = AP_NEW_N(b->arena, b->task->graph->n_nodes + 1, bool);
+        b->ahead_sec = 0;
+        b->n_lines = 0; /* again, without what is waited for */
+        for (int i = 0; i < b->task->n_plans; i++)
+            try_plan(b, &b->task->plans[i], false);
+    }
+    ap_arena_free(&scratch);
+    return rc;
+}
+
+/* For a candidate: what the best plan's order leaves of each conversion. */
+static int try_exposed(struct bounding *b, struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    struct ap_conversions conv;
+    struct shard_answer answer;
+    struct ap_err none = {0};
+
+    if (ap_plan_conversions(&scratch, &b->best->plan, b->task->cost, &conv, err)) {
         ap_arena_free(&scratch);
         return -1;
     }
-    *price = ap_plan_price(&serial->plan, b->task->cost, &conv);
-    for (int i = 0; i < conv.n; i++)
-        exposed += b->waited[conv.conv[i].node] ? conv.conv[i].path.sec : 0;
+    const struct ap_price price = ap_plan_price(&b->best->plan, b->task->cost, &conv);
     ap_arena_free(&scratch);
-    if (exposed <= b->ahead_sec) {
-        b->waited = AP_NEW_N(b->arena, b->task->graph->n_nodes + 1, bool);
-        b->ahead_sec = 0;
-    }
-    try_plan(b, &serial->plan, true);
-    for (int i = 0; i < b->task->n_plans; i++)
-        try_plan(b, &b->task->plans[i], false);
+    set_exposed(b, &b->best->plan,
+                fmin(1, fmax(HIDDEN, price.comm_sec / price.compute_sec)));
+    if (!search(b, later(b), &answer, &none)) /* or memory made it too short */
+        try_plan(b, &answer.plan, true);
+    return 0;
+}
+
+/* The first search: where the named plans' lowest line is highest; whoever wants the
+ * problem in writing gets the serial one. */
+static int search_first(struct bounding *b, struct ap_err *err)
+{
+    struct shard_answer first;
+    double height, lambda = 0.5;
+
+    if (b->n_lines > 0 && !b->params.emit)
+        lambda = next_lambda(b, &height);
+    double scale = set_weights(b, lambda);
+    if (search(b, 1, &first, err))
+        return -1;
+    b->params.emit = false;
+    b->tried[b->n_tried++] = lambda;
+    b->bound = scale * first.bound - lambda * b->ahead_sec;
+    const struct ap_plan found = first.plan;
+    first.objective = b->best->objective;
+    first.plan = b->best->plan;
+    *b->best = first;
+    try_plan(b, &found, true);
     return 0;
 }
 
 static int search_all(struct bounding *b, struct ap_err *err)
 {
-    struct shard_answer first, second;
-    struct ap_price price;
-
-    set_serial(b);
-    if (search(b, 1, &first, err))
+    if (try_named(b, err) || search_first(b, err) ||
+        (!closed(b) && try_exposed(b, err)))
         return -1;
-    *b->best = first;
-    b->best->objective = INFINITY;
-    b->bound = first.bound / 2;
-    b->tried[b->n_tried++] = 0.5;
-    b->params.emit = false;
-    if (try_known(b, &first, &price, err))
-        return -1;
-    if (closed(b))
-        return 0;
-    set_exposed(b, &first.plan, fmin(1, fmax(LEAST, price.comm_sec / price.compute_sec)));
-    struct ap_err none = {0};
-    if (!search(b, LATER, &second, &none)) /* or memory made it too short */
-        try_plan(b, &second.plan, true);
     search_bounds(b);
     return 0;
 }
@@ -392,7 +440,8 @@ static int finish(struct bounding *b, struct ap_err *err)
     assert(b->bound <= a->objective * (1 + 1e-6)); /* or it bounds something else */
     a->bound = fmin(b->bound, a->objective);
     a->stopped = a->bound >= a->objective * (1 - PROVEN) ? "optimal" : "overlap";
-    a->stats = ap_arena_printf(b->arena, "%s,\"lambdas\":%d", a->stats, b->n_tried);
+    a->stats = ap_arena_printf(b->arena, "%s,\"lambdas\":%d,\"overlap_searches\":%d",
+                               a->stats, b->n_tried, b->n_searches);
     return 0;
 }
 

@@ -218,9 +218,10 @@ shard_fn shard_rule_unpriced;
  * the bound holds for it. run: the algorithm, of which only shard_ilp looks for plans
  * that overlap well; what others find is simulated.
  */
-#define SHARD_SEARCHES 3 /* budgets of one search that it takes at most */
 int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_fn *run,
                   struct shard_answer *answer, struct ap_err *err);
+/* Budgets of one search that it takes at most. */
+double shard_overlap_budgets(const struct shard_params *params);
 
 /* Options that not every algorithm takes. */
 enum shard_takes {
@@ -270,6 +271,7 @@ struct shard_request {
     const char *memory_text; /* --memory, NULL: no limit */
     struct ap_list pins;
     int overlap;                               /* row of ap_overlap_modes */
+    int f32_matmul;                            /* row of ap_f32_matmul_modes */
     int64_t top, jobs, max_axes, microbatches; /* 0: 1, or those of the plan file */
     int microbatch;                            /* 0: exact */
     bool serve;

@@ -25,14 +25,6 @@
 #define EXACT     256       /* parts of it where limits are not what plans need */
 #define CONFIRMED 4         /* limits that plans as written are tried with */
 
-/* What is kept of a plan. */
-struct found {
-    int n_stages;
-    int64_t microbatches, peak_bytes;
-    enum ap_schedule schedule;
-    bool recompute; /* some stage */
-};
-
 struct asker {
     const struct plan_ask_again *again;
     const struct plan_instance *inst;
@@ -50,7 +42,8 @@ static int tries_of(const struct asker *a)
 /* Runs a planner; what its plan needs as it is written, if that may be more. */
 static bool run_planner(const struct asker *a, const struct plan_algorithm *row,
                         const struct plan_instance *inst,
-                        const struct plan_params *params, bool write, struct found *out)
+                        const struct plan_params *params, bool write,
+                        struct plan_found *out)
 {
     struct ap_arena scratch = {0};
     struct ap_err why = {{0}};
@@ -63,8 +56,8 @@ static bool run_planner(const struct asker *a, const struct plan_algorithm *row,
     if (rc == 0)
         rc = plan_judge(&scratch, &its, &plan, &why);
     if (rc == 0) {
-        *out = (struct found){plan.n_stages, plan.microbatches, plan.peak_bytes,
-                              plan.schedule, false};
+        *out = (struct plan_found){plan.n_stages, plan.microbatches, plan.peak_bytes,
+                                   plan.schedule, false};
         for (int s = 0; s < plan.n_stages; s++)
             out->recompute |= plan.stage[s].point->recompute;
         if (write && row == a->again->row && a->again->written)
@@ -76,7 +69,7 @@ static bool run_planner(const struct asker *a, const struct plan_algorithm *row,
 
 static bool has_plan(const struct asker *a, const struct plan_algorithm *row,
                      const struct plan_instance *inst, const struct plan_params *params,
-                     struct found *out)
+                     struct plan_found *out)
 {
     return run_planner(a, row, inst, params, true, out) &&
            (inst->memory_bytes == 0 || out->peak_bytes <= inst->memory_bytes);
@@ -84,16 +77,17 @@ static bool has_plan(const struct asker *a, const struct plan_algorithm *row,
 
 /* ---- memory ---- */
 
-static bool fits_in(const struct asker *a, int64_t bytes, bool write, struct found *out)
+static bool fits_in(const struct asker *a, int64_t bytes, bool write, struct plan_found *out)
 {
     struct plan_instance inst = *a->inst;
 
     inst.memory_bytes = bytes;
-    return run_planner(a, a->again->row, &inst, a->params, write, out);
+    return run_planner(a, a->again->row, &inst, a->params, write, out) ||
+           (a->again->lines && a->again->lines(a->again->ctx, &inst, out));
 }
 
 /* A limit at which the plan fits as it is written, too; 0: none found. */
-static int64_t confirm_memory(const struct asker *a, int64_t bytes, struct found *out)
+static int64_t confirm_memory(const struct asker *a, int64_t bytes, struct plan_found *out)
 {
     for (int i = 0; i < CONFIRMED; i++) {
         if (!fits_in(a, bytes, true, out))
@@ -106,7 +100,7 @@ static int64_t confirm_memory(const struct asker *a, int64_t bytes, struct found
 }
 
 /* A plan for a larger limit; the first does not ask what blocks cost that fit in none. */
-static bool fits_in_more(const struct asker *a, struct found *out)
+static bool fits_in_more(const struct asker *a, struct plan_found *out)
 {
     const int64_t limit = a->inst->memory_bytes;
 
@@ -120,9 +114,9 @@ static bool fits_in_more(const struct asker *a, struct found *out)
  * than its limit makes that the limit, until a planner refuses its own plan so (alpa
  * counts microbatches in flight that are not).
  */
-static int64_t least_memory(const struct asker *a, struct found *best)
+static int64_t least_memory(const struct asker *a, struct plan_found *best)
 {
-    struct found now;
+    struct plan_found now;
     int64_t lo = a->inst->memory_bytes, sure = INT64_MAX, hi;
     bool trusted = true;
 
@@ -185,7 +179,7 @@ static int rules_of(const struct asker *a)
            (p->schedule >= 0 && !a->inst->inference ? RULE_SCHEDULE : 0);
 }
 
-static bool fits_without(const struct asker *a, int rules, struct found *out)
+static bool fits_without(const struct asker *a, int rules, struct plan_found *out)
 {
     struct plan_params params = *a->params;
 
@@ -210,7 +204,7 @@ static void add(struct ap_err *err, const char *format, ...)
     va_end(args);
 }
 
-static void add_plan(struct ap_err *err, const struct found *f)
+static void add_plan(struct ap_err *err, const struct plan_found *f)
 {
     add(err, "%d stage%s, %lld microbatch%s%s", f->n_stages, f->n_stages == 1 ? "" : "s",
         (long long)f->microbatches, f->microbatches == 1 ? "" : "es",
@@ -222,7 +216,7 @@ static bool add_rules(const struct asker *a, struct ap_err *err)
 {
     static const char *const names[] = {"--stages", "--submeshes", "--schedule"};
     int asked = rules_of(a), n_named = 0;
-    struct found f;
+    struct plan_found f;
 
     for (int i = 0; i < 3; i++)
         if ((asked & 1 << i) && fits_without(a, 1 << i, &f)) {
@@ -249,7 +243,7 @@ void plan_explain(const struct plan_instance *inst, const struct plan_params *pa
 {
     const struct plan_algorithm *other = plan_algorithms();
     const struct asker a = {again, inst, params};
-    struct found best;
+    struct plan_found best;
 
     if (tries_of(&a) < 2) {
         add(err, "; nothing else was tried: %d blocks on %d devices are too many",

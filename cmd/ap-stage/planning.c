@@ -329,12 +329,30 @@ static void blame_families(const struct input *in)
     ap_arena_free(&scratch);
 }
 
+/* As in struct plan_ask_again. */
+static bool line_fits(void *ctx, const struct plan_instance *inst, struct plan_found *out)
+{
+    const struct planning *p = ctx;
+    const struct grid_want want = planning_grids(p->in->r, inst, GRID_MEGATRON);
+    struct ap_arena scratch = {0};
+    struct grid_found found;
+    struct ap_err why = {0};
+
+    bool fits = grid_search(&scratch, p->model, &want, &found, &why) == 0 && found.line;
+    if (fits)
+        *out = (struct plan_found){found.n_stages, found.microbatches, found.peak_bytes,
+                                   found.schedule, found.recompute};
+    ap_arena_free(&scratch);
+    return fits;
+}
+
 _Noreturn void planning_give_up(struct ap_arena *arena, struct planning *p,
                                 const struct plan_instance *inst, int code,
                                 struct ap_err *err)
 {
     const struct plan_ask_again again = {.row = p->algo,
                                          .written = p->algo->replans ? written : NULL,
+                                         .lines = takes_grids(p, inst) ? line_fits : NULL,
                                          .hosts = p->model->n_kinds > 1 ? NULL : fits_on,
                                          .ctx = p};
     struct stage_oracle_stats stats;

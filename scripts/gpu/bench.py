@@ -12,9 +12,9 @@ A row that fails is a line that says why. One that takes longer than --each seco
 the program; FILE counts the rows that were begun, so that the caller can start again behind it.
 """
 import argparse
+import faulthandler
 import gc
 import json
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -129,7 +129,7 @@ def main():
         if text:
             with open(args.done, "a", encoding="utf-8") as f:
                 print(text, file=f)
-        signal.alarm(args.each)  # not caught: it also ends a compiler that hangs
+        faulthandler.dump_traceback_later(args.each, exit=True)  # also where a compiler hangs
         model = Model(path)
         try:
             row(model, way, *prepare(model, way), args.steps)
@@ -139,6 +139,8 @@ def main():
             if way == "jax" and model.type == "bf16":
                 rows.insert(0, ("", path, "jax-xla"))  # attention by XLA, not by cuDNN
         gc.collect()
+    faulthandler.cancel_dump_traceback_later()
 
 
-main()
+if __name__ == "__main__":
+    main()

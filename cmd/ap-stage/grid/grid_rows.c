@@ -168,6 +168,11 @@ static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
         if (row[i]->step_sec >= best)
             continue;
         best = out->step_sec = row[i]->step_sec;
+        out->n_stages = row[i]->stages.n;
+        out->microbatches = row[i]->stages.microbatches;
+        out->peak_bytes = (int64_t)row[i]->bytes;
+        out->schedule = row[i]->line.schedule;
+        out->recompute = row[i]->line.recompute != GRID_RECOMPUTE_NONE;
         out->line = grid_print(r->arena, &row[i]->line);
     }
 }
