@@ -385,7 +385,7 @@ int report_check(const char *option, const char *dir, struct ap_err *err)
 
 int report_files(const struct session *s, const char *dir, struct ap_err *err)
 {
-    const struct ap_graph *g = &s->exec.prog->local;
+    const struct ap_graph own = ap_program_own(s->exec.prog), *g = &own;
     struct ap_buf path = {0};
     int rc = 0;
     if (mkdir(dir, 0777) && errno != EEXIST)
