@@ -290,7 +290,8 @@ mixed() {
     while [ $# -gt 0 ]; do
         kinds=$(jq --argjson n "$1" --slurpfile of "$CLUSTERS/$2.json" '. + [$of[0] | {count: $n, device,
             memory_bytes, flops_per_sec, memory_bandwidth_bytes_per_sec, launch_sec, efficiency,
-            links: .levels[0] | {bandwidth_bytes_per_sec, latency_sec}}]' <<<"$kinds")
+            links: .levels[0] | {bandwidth_bytes_per_sec, latency_sec}}
+            + (if .tf32_flops_per_sec then {tf32_flops_per_sec} else {} end)]' <<<"$kinds")
         shift 2
     done
     jq --argjson hosts "$kinds" --arg name "$name" '{$name, $hosts, levels, attention, overlap}' "$CLUSTERS/a100x4.json" \
