@@ -37,15 +37,15 @@
 #include "problem/fold.h"
 #include "shard.h"
 
-#define ROUNDS     4           /* searches at most */
-#define CLOSE      0.002       /* a gap, or a promised gain of the bound, that is none */
-#define HIDDEN     (1 / 256.)  /* of a conversion at least counts, if all of it is hidden */
-#define LEAST      (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
+#define ROUNDS 4           /* searches at most */
+#define CLOSE  0.002       /* a gap, or a promised gain of the bound, that is none */
+#define HIDDEN (1 / 256.)  /* of a conversion at least counts, if all of it is hidden */
+#define LEAST  (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
 /* Of the first search's budget for each of the others; with --prove. */
 #define LATER        0.1
 #define LATER_PROVEN 0.5
-#define PROVEN     1e-9        /* relative gap that counts as none */
-#define MOST_LINES 64
+#define PROVEN       1e-9 /* relative gap that counts as none */
+#define MOST_LINES   64
 
 /* A plan, as a line over λ. */
 struct line {
@@ -365,8 +365,7 @@ static int try_named(struct bounding *b, struct ap_err *err)
         try_plan(b, &b->task->plans[i], false);
     if (isfinite(b->best->objective))
         rc = ap_plan_conversions(&scratch, &b->best->plan, b->task->cost, &conv, err);
-    if (rc == 0 && isfinite(b->best->objective) &&
-        waited_sec(b, &conv) <= b->ahead_sec) {
+    if (rc == 0 && isfinite(b->best->objective) && waited_sec(b, &conv) <= b->ahead_sec) {
         b->waited = AP_NEW_N(b->arena, b->task->graph->n_nodes + 1, bool);
         b->ahead_sec = 0;
         b->n_lines = 0; /* again, without what is waited for */
@@ -423,8 +422,7 @@ static int search_first(struct bounding *b, struct ap_err *err)
 
 static int search_all(struct bounding *b, struct ap_err *err)
 {
-    if (try_named(b, err) || search_first(b, err) ||
-        (!closed(b) && try_exposed(b, err)))
+    if (try_named(b, err) || search_first(b, err) || (!closed(b) && try_exposed(b, err)))
         return -1;
     search_bounds(b);
     return 0;

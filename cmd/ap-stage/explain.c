@@ -77,7 +77,8 @@ static bool has_plan(const struct asker *a, const struct plan_algorithm *row,
 
 /* ---- memory ---- */
 
-static bool fits_in(const struct asker *a, int64_t bytes, bool write, struct plan_found *out)
+static bool fits_in(const struct asker *a, int64_t bytes, bool write,
+                    struct plan_found *out)
 {
     struct plan_instance inst = *a->inst;
 
@@ -87,7 +88,8 @@ static bool fits_in(const struct asker *a, int64_t bytes, bool write, struct pla
 }
 
 /* A limit at which the plan fits as it is written, too; 0: none found. */
-static int64_t confirm_memory(const struct asker *a, int64_t bytes, struct plan_found *out)
+static int64_t confirm_memory(const struct asker *a, int64_t bytes,
+                              struct plan_found *out)
 {
     for (int i = 0; i < CONFIRMED; i++) {
         if (!fits_in(a, bytes, true, out))

@@ -15,8 +15,8 @@ struct plan_found {
 /* How the planner is asked again. */
 struct plan_ask_again {
     const struct plan_algorithm *row;
-    /* NULL, or finds a plan that fits in the instance's memory where the planner has none:
-       a line of a grid. */
+    /* NULL, or finds a plan that fits in the instance's memory where the planner has
+       none: a line of a grid. */
     bool (*lines)(void *ctx, const struct plan_instance *inst, struct plan_found *out);
     /* NULL, or tells how much memory a device needs for the plan as it is written, which
        may be more than the planner knows of. Not 0: it cannot be written. */

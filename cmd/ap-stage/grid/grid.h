@@ -34,7 +34,8 @@ struct grid_line {
     int layers[GRID_MOST_STAGES]; /* of each stage, in the order of the model */
 };
 
-/* What a trainer does with each microbatch at a stage of ZeRO: bits of enum ap_trainer. */
+/* What a trainer does with each microbatch at a stage of ZeRO: bits of enum ap_trainer.
+ */
 unsigned grid_scatters(int zero);
 
 /* -1: err names the key. */

@@ -114,8 +114,8 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
             return i;
     AP_ROOM_IN(r->arena, r->at_once, r->n_at_once, r->cap_at_once);
     a = &r->at_once[r->n_at_once];
-    *a = (struct grid_at_once){.microbatches = microbatches,
-                               .recompute = line->recompute};
+    *a =
+        (struct grid_at_once){.microbatches = microbatches, .recompute = line->recompute};
     if (!ap_stage_microbatch_like(&m->micro, microbatches, &a->micro) &&
         ap_stage_microbatch_axis(r->arena, &m->graph, &m->nests, microbatches, &a->micro,
                                  &r->why))

@@ -2,8 +2,9 @@
  * Problem: the best plan that a line of --grid can say, by its price.
  * Idea: lines are listed (grid_lines.c) and estimated (grid_estimate.c); in the order of
  * their estimates their plans are made and priced as --grid makes them, until an estimate
- * is no longer below the best price, or the plan to beat. Cost: MOST_PRICED plans for each
- * grid that the line is of, so that the answer for all is no worse than any grid's alone.
+ * is no longer below the best price, or the plan to beat. Cost: MOST_PRICED plans for
+ * each grid that the line is of, so that the answer for all is no worse than any grid's
+ * alone.
  */
 #include "grid/grid_rows.h"
 
@@ -180,8 +181,7 @@ static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
 int grid_search(struct ap_arena *arena, const struct stage_model *m,
                 const struct grid_want *want, struct grid_found *out, struct ap_err *err)
 {
-    struct grid_rows r = {
-        .arena = arena, .m = m, .want = want, .least_sec = INFINITY};
+    struct grid_rows r = {.arena = arena, .m = m, .want = want, .least_sec = INFINITY};
     int n = 0;
 
     *out = (struct grid_found){.step_sec = INFINITY};

@@ -35,15 +35,15 @@ struct grid_row {
 
 struct grid_found {
     struct grid_row row[N_GRIDS];
-    const char *line;    /* of the best plan below the limit; NULL: there is none */
-    double step_sec;     /* of it, and what is said of it where none fits in less */
+    const char *line; /* of the best plan below the limit; NULL: there is none */
+    double step_sec;  /* of it, and what is said of it where none fits in less */
     int n_stages;
     int64_t microbatches, peak_bytes;
     enum ap_schedule schedule;
     bool recompute;
-    double least_sec;    /* no line that the memory may hold is below; INFINITY: none may */
-    int64_t n_lines;     /* that were looked at */
-    int64_t n_priced;    /* of these */
+    double least_sec; /* no line that the memory may hold is below; INFINITY: none may */
+    int64_t n_lines;  /* that were looked at */
+    int64_t n_priced; /* of these */
     const char *why_not; /* what kept the last line that was no plan from being one */
 };
 

@@ -51,7 +51,7 @@ struct grid_rows {
     struct grid_class *class;
     bool experts; /* some class has */
     int64_t sequence;
-    double again; /* share of the contractions that is recomputed with all layers */
+    double again;     /* share of the contractions that is recomputed with all layers */
     double least_sec; /* of all lines that were looked at: no step is below */
     int n, cap;
     struct grid_candidate *row;
