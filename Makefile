@@ -124,8 +124,8 @@ TOOL_fuzz_roles = ap-import
 TOOL_fuzz_serve = ap-shard
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
-# The CUDA backend takes functions of the program that opens it.
-LDFLAGS_ap-exec = -rdynamic
+# The CUDA backend takes functions of the program that opens it; this one nobody else there calls.
+LDFLAGS_ap-exec = -rdynamic -Wl,--undefined=ap_attention_is_handed
 
 define tool_rules
 $(BUILD)/bin/$(1): $(call objects,$(1)) $(EXTRA_$(1)) $(call libraries,$(1)) $(LIB)
@@ -194,7 +194,7 @@ check test: all unit ## run all tests
 
 check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTHON or build/jaxenv
 	AP_BUILD=$(BUILD) scripts/jax/roundtrip-table
-	scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
+	AP_JAX_EACH=all scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme
@@ -202,7 +202,7 @@ check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/tap -b $(BUILD) tests/torch_out.bats tests/torch_stages.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
-	scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
+	AP_TEST_ASAN=all scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)
 
 fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
 

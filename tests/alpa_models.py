@@ -3,6 +3,8 @@
 
 usage: alpa_models.py mlp LAYERS BATCH WIDTH
        alpa_models.py conv LAYERS BATCH IMAGE CHANNELS
+       alpa_models.py depthwise LAYERS BATCH IMAGE CHANNELS
+       alpa_models.py ffn LAYERS BATCH WIDTH HIDDEN
        alpa_models.py moe LAYERS GROUPS LENGTH EXPERTS CAPACITY WIDTH
        alpa_models.py embedding BATCH LENGTH VOCABULARY WIDTH
        alpa_models.py lm BATCH LENGTH VOCABULARY WIDTH tied|untied
@@ -99,6 +101,30 @@ def conv(m, layers, batch, image, channels):
     m.mean_square(x, y, dims)
 
 
+def depthwise(m, layers, batch, image, channels):
+    dims = (batch, image, image, channels)
+    x, y = m.param("x", *dims), m.param("y", *dims)
+    for i in range(layers):
+        w = m.param(f"l{i}/w", 3, 3, 1, channels)
+        b = m.param(f"l{i}/b", channels)
+        x = m.put(dims, f"convolution({x}, {w}), window={{size=3x3 pad=1_1x1_1}}, "
+                  f"dim_labels=b01f_01io->b01f, feature_group_count={channels}")
+        x = m.put(dims, f"add({x}, {m.along(b, dims, [3])})")
+        x = relu(m, x, dims)
+    m.mean_square(x, y, dims)
+
+
+def ffn(m, layers, batch, width, hidden):
+    dims, wide = (batch, width), (batch, hidden)
+    x, y = m.param("x", *dims), m.param("y", *dims)
+    for i in range(layers):
+        up = m.param(f"l{i}/up/w", width, hidden)
+        down = m.param(f"l{i}/down/w", hidden, width)
+        h = relu(m, m.dot(x, up, wide, [1], [0]), wide)
+        x = m.put(dims, f"add({m.dot(h, down, dims, [1], [0])}, {x})")
+    m.mean_square(x, y, dims)
+
+
 def moe(m, layers, groups, length, experts, capacity, width):
     dims = (groups, length, width)
     x, y = m.param("x", *dims), m.param("y", *dims)
@@ -151,7 +177,7 @@ def lm(m, batch, length, vocabulary, width, tied):
 
 
 def main():
-    models = {"mlp": mlp, "conv": conv, "moe": moe, "embedding": embedding, "lm": lm}
+    models = {"mlp": mlp, "conv": conv, "depthwise": depthwise, "ffn": ffn, "moe": moe, "embedding": embedding, "lm": lm}
     if len(sys.argv) < 2 or sys.argv[1] not in models:
         sys.exit(__doc__)
     m = Module()

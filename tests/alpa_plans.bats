@@ -152,6 +152,7 @@ paper_448() {
     while read -r m nodes n; do
         refuses 3 "inter-only: nothing fits" plan "$(cluster "$nodes")" 1024 --algorithm inter-only \
             --microbatch each --shard-command "$DATA" "$(blocks "$m" --algorithm alpa --blocks "$n")"
+        shows "$m on $((8 * nodes)): ${stderr#*inter-only: }"
     done <<<$'moe-27b 4 22\nmoe-70b 8 32'
 }
 
@@ -163,6 +164,7 @@ paper_448() {
             --algorithm inter-only --shard-command "$DATA" "$f"
         refuses 3 "pp-dp: " plan "$(cluster "$nodes")" 96 --microbatch each --algorithm pp-dp \
             --shard-command "$DATA" "$f"
+        shows "$m on $((8 * nodes)): ${stderr#*nothing }"
     done <<<$'wresnet-6.8b 4\nwresnet-13b 8'
 }
 
@@ -174,6 +176,8 @@ paper_448() {
         ap-stage --quiet --grid "$3" --cluster "$(cluster "$2" $V100)" "$f" | ap-cost --quiet |
             jq .cost.peak_bytes
     }
+    shows "GPT-15B on 32: $(line gpt3-15b 4 pp=16,recompute=full) bytes of $V100; 39B on 64:" \
+        "$(line gpt3-39b 8 pp=16,recompute=full), with 8 tensor parallel $(line gpt3-39b 8 tp=8,pp=8,recompute=full)"
     [ "$(line gpt3-15b 4 pp=16,recompute=full)" -le $V100 ]
     for line in pp=16,recompute=full pp=8,recompute=full; do # more stages do not divide 64
         [ "$(line gpt3-39b 8 $line)" -gt $V100 ]

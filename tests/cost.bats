@@ -6,6 +6,24 @@ load helpers
 # A plan that is priced for slow devices with fast links.
 plan() { sharded mlp 2x2 "${1:-ilp}"; }
 
+@test "cost: f32 contracts at the rate of tf32 where the device has it, unless option or graph say f32" {
+    local dir=$BATS_TEST_TMPDIR c
+    ap-model mlp --hidden 4096 --batch 4096 --layers 3 --features 4096 --classes 4096 >"$dir/m.json"
+    jq '(.graph.nodes[] | select(.op == "dot")).operand_precision = "{highest,highest}"' "$dir/m.json" >"$dir/high.json"
+    # FILE [OPTION...]
+    sec() { ap-shard --quiet --mesh 1 --cluster dgx-a100 "${@:2}" "$dir/$1.json" | ap-cost --quiet | jq .cost.step_sec; }
+    c=$(sec m)
+    [ "$(sec m --f32-matmul tf32)" = "$c" ]
+    [ "$(sec high)" = "$(sec m --f32-matmul f32)" ]
+    jq -n --argjson tf32 "$c" --argjson f32 "$(sec high)" -e '$f32 > 4 * $tf32 and $f32 < 8 * $tf32'
+    ap-shard --quiet --mesh 1 --cluster dgx-a100 --f32-matmul f32 "$dir/m.json" | jq -e '.cluster | has("tf32_flops_per_sec") | not'
+    # stages, too, and the command that prices them
+    stage() { ap-coarsen --quiet --blocks 2 "$dir/m.json" | ap-stage --quiet --cluster a100-8 --stages 1 --submeshes 1x1 --microbatches 1 "$@" | jq .stages.objective_sec; }
+    jq -n --argjson tf32 "$(stage)" --argjson f32 "$(stage --f32-matmul f32)" -e '$f32 > 4 * $tf32'
+    refuses 2 'the devices of cluster p3x1 have no tf32' ap-shard --mesh 1 --cluster p3x1 --f32-matmul tf32 "$dir/m.json"
+    refuses 2 'cluster h100-measured has measured products' ap-shard --mesh 1 --cluster h100-measured --f32-matmul f32 "$dir/m.json"
+}
+
 @test "cost: the report fits 100 columns, also where names and meshes are long" {
     local plan
     for plan in "mlp 2x2x2 ilp" "moe 2x2x2 megatron"; do # the search takes a while for the second
@@ -170,8 +188,10 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     [ "$small $large" = "128 480" ]
     for name in m6-moe-100b m6-moe-1t; do
         ap-model --stats -o /dev/null $name 2>&1 | jq .weight_elems
-    done | jq -es --argjson cards "$((large * 100 / small))" \
-        '.[1] / .[0] > 9.5 and .[1] / .[0] < 10.5 and $cards == 375'
+    done >"$BATS_TEST_TMPDIR/weights"
+    shows "$(jq -sr '"\(.[0]) and \(.[1]) weights: \(.[1] / .[0]) times (10)"' "$BATS_TEST_TMPDIR/weights"), $small and $large cards: 3.75 times"
+    jq -es --argjson cards "$((large * 100 / small))" \
+        '.[1] / .[0] > 9.5 and .[1] / .[0] < 10.5 and $cards == 375' "$BATS_TEST_TMPDIR/weights"
 }
 
 @test "clusters: the presets are what scripts/clusters writes" {

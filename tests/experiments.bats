@@ -66,6 +66,14 @@ load helpers
     [[ $output == *"there is no AL99"* ]]
 }
 
+@test "results: all that takes no second runs, and what does not is named" {
+    local dir=$BATS_TEST_TMPDIR/quick
+    mkdir "$dir"
+    run -0 scripts/experiments/results "$dir" quick
+    [ "$(grep -c '^[A-Z0-9.]*: [0-9.]* s$' <<<"$output")" -ge 80 ]
+    [ "$(sed -n 2p "$dir/AL10")" = "ok 1 - alpa §5.2: 11 submeshes of 8x8, 7 with powers of two of hosts" ]
+}
+
 @test "tables: every one of tables.txt is one that its script has, and the other way round" {
     local script
     for script in alpa rhino tap tofu rannc across; do

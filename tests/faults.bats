@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # ap-exec: ranks that die or stall, signals, full disks: the job ends within the watchdog, says
 # why, leaves a checkpoint that can be read, and no process. AP_FAULTS=200 sets how many runs the
-# last test disturbs at random.
+# last test disturbs at random, AP_SEED=N which; AP_FAULTS_LOG gets a line for each: what it did, the
+# seconds from there to the end, and those from its start to the end.
 # shellcheck disable=SC2030,SC2031,SC2154 # status, output and stderr are bats'
 
 load helpers
@@ -45,8 +46,9 @@ ends() {
     local start=$SECONDS i
     status=0
     wait "$TOP" || status=$?
-    echo "ended with $status after $((SECONDS - start)) s: $(cat err)"
-    [ "$status" -ne 0 ] && [ $((SECONDS - start)) -le $((WATCHDOG + 30)) ] || return 1
+    took=$((SECONDS - start))
+    echo "ended with $status after $took s: $(cat err)"
+    [ "$status" -ne 0 ] && [ $took -le $((WATCHDOG + 30)) ] || return 1
     for ((i = 0; i < 100; i++)); do
         pgrep -f "$BATS_TEST_TMPDIR/ck" >/dev/null || return 0
         sleep 0.1
@@ -73,6 +75,8 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
 @test "faults: a rank that is killed is named, with the signal" {
     launch
     runs
+    # a rank's memory does not grow with --steps
+    [ "$(awk '/^VmRSS/ { print $2 }' "/proc/$(rank_pid 2)/status")" -lt 500000 ]
     kill -9 "$(rank_pid 2)"
     ends
     [ "$status" -eq 137 ]
@@ -163,10 +167,11 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
 }
 
 @test "faults: at random instants, to random processes: always an end, and a checkpoint" {
-    local i sig who pid n=${AP_FAULTS:-4}
+    local i sig who pid start took n=${AP_FAULTS:-4} slowest=0
     RANDOM=${AP_SEED:-1}
     one
     for ((i = 0; i < n; i++)); do
+        start=$SECONDS
         launch
         case $((RANDOM % 4)) in
             0) ;; # while it starts
@@ -186,7 +191,10 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
         echo "run $i: SIG$sig to $who"
         kill -"$sig" "$pid" 2>/dev/null || true # it may have ended
         ends
+        [ $took -le $slowest ] || slowest=$took
+        echo "seed ${AP_SEED:-1} run $i: SIG$sig to $who, ended with $status after $took s, $((SECONDS - start)) in all" >>"${AP_FAULTS_LOG:-log}"
         readable
         rm -rf out ck
     done
+    echo "# $n faults, all ended within $slowest s" >&3
 }

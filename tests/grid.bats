@@ -137,7 +137,26 @@ words() {
     done | jq -se '.[1][0] < 0.8 * .[0][0] and .[1][1] < 0.7 * .[0][1]'
 }
 
-@test "published: a step of a GPT of 22B on eight A100s is within 10 %" {
+@test "ap-model --dropout: masks are kept for the backward pass, drawn again with attention's scores" {
+    local f=$BATS_TEST_TMPDIR/d.json words
+    # LAYERS' activations in bytes per device, beside those without dropout; per layer:
+    # attention's mask heads * batch * seq^2, two of layers batch * seq * hidden
+    for words in recompute=none recompute=selective; do
+        for dropout in 0 0.1; do
+            for layers in 2 6; do
+                ap-model gpt --layers $layers --hidden 64 --heads 4 --seq 256 --vocab 64 --batch 8 --dtype bf16 --dropout $dropout |
+                    ap-fuse --quiet --attention plain --kernels | ap-coarsen --algorithm layers |
+                    ap-stage --quiet --grid tp=4,mbs=8,$words --cluster "$(cluster 1)" | ap-cost --quiet | jq .cost.peak_bytes
+            done
+        done >"$f"
+        paste -sd' ' "$f"
+    done >"$BATS_TEST_TMPDIR/all"
+    cat "$BATS_TEST_TMPDIR/all"
+    awk '{ m[NR] = (($4 - $3) - ($2 - $1)) / 4 } END { one = 8 * 256 * 256; two = 2 * 8 * 256 * 64
+        exit !(m[1] > 0.99 * (one + two) && m[1] < 1.01 * (one + two) && m[2] > 0.99 * two && m[2] < 1.01 * two) }' "$BATS_TEST_TMPDIR/all"
+}
+
+@test "published: a step of a GPT of 22B on eight A100s is within 5 %" {
     local table=$BATS_TEST_TMPDIR/t.tsv
     { # the columns that are read; the run: Korthikanti et al., tables 3 and 5
         echo 'id source model layers hidden ffn ffn_kind heads kv_heads vocab tied_emb seq gpu gpu_mem_gb n_gpus nodes gpus_per_node interconnect dtype dp shard tp sp pp vpp pp_schedule cp ep micro_batch global_batch recompute attention compile step_s'
@@ -146,7 +165,7 @@ words() {
     } | tr ' ' '\t' >"$table"
     run -0 scripts/published --build "${AP_BUILD:-build}" --json "$BATS_TEST_TMPDIR/out.json" "$table"
     [[ $output == *'1 of 2 rows'*'layers is not printed: unknown'* ]]
-    jq -e '.[0] | .predicted_s / (.step_s | tonumber) | . > 0.9 and . < 1.1' "$BATS_TEST_TMPDIR/out.json"
+    jq -e '.[0] | .predicted_s / (.step_s | tonumber) | . > 0.95 and . < 1.05' "$BATS_TEST_TMPDIR/out.json"
 }
 
 # grids OPTION...: ap-stage on the small model for eight devices of two hosts

@@ -51,6 +51,11 @@ slow_with_sanitizers() {
     [[ $AP_BUILD != */asan ]] || skip "too slow with sanitizers"
 }
 
+# A figure that stands beside the result, for the page of scripts/experiments: shows TEXT
+shows() {
+    echo "# $*" >&3
+}
+
 # The HLO text of a golden model.
 hlo() {
     local f

@@ -2,13 +2,15 @@
 
 A wide residual network (convolutions, batch norms with running statistics) and a layer of
 experts with a balance loss (Fedus et al., "Switch Transformers", equation 4). `jax_each.py
-MODEL M STEPS` prints the losses of M microbatches in turn: gradients and new statistics of each,
-averaged, then the update.
+MODEL STEPS FOLDER M...` writes to FOLDER/M.losses the losses of M microbatches in turn: gradients and
+new statistics of each, averaged, then the update. Arguments are NumPy's, and steps are jitted: what JAX
+does one operator at a time it compiles one at a time.
 """
 import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 ROWS, RATE = 8, 0.05
 
@@ -35,15 +37,19 @@ def wrn_loss(params, state, x, labels):
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean(), new
 
 
+def random(seed):
+    draw = np.random.default_rng(seed)
+    return draw, lambda *shape: (0.3 * draw.standard_normal(shape)).astype(np.float32)
+
+
 def wrn():
-    keys = iter(jax.random.split(jax.random.key(1), 20))
-    w = lambda *shape: 0.3 * jax.random.normal(next(keys), shape)
-    bn = lambda: {"scale": jnp.ones(6), "bias": jnp.zeros(6)}
+    draw, w = random(1)
+    bn = lambda: {"scale": np.ones(6, np.float32), "bias": np.zeros(6, np.float32)}
     params = {"stem": w(3, 3, 3, 6), "out": w(6, 5)}
     params |= {f"block_{i}": {"bn1": bn(), "w1": w(3, 3, 6, 6), "bn2": bn(), "w2": w(3, 3, 6, 6)} for i in range(3)}
-    one = lambda: {"mean": jnp.zeros(6), "var": jnp.ones(6)}
+    one = lambda: {"mean": np.zeros(6, np.float32), "var": np.ones(6, np.float32)}
     state = {f"block_{i}": {"bn1": one(), "bn2": one()} for i in range(3)}
-    return params, state, w(ROWS, 8, 8, 3), jax.random.randint(next(keys), (ROWS,), 0, 5)
+    return params, state, w(ROWS, 8, 8, 3), draw.integers(5, size=ROWS, dtype=np.int32)
 
 
 def moe_loss(params, state, x, labels):
@@ -62,11 +68,10 @@ def moe_loss(params, state, x, labels):
 
 
 def moe():
-    keys = iter(jax.random.split(jax.random.key(2), 20))
-    w = lambda *shape: 0.3 * jax.random.normal(next(keys), shape)
+    draw, w = random(2)
     params = {"out": w(8, 5)}
     params |= {f"layer_{i}": {"router": w(8, 4), "up": w(4, 8, 12), "down": w(4, 12, 8)} for i in range(3)}
-    return params, {}, w(ROWS, 6, 8), jax.random.randint(next(keys), (ROWS,), 0, 5)
+    return params, {}, w(ROWS, 6, 8), draw.integers(5, size=ROWS, dtype=np.int32)
 
 
 def grads(loss, params, state, x, labels):
@@ -87,14 +92,25 @@ def step_of(loss):
 
 wrn_step, moe_step = step_of(wrn_loss), step_of(moe_loss)
 
-if __name__ == "__main__":
-    model, m, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def losses(model, m, steps):
     loss = {"wrn": wrn_loss, "moe": moe_loss}[model]
     params, state, x, labels = {"wrn": wrn, "moe": moe}[model]()
     one = jax.jit(lambda *args: grads(loss, *args))
+
+    @jax.jit
+    def finish(params, parts):
+        (value, state), g = jax.tree.map(lambda *v: sum(v) / m, *parts)
+        return value, state, update(params, g)
+
     for _ in range(steps):
         parts = [one(params, state, *(a.reshape(m, ROWS // m, *a.shape[1:])[i] for a in (x, labels)))
                  for i in range(m)]
-        (value, state), g = jax.tree.map(lambda *v: sum(v) / m, *parts)
-        params = update(params, g)
-        print(float(value))
+        value, state, params = finish(params, parts)
+        yield float(value)
+
+
+if __name__ == "__main__":
+    model, steps, folder, *counts = sys.argv[1:]
+    for m in counts:
+        with open(f"{folder}/{m}.losses", "w") as file:
+            print(*losses(model, int(m), int(steps)), sep="\n", file=file)

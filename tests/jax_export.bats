@@ -51,6 +51,9 @@ def with_rate():
     return (*args(), 0.1)
 
 
+shaped = lambda *args: train_step(*args)
+
+
 def shapes():
     return jax.eval_shape(lambda: args())
 END
@@ -59,6 +62,33 @@ END
 export_step() { # STEP ARGS OPTIONS: the text and what is printed in the test's folder
     "$JAX_PYTHON" scripts/jax/export.py --step "$BATS_FILE_TMPDIR/mine.py:$1" \
         --args "$BATS_FILE_TMPDIR/mine.py:$2" -o "$BATS_TEST_TMPDIR/$1.hlo" "${@:3}"
+}
+
+# Lines STEP ARGS OPTIONS of standard input, one process for all, which starts JAX once: the N-th line's
+# exit status, standard output and messages in N.status, N.out and N.err of the test's folder.
+export_steps() {
+    PYTHONPATH=scripts/jax "$JAX_PYTHON" - "$BATS_FILE_TMPDIR/mine.py" "$BATS_TEST_TMPDIR" 3<&0 <<'END'
+import contextlib
+import os
+import runpy
+import sys
+
+mine, folder = sys.argv[1:]
+for n, (step, args, *options) in enumerate(map(str.split, os.fdopen(3)), 1):
+    sys.argv = ["scripts/jax/export.py", "--step", f"{mine}:{step}", "--args", f"{mine}:{args}",
+                "-o", f"{folder}/{step}.hlo", *options]
+    status = 0
+    with open(f"{folder}/{n}.out", "w") as out, open(f"{folder}/{n}.err", "w") as err:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                runpy.run_path(sys.argv[0], run_name="__main__")
+            except SystemExit as end: # as the interpreter ends
+                status = end.code if isinstance(end.code, int) else 1 if end.code else 0
+                if isinstance(end.code, str):
+                    print(end.code, file=sys.stderr)
+    with open(f"{folder}/{n}.status", "w") as file:
+        print(status, file=file)
+END
 }
 
 @test "export: keys, numbers, None and unused arguments; the section names them all" {
@@ -79,31 +109,45 @@ export_step() { # STEP ARGS OPTIONS: the text and what is printed in the test's 
 
 @test "export: the hash is the computation's, whatever it is called and how it is jitted" {
     local dir=$BATS_TEST_TMPDIR step
-    for step in train_step renamed jitted faster; do
-        export_step $step args
+    # an argument that is static is a part of the step, and of no data
+    printf '%s\n' 'train_step args' 'renamed args' 'jitted args' 'faster args' \
+        "static with_rate --data $dir/data" 'shaped shapes' | export_steps
+    [ "$(sort -u "$dir"/*.status)" = 0 ]
+    for step in train_step renamed jitted faster static shaped; do
         ap-import --quiet "$dir/$step.hlo" | jq -r .step.hash >"$dir/$step"
     done
-    export_step train_step shapes
-    [ "$(ap-import --quiet "$dir/train_step.hlo" | jq -r .step.hash)" = "$(cat "$dir/train_step")" ]
+    cmp "$dir/train_step" "$dir/shaped"
     cmp "$dir/train_step" "$dir/renamed"
     cmp "$dir/train_step" "$dir/jitted"
-    # an argument that is static is a part of the step, and of no data
-    export_step static with_rate --data "$dir/data"
-    [ "$(ap-import --quiet "$dir/static.hlo" | jq -r .step.hash)" = "$(cat "$dir/train_step")" ]
+    cmp "$dir/train_step" "$dir/static"
     [ "$(cd "$dir/data" && echo *)" = "0.npy 1.npy 2.npy 3.npy 4.npy 5.npy" ]
     run ! cmp -s "$dir/train_step" "$dir/faster"
 }
 
 @test "export: what cannot be exported is refused, with what to do" {
-    refuses 1 "--donate: no result has the form of batch['x'], batch['y']" export_step train_step args --donate 1
-    refuses 1 "--donate: there is no argument 7" export_step train_step args --donate 7
-    refuses 1 "--donate: the step is jitted, with donations of its own" export_step jitted args --donate 0
-    refuses 1 "loss 'nothing': no result of this name; float scalars are: [1]['norm'], [1]['the_loss']" \
-        export_step train_step args --loss nothing
-    refuses 1 "loss 'w': no float scalar of this name" export_step train_step args --loss w
-    refuses 1 "--frozen: there is no argument 4" export_step train_step args --frozen 4
-    refuses 2 "--frozen: expected numbers, got 'w'" export_step train_step args --frozen w
-    refuses 1 "--data: ARGS returns shapes, not arrays" export_step train_step shapes --data "$BATS_TEST_TMPDIR/d"
+    local n=0 want text line wants=() texts=()
+    while IFS='|' read -r want text line; do
+        n=$((n + 1))
+        echo "$line" >>"$BATS_TEST_TMPDIR/lines"
+        wants[n]=$want texts[n]=$text
+    done <<END
+1|--donate: no result has the form of batch['x'], batch['y']|train_step args --donate 1
+1|--donate: there is no argument 7|train_step args --donate 7
+1|--donate: the step is jitted, with donations of its own|jitted args --donate 0
+1|loss 'nothing': no result of this name; float scalars are: [1]['norm'], [1]['the_loss']|train_step args --loss nothing
+1|loss 'w': no float scalar of this name|train_step args --loss w
+1|--frozen: there is no argument 4|train_step args --frozen 4
+2|--frozen: expected numbers, got 'w'|train_step args --frozen w
+1|--data: ARGS returns shapes, not arrays|train_step shapes --data $BATS_TEST_TMPDIR/d
+END
+    export_steps <"$BATS_TEST_TMPDIR/lines"
+    [ $n -eq 8 ]
+    for ((; n > 0; n--)); do
+        [ "$(cat "$BATS_TEST_TMPDIR/$n.status")" -eq "${wants[n]}" ] && [ ! -s "$BATS_TEST_TMPDIR/$n.out" ] &&
+            grep -qF -e "${texts[n]}" "$BATS_TEST_TMPDIR/$n.err" ||
+            { head "$BATS_TEST_TMPDIR/$n".*; return 1; }
+    done
+    # one by itself, as all are run
     refuses 1 "mine.py: there is no 'nowhere'" export_step nowhere args
     run export_step no_loss args
     [[ $output == *"no result is a float scalar: planned as inference, not to train"* ]]

@@ -86,3 +86,35 @@ HLO
     ap-import --quiet t.hlo | ap-shard --quiet --mesh 4 --algorithm data | ap-rewrite --quiet >t4.json
     ap-exec -n 4 --quiet --small-ints --verify --tolerance 0 t4.json
 }
+
+# handed FILE: of each program of a document, statistics that attentions pass on, and groups of their gradients
+handed() {
+    jq -c '[.pipeline // .program | .. | objects | select(has("graph")) | .graph.nodes |
+        [.[] | select(.attention and .phase == "backward") | .in[]?] as $read |
+        ([to_entries[] | select((.key | IN($read[])) and .value.attention and .value.op == "add" and
+            (.value.shape | test("^f32.[0-9]+,2,12.$")))] | length),
+        ([.[] | select(.attention and .op == "dot")] | group_by(.group) | map(select(length == 5)) | length)]' "$1"
+}
+
+@test "kernels: attentions pass on their result and statistics, from the nearest forward pass" {
+    cd "$BATS_TEST_TMPDIR"
+    local how
+    jq '.levels[].size = 2' "$CLUSTERS/h100-8.json" >two.json
+    ap-model gpt --layers 2 --hidden 32 --heads 2 --seq 12 --vocab 32 --batch 4 | ap-fuse --kernels | ap-coarsen -o m.json
+    ap-shard --mesh 1 --cluster h100-8 m.json | tee fused.plan | jq '.cluster.attention = "plain"' >plain.plan
+    for how in plain fused; do
+        ap-rewrite -o $how.json $how.plan
+        ap-exec --quiet --json --steps 3 $how.json >$how.out
+    done
+    jq -es '[.[].losses] | transpose | all((.[0] - .[1]) / .[0] | fabs < 1e-5)' plain.out fused.out
+    [ "$(handed plain.json)" = '[0,0]' ]
+    [ "$(handed fused.json)" = '[2,2]' ]
+    # a stage that computes its blocks again: their backward passes read the second of two forward passes
+    ap-stage --quiet --cluster ./two.json --stages 2 --submeshes 1x1 --microbatches 2 --recompute blocks m.json |
+        jq '.stages.stages[].recompute = "all"' | ap-rewrite -o again.json
+    [ "$(handed again.json)" = '[2,2,0,0]' ]
+    jq -e '[.pipeline | .. | objects | select(has("graph")) | .graph.nodes[] | select(.attention == 1)] |
+        map(.phase) == ["forward", "forward", "backward", "backward", "backward", "backward"]' again.json
+    ap-exec -n 2 --quiet --json --steps 3 again.json >again.out
+    jq -es '[.[].losses] | transpose | all((.[0] - .[1]) / .[0] | fabs < 1e-5)' plain.out again.out
+}

@@ -191,6 +191,7 @@ bytes() {
     data=$(bytes data 512 4)
     zero2=$(bytes zero2 512 4)
     zero3=$(bytes zero3 512 4)
+    shows "bytes with 4 microbatches: all-reduced $data, scattered and gathered $zero2, weights gathered with each $zero3"
     jq -en "$zero2 == $data and $zero3 > $data" >/dev/null # zero3: with every microbatch
 }
 

@@ -30,6 +30,7 @@ same_counts() {
         awk -v n="$got" -v s="$scale" -v d="${#digits}" -v want="$want" 'BEGIN {
             exit sprintf("%.*f", d, n / s) != want && int(n / s * 10 ^ d) != want * 10 ^ d
         }' || { echo "$args: $got, expected $want"; return 1; }
+        shows "$args: $got weights ($want x $scale)"
     done
 }
 
@@ -145,6 +146,7 @@ END
 @test "model: rannc §IV: the largest BERT is 5.2 times Megatron-LM's largest" {
     ratio=$(awk -v a="$(elems bert-256x2048)" -v b="$(elems bert-48x2048)" \
         'BEGIN { printf "%.1f", a / b }')
+    shows "$ratio times (5 times)"
     [ "$ratio" = 5.2 ]
     # 256 rows on 32 devices
     ap-model bert-256x2048 --forward | jq -e '[.graph.nodes[] | select(.name == "tokens") |
@@ -153,6 +155,7 @@ END
 
 @test "model: tap §4.2: T5-large has 1015 weights" {
     run --separate-stderr ap-model --forward --stats -o /dev/null t5-large
+    shows "$(jq .weights <<<"$stderr") weights (1015)"
     [ "$(jq .weights <<<"$stderr")" -eq 1015 ]
 }
 
@@ -356,6 +359,21 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     done < <(small | grep -E '^(moe|clip|unet) ' | sed 's/--layers 2 .*/& --no-key-bias/')
 }
 
+@test "model: dropout draws the same numbers on 4 ranks, and others with another seed" {
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/d.json losses seed=1
+    ap-model gpt --layers 1 --hidden 64 --heads 2 --vocab 128 --seq 32 --batch 4 --dropout 0.2 >"$f"
+    losses() { ap-rewrite | ap-exec --seed $seed --steps 2 --json --quiet "$@" | jq -c '.losses | map(. * 1e4 | round)'; }
+    one=$(losses <"$f")
+    for words in 'data --mesh 4' 'megatron --mesh 2x2'; do
+        # shellcheck disable=SC2086
+        [ "$(ap-shard --quiet --algorithm $words "$f" --cluster cpu-4 | losses -n 4)" = "$one" ]
+    done
+    ap-fuse --quiet --attention plain --kernels "$f" | losses | grep -Fx "$one"
+    ap-fuse --quiet "$f" | losses | grep -Fx "$one"
+    seed=2 && [ "$(losses <"$f")" != "$one" ]
+}
+
 @test "model: every configuration is a train step and has its name" {
     for c in $(configurations); do
         ap-model "$c" --stats -o "$BATS_TEST_TMPDIR/c.json" 2>"$BATS_TEST_TMPDIR/stats"
@@ -451,6 +469,8 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     refuses 2 '--image 24' ap-model unet --image 24
     refuses 2 '--image 31' ap-model vgg19 --image 31
     refuses 2 "optimizer 'lion'" ap-model mlp --optimizer lion
+    refuses 2 'mlp: --dropout: there are no transformer layers' ap-model mlp --dropout 0.1
+    refuses 2 'dropout: expected a number from 0 up to 1' ap-model gpt --dropout 1
     refuses 2 '--layers' ap-model mlp --layers 0
     refuses 2 'from 1 to 65536' ap-model gpt --layers 1000000000
     refuses 2 '--top' ap-model moe --top 9

@@ -105,6 +105,14 @@ three() {
     done
 }
 
+@test "a view that a backward pass sends keeps the value of the forward pass that it shows" {
+    ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 "$(imported lstm)" |
+        jq -c '.stages = {schedule: "1f1b", microbatches: 2, stages: [range(4) |
+            {blocks: [.], devices: [.], sharding: {algorithm: "data", mesh: "m=1"}}]}' |
+        ap-rewrite --no-history >"$BATS_TEST_TMPDIR/run.json"
+    timeout 60 ap-exec -n 4 --data "$MODELS/lstm/in" --steps 5 --compare "$MODELS/lstm" --tolerance 1e-4 "$BATS_TEST_TMPDIR/run.json"
+}
+
 @test "two stages of two layers each keep less when they recompute values" {
     local how dir=$BATS_TEST_TMPDIR
     ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 "$(imported gpt2l)" >"$dir/blocks.json"
@@ -161,6 +169,16 @@ three() {
     # all on one device: nothing is sent
     jq -c '.stages.chunks = 4 | .stages.stages[].devices = [0]' "$dir/chunks.json" | ap-rewrite |
         ap-exec --verify --json | jq -e '.ranks == 1 and .sent_bytes == 0 and .verify.loss_error < 1e-5'
+}
+
+@test "chunks that share weights: gradients that are summed over microbatches and stages" {
+    local dir=$BATS_TEST_TMPDIR
+    ap-model --quiet --no-history albert --layers 4 --hidden 16 --heads 2 --seq 8 --vocab 32 --batch 8 --no-key-bias |
+        ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 3 |
+        jq -c '.stages = {schedule: "interleaved-1f1b", chunks: 2, microbatches: 2, stages: [range(0; 4) |
+            {blocks: [.], devices: (. % 2 | [. * 2, . * 2 + 1]), sharding: {algorithm: "data", mesh: "m=2"}}]}' |
+        ap-rewrite --no-history >"$dir/run.json"
+    runs "$dir/run.json" --steps 2
 }
 
 @test "averages of weights lie with their weights; a loss of terms from all stages, with routers" {

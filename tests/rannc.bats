@@ -40,6 +40,7 @@ non_constant() {
 
 @test "rannc §III-B: 256 layers of BERT, over 15 000 components, end in 32 blocks" {
     bert 256 --forward | coarsened bert
+    shows "$(stat bert .components) components (about 15000), in $(blocks bert .blocks.n) blocks (32)"
     [ "$(stat bert .components)" -gt 15000 ]
     [ "$(blocks bert .blocks.n)" -eq 32 ]
     # what the slowest block takes is in reach of the bound
@@ -173,7 +174,8 @@ non_constant() {
         asked+=("$(ap-stage --algorithm rannc --cluster p3x1 --microbatches 8 --shard-command 'ap-shard --serve --algorithm data' \
             --stats -o /dev/null "$BATS_TEST_TMPDIR/blocks.json" 2>&1 | jq .asked)")
     done
-    echo "${asked[*]} stages are asked for"
+    shows "${asked[*]} stages are asked for with 8 and 64 blocks; with all $((48 * 586 / 10)) of 48 layers" \
+        "$((asked[0] * (48 * 586 / 10 / 8) ** 2)), seconds if each is profiled for one (a day: 86400)"
     [ "${asked[1]}" -gt $((50 * asked[0])) ] && [ "${asked[1]}" -lt $((80 * asked[0])) ]
     # 58.6 components a layer (§III-A): at a second for a profile, 48 layers alone take longer than a day
     [ $((asked[0] * (48 * 586 / 10 / 8) ** 2)) -gt $((24 * 3600)) ]

@@ -280,6 +280,10 @@ priced() {
     ap-model wresnet-1b --batch 32 -o "$BATS_TEST_TMPDIR/wresnet.json"
     f=$(alpa "$BATS_TEST_TMPDIR/wresnet.json" 1x4)
     # share of convolutions split on the batch, by height of the image, from the input on
+    shows "convolutions split on the batch, of all, by height of the image: $(jq -c '[[.graph.nodes, .sharding.layouts] |
+        transpose[] | select(.[0].op == "convolution" and .[0].phase == "forward") |
+        [(.[0].shape | capture("\\[[0-9]+,(?<h>[0-9]+)").h | tonumber), .[1] == "R,S0"]] | group_by(-.[0]) |
+        map({("\(.[0][0])"): "\(map(select(.[1])) | length)/\(length)"}) | add' "$f")"
     jq -e '[[.graph.nodes, .sharding.layouts] | transpose[] |
             select(.[0].op == "convolution" and .[0].phase == "forward") |
             [(.[0].shape | capture("\\[[0-9]+,(?<h>[0-9]+)").h | tonumber), .[1] == "R,S0"]] |
@@ -295,6 +299,7 @@ priced() {
     [ "$(layouts "$f" weight 'moe/(fc|proj)/w$')" = "S0 S0" ]
     [ "$(layouts "$f" weight '(attn/.|mlp/fc|mlp/proj|router)/w$' | tr ' ' '\n' | sort -u)" = R ]
     [ "$(dots "$f" forward | grep -E '^f32\[8,(64|4)' | sed 's/.*\]//' | sort -u)" = S0 ] # by sequences
+    shows "weights of experts $(layouts "$f" weight 'moe/(fc|proj)/w$'), of other layers R, products by sequences S0"
     # with partial sums that may stay, gradients are scattered and states split
     ap-shard --cost-model alpa --mesh 8 -o "$BATS_TEST_TMPDIR/zero.json" "$moe"
     z=$BATS_TEST_TMPDIR/zero.json
@@ -320,6 +325,7 @@ price() {
         for n in 2 4 8; do
             many=$(price "$(mlp 4 $((64 * n)) 64)" $algorithm)
             times=$([ $algorithm = data ] && echo 1 || echo $n)
+            shows "$algorithm, $n steps: ${many% *}, one: ${one% *}"
             jq -en "${many% *} == $times * ${one% *}" >/dev/null
         done
     done
@@ -330,6 +336,7 @@ price() {
     ap-model gpt --layers 2 --hidden 512 --heads 8 --seq 32 --batch 8 --vocab 512 -o "$f"
     for algorithm in data zero2 zero3 largest-dim megatron ilp; do
         read -r "sec_${algorithm/-/_}" "peak_${algorithm/-/_}" <<<"$(price "$f" $algorithm)"
+        shows "$algorithm: $(price "$f" $algorithm) (price, bytes a device)"
     done
     # shellcheck disable=SC2154
     jq -en "$peak_data > $peak_zero2 and $peak_zero2 > $peak_zero3" >/dev/null

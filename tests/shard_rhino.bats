@@ -66,6 +66,7 @@ ENTRY e {
             split_params input <"$BATS_TEST_TMPDIR/plan.json" >"$BATS_TEST_TMPDIR/inputs"
             grep -qE '^(tokens|image) S0$' "$BATS_TEST_TMPDIR/inputs"
             [ "$(grep -cv ' S0$' "$BATS_TEST_TMPDIR/inputs")" -eq 0 ]
+            shows "$(basename "$f" .json), $devices devices: no weight split, inputs $(paste -sd, "$BATS_TEST_TMPDIR/inputs")"
         done
     done
 }
@@ -74,6 +75,7 @@ ENTRY e {
     local devices
     for devices in 2 4 8; do
         run split_params "weight state" < <(rhino "$(model vgg19-4.2b)" --mesh $devices)
+        shows "$devices devices: split are $(paste -sd, <<<"$output")"
         [[ $output == *'vgg19/fc_2/w S1'* ]]
         [[ $output != *conv* ]]
     done
@@ -95,8 +97,8 @@ ENTRY e {
             jq .sharding.objective_sec)
         mine=$(ap-shard --cluster "$CLUSTERS/rhino-s1.json" --mesh $devices "$f" |
             jq .sharding.objective_sec)
-        echo "$devices devices: rhino $(jq .sharding.objective_sec "$BATS_TEST_TMPDIR/plan.json") s," \
-            "the paper's plan $theirs s, ilp $mine s; split: $(cat "$BATS_TEST_TMPDIR/split.$devices")"
+        shows "$devices devices: rhino $(jq .sharding.objective_sec "$BATS_TEST_TMPDIR/plan.json") s," \
+            "the paper's plan $theirs s, ilp $mine s; split: $(paste -sd, "$BATS_TEST_TMPDIR/split.$devices")"
         jq -en "$mine <= $theirs"
     done
     [ ! -s "$BATS_TEST_TMPDIR/split.2" ]
@@ -111,8 +113,10 @@ ENTRY e {
     for level in O2 O3; do
         rhino "$f" --mesh 8 --level $level | ap-cost | jq '[.sharding.objective_sec,
             ([.cost.collectives[] | select(.op == "all-to-all") | .count] | add // 0)]'
-    done | jq -se '.[0] as $o2 | .[1] as $o3
-        | $o2[0] > $o3[0] and $o2[0] < 1.1 * $o3[0] and $o2[1] > $o3[1]'
+    done >"$BATS_TEST_TMPDIR/plans"
+    shows "O2 and O3, seconds and all-to-alls: $(jq -sc . "$BATS_TEST_TMPDIR/plans")"
+    jq -se '.[0] as $o2 | .[1] as $o3
+        | $o2[0] > $o3[0] and $o2[0] < 1.1 * $o3[0] and $o2[1] > $o3[1]' "$BATS_TEST_TMPDIR/plans"
 }
 
 @test "rhino: bytes of a single dot, by hand" {

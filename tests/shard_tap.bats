@@ -71,6 +71,7 @@ less() { # less A B...: A is less than each B
 @test "tap §6.4.2, fig. 6: on 16 workers over Ethernet FFN-only is best of four between 2h and 4h tokens" {
     doc=$(blocks 14) # 224 tokens
     ffn=$(price ffn-only 16 bytes "$doc")
+    shows "bytes moved: ffn-only $ffn, data $(price data 16 bytes "$doc"), mha-only $(price mha-only 16 bytes "$doc"), megatron $(price megatron 16 bytes "$doc")"
     less "$ffn" "$(price data 16 bytes "$doc")" "$(price mha-only 16 bytes "$doc")" \
         "$(price megatron 16 bytes "$doc")"
     plan tap 16 bytes "$doc" >"$BATS_TEST_TMPDIR/tap.json"
@@ -107,6 +108,7 @@ less() { # less A B...: A is less than each B
 @test "tap §6.4.2: DP, Megatron, MHA-only and FFN-only are four of the 729" {
     plan tap 16 bytes "$(blocks 14)" >/dev/null
     [ "$(said '.blocks[0] | [.plans, .refused]')" = '[729,0]' ]
+    shows "$(said '.blocks[0] | .plans') plans of a block (729); of these ffn-only and mha-only split"
     # the rows are patterns of the same weights, and routed by the same code
     for a in mha-only ffn-only; do
         plan $a 16 bytes "$(blocks 14)" | split_weights | sed -n 's|.*h_3/||p'
@@ -123,6 +125,7 @@ mlp/fc/b S0
 mlp/fc/w S1
 mlp/proj/w S0
 END
+    shows "$(paste -sd, "$BATS_TEST_TMPDIR/split")"
 }
 
 # The paper's Megatron is 2.3 to 14.8 % faster, as measured. By these prices it is slower: its
@@ -131,7 +134,9 @@ END
     doc=$(model bert --layers 4 --hidden 1024 --heads 16 --batch 16 --vocab 1000 --seq 192)
     for a in tap megatron; do
         plan $a 16 default "$doc" | jq '.sharding | [.peak_bytes, .objective_sec]'
-    done | jq -es '.[0][0] < .[1][0] and .[0][1] <= .[1][1]'
+    done >"$BATS_TEST_TMPDIR/both"
+    shows "bytes a device and seconds of TAP's plan, then Megatron's: $(jq -sc . "$BATS_TEST_TMPDIR/both")"
+    jq -es '.[0][0] < .[1][0] and .[0][1] <= .[1][1]' "$BATS_TEST_TMPDIR/both"
 }
 
 @test "tap §4.6: what 8 workers in a node hide is what 16 in two save, not with every weight split" {
@@ -141,6 +146,7 @@ END
     eight=$(said .exposed)
     plan tap 16 default "$doc" >/dev/null
     [ "$(patterns)" = "fc column, proj row" ]
+    shows "seconds of gradients that no computation hides: $eight on 8, no weight split; $(said .exposed) on 16, feed-forward layers split"
     less "4 * $eight" "$(said .exposed)" # the link between nodes is the bottleneck
 }
 
@@ -153,6 +159,7 @@ resnet/fc/w S1
 resnet/fc/b S0
 END
     done
+    shows "split are $(paste -sd, "$BATS_TEST_TMPDIR/split"), no other weight"
 }
 
 # Under bytes computing is free: ilp makes the embedding on every device, so that attention's

@@ -73,7 +73,7 @@ follow() {
 2|4|needs|--algorithm rannc --memory 1MB
 2|4|needs|--algorithm intra-only --memory 900kB --schedule gpipe
 2|2|needs|--algorithm rhino --memory 900kB --stages 2
-1|8|needs|--recompute selected --memory 1MB
+1|2|needs|--recompute selected --memory 1MB
 EOF
 }
 

@@ -38,6 +38,7 @@ void advice_devices(struct advice *a, const struct ap_cluster *cluster)
         return; /* no change is one of all devices */
     for (int t = 0; t < AP_N_DTYPES; t++)
         c.flops_per_sec[t] *= 2;
+    c.tf32_flops_per_sec *= 2;
     ap_measured_faster(a->arena, &c.measured, 2, 1, 1);
     a->try_cluster(a, &c, "devices of twice the FLOP/s");
     c = *cluster;

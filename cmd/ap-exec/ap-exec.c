@@ -154,8 +154,8 @@ static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
     for (int s = 0; pipeline && s < pipeline->n_stages; s++)
         most += pipeline->stage[s].prog.local.n_results;
     int *list = AP_NEW_N(arena, most + 1, int);
-    if (!pipeline)
-        add_updated(&prog->local, NULL, list, &n);
+    const struct ap_graph own = pipeline ? (struct ap_graph){0} : ap_program_own(prog);
+    add_updated(&own, NULL, list, &n);
     for (int s = 0; pipeline && s < pipeline->n_stages; s++)
         add_updated(&pipeline->stage[s].prog.local, pipeline->stage[s].param, list, &n);
     if (set->verify && !ap_doc_find(doc, "graph"))

@@ -84,6 +84,9 @@ struct backend {
     void (*sync)(void);
     /* NULL: a call is over when it returns. */
     const struct backend_clock *clock;
+    /* This rank's device: its name, cut to `size` bytes, and its memory, which is
+     * returned. NULL: the host's processor and its memory. */
+    int64_t (*device)(char *name, size_t size);
 };
 
 extern const struct backend cpu_backend;

@@ -25,6 +25,7 @@ struct call {
     bool whole;     /* fused: the kernel that a group is, not a pass (backend.h) */
     bool attention; /* of an attention's group, by one kernel: inner values have no place
                      */
+    bool again;     /* of an attention's gradients: its forward pass is computed again */
     void (*run)(struct exec *x, void *state);
     void *state; /* the backend's, in exec's arena */
     void **each; /* [microbatch]: its state, where they differ; else NULL */
@@ -92,8 +93,9 @@ struct exec {
     const struct ap_program *prog;
     const struct backend *backend;
     struct comm *comm;
-    /* Mesh coordinates of this rank; on the microbatch axis: of the call being prepared
-     */
+    /* Coordinates, on the mesh of devices, of the call being prepared: of the device of
+       this rank that it is for, and the number of the microbatch; else those of the
+       rank's first device */
     int64_t coords[AP_MAX_AXES];
 
     /* The backend's memory */
@@ -114,7 +116,7 @@ struct exec {
     struct call *calls;
     int *first_call; /* [group]: the first call of this group or of one behind it */
     /* [parameter]: its number in the whole graph, -1: it comes from another stage; NULL:
-     * the program is the whole graph */
+     * the program is the whole graph, of one device */
     const int *number;
     /* [parameter]: whether this program's copy is the one that checkpoints have, of those
      * of several stages; NULL: of all */

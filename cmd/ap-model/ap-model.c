@@ -13,13 +13,14 @@
 struct request {
     const char *optimizer; /* NULL: the family's */
     const char *config;    /* NULL: a name is given */
+    double dropout;
     struct ap_train_opts train;
     bool forward;
     int64_t size[MODEL_N_SIZES]; /* 0: not given */
     bool flag[MODEL_N_SIZES];
 };
 
-enum { N_OPTS = MODEL_N_SIZES + AP_N_TRAIN_OPTS + 3 };
+enum { N_OPTS = MODEL_N_SIZES + AP_N_TRAIN_OPTS + 4 };
 
 static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
 {
@@ -37,6 +38,12 @@ static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
         opts[s].hi = s == MODEL_TOP ? 8 : s == MODEL_LAYERS ? MAX_LAYERS : 1 << 30;
     }
     ap_train_opts_init(&r->train, opts + MODEL_N_SIZES);
+    opts[N_OPTS - 4] =
+        (struct ap_opt){.name = "dropout",
+                        .kind = AP_OPT_NUM,
+                        .out = &r->dropout,
+                        .arg = "X",
+                        .help = "share that transformer layers drop at random (0)"};
     opts[N_OPTS - 3] =
         (struct ap_opt){.name = "config",
                         .kind = AP_OPT_STR,
@@ -148,6 +155,18 @@ static void check_forward(const struct request *r, const struct ap_tool *tool)
             ap_die_usage("--forward has no use for --%s", opt->name);
 }
 
+static int build(struct model *m, const struct model_family *family, double dropout)
+{
+    if (!(dropout >= 0 && dropout < 1))
+        return ap_err_set(m->err, "--dropout: expected a number from 0 up to 1");
+    ap_build_init(&m->b, m->arena);
+    m->dropout = dropout;
+    int loss = family->build(m);
+    if (loss >= 0 && dropout > 0 && m->n_drops == 0)
+        return ap_err_set(m->err, "--dropout: there are no transformer layers");
+    return loss;
+}
+
 /* The train step, or the forward graph alone if params is NULL; new statistics are
  * results as well. */
 static int finish(struct model *m, const char *name, const struct ap_train_opts *train,
@@ -207,8 +226,7 @@ int main(int argc, char **argv)
     else
         ap_train_opts_fill(&r.train, &tool, r.optimizer ? r.optimizer : family->optimizer,
                            &params);
-    ap_build_init(&m.b, &arena);
-    int loss = family->build(&m);
+    int loss = build(&m, family, r.dropout);
     if (loss < 0)
         ap_die_usage("%s: %s", name, err.msg);
     if (finish(&m, name, &r.train, r.forward ? NULL : &params, loss, &graph))

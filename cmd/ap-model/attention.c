@@ -121,6 +121,8 @@ static int attend(struct model *m, const struct model_block *block, int q, int k
     if (causal)
         scores = hide(m, block->window, scores);
     int weights = model_softmax(m, scores);
+    if (m->dropout > 0) /* a softmax is a kernel, and this is the next one */
+        weights = model_dropout(m, ap_build_unary(b, AP_OP_OPT_BARRIER, weights));
     int y = ap_build_dot(b, weights, v, 2, batch_w, batch, 1, &last, &key_v);
     y = ap_build_transpose(b, y, perm);
     int64_t dims[3] = {model_dim(m, y, 0), model_dim(m, y, 1),

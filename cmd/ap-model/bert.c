@@ -27,7 +27,8 @@ static int embeddings(struct model *m, const char *root, const struct inputs *in
                            in->segments, 2, width, NULL);
     x = model_add(m, x, type);
     x = model_add_positions(m, model_path(m, "%s/embeddings/position", root), x);
-    return model_layer_norm(m, model_path(m, "%s/embeddings/ln", root), x);
+    x = model_layer_norm(m, model_path(m, "%s/embeddings/ln", root), x);
+    return model_dropout(m, x);
 }
 
 /* Logits of the tokens from a transform of `width`; tied to the word embedding unless

@@ -105,7 +105,7 @@ static int join(struct model *m, const struct model_block *block, const char *pa
     if (m->style.sandwich)
         y = model_norm(m, block, model_path(m, "%s/%s_post", path, ln), y);
     model_scope(m, "%s", path);
-    x = model_add(m, x, y);
+    x = model_add(m, x, model_dropout(m, y));
     return block->post_norm ? norm(m, block, path, ln, x) : x;
 }
 

@@ -21,6 +21,7 @@ static int decoder(struct model *m, const char *root, bool mixed)
     int labels = model_input(m, "labels", AP_S32, 2, dims);
     int x = model_embed(m, model_path(m, "%s/wte", root), tokens, vocab, hidden, &table);
     x = model_add_positions(m, model_path(m, "%s/wpe", root), x);
+    x = model_dropout(m, x);
     x = model_stack(m, model_path(m, "%s/h_", root), &dense, mixed ? &moe : NULL, x, -1,
                     -1);
     x = model_layer_norm(m, model_path(m, "%s/ln_f", root), x);

@@ -265,6 +265,55 @@ int model_softmax(struct model *m, int x)
     return model_binary(m, AP_OP_DIVIDE, e, model_over(m, model_sum(m, e, -1), e, -1));
 }
 
+/*
+ * Random numbers without a generator: the number of an element, counted through x, is
+ * mixed (multiplications and shifts as in MurmurHash3's finalizer, Appleby 2011) with the
+ * step's seed and the number of the place, so that all layouts draw the same ones.
+ */
+static int draw(struct model *m, int x)
+{
+    struct ap_build *b = &m->b;
+    static const double odd[3] = {0x85ebca6b, 0xc2b2ae35, 0x9e3779b1};
+    struct ap_shape s = *ap_build_shape_of(b, x);
+    uint32_t stride = 1;
+
+    if (m->n_drops == 0) {
+        const char *scope = m->b.scope;
+        m->seed = model_input(m, "dropout_seed", AP_U32, 0, NULL);
+        m->b.scope = scope;
+    }
+    s.dtype = AP_U32;
+    int place =
+        ap_build_with(b, AP_OP_ADD, m->seed, 0x9e3779b1u * (uint32_t)++m->n_drops);
+    int h = ap_build_broadcast(b, place, s.rank, s.dims, NULL);
+    for (int d = s.rank - 1; d >= 0; d--) {
+        int at = ap_build_iota(b, s, d);
+        h = model_add(m, h, ap_build_with(b, AP_OP_MULTIPLY, at, stride));
+        stride *= (uint32_t)s.dims[d];
+    }
+    for (int i = 0; i < 3; i++) {
+        h = ap_build_with(b, AP_OP_MULTIPLY, h, odd[i]);
+        int high = ap_build_with(b, AP_OP_SHIFT_RIGHT_LOGICAL, h, 15);
+        h = model_binary(m, AP_OP_XOR, h, high);
+    }
+    return h;
+}
+
+int model_dropout(struct model *m, int x)
+{
+    if (m->dropout == 0)
+        return x;
+    struct ap_build *b = &m->b;
+    struct ap_shape s = *ap_build_shape_of(b, x);
+    int numbers = draw(m, x);
+    struct ap_shape like = *ap_build_shape_of(b, numbers);
+    int limit = ap_build_full(b, &like, m->dropout * 0x1p32);
+    int kept =
+        ap_build_unary(b, AP_OP_OPT_BARRIER, ap_build_compare(b, AP_GE, numbers, limit));
+    int more = ap_build_with(b, AP_OP_MULTIPLY, x, 1 / (1 - m->dropout));
+    return ap_build_select(b, kept, more, ap_build_full(b, &s, 0));
+}
+
 /* ---- layers ---- */
 
 int model_bias(struct model *m, const char *path, int x)

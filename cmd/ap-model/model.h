@@ -109,6 +109,8 @@ struct model {
     struct ap_result *stats;
     bool share_layers; /* vision: all layers have one's weights, but for norms */
     int aux;           /* sum of the load-balancing losses, -1 for none */
+    double dropout;    /* share that model_dropout drops, 0: nothing */
+    int n_drops, seed; /* places that drop; with one, the input they draw from */
 };
 
 /* Builds the forward graph; the loss, or -1 with m->err set. */
@@ -200,6 +202,8 @@ int model_gelu(struct model *m, int x); /* by tanh */
 int model_act(struct model *m, enum model_act act, int x);
 int model_cap(struct model *m, int x, double cap); /* cap tanh(x / cap); 0: x */
 int model_softmax(struct model *m, int x);
+/* Zeros for a share m->dropout of x, the rest times 1 / (1 - share). */
+int model_dropout(struct model *m, int x);
 /* x plus the vector "<path>/b" along its last dimension. */
 int model_bias(struct model *m, const char *path, int x);
 /* x . w (+ b) over the last dimension. */

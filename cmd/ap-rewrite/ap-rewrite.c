@@ -80,7 +80,7 @@ void rewrite_set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job
 }
 
 static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
-                    const struct ap_program_form *form, struct job *job)
+                    const struct ap_program_form *form, int per_rank, struct job *job)
 {
     struct ap_err err = {0};
     const struct ap_plan *plan = &job->sharding.plan;
@@ -93,6 +93,8 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
         ap_program_kernels(arena, &job->prog);
     else
         ap_program_split(arena, &job->prog);
+    if (ap_program_tile(arena, &job->prog, per_rank, &err))
+        ap_die(AP_USAGE, "%s: --devices-per-rank %d: %s", doc->file, per_rank, err.msg);
     ap_program_pack(arena, &job->prog, &priced);
     ap_plan_buffers(arena, &job->prog);
     ap_cost_free(&job->cost);
@@ -161,6 +163,7 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
 /* What the options say. */
 struct asked {
     int form, dialect;              /* rows of the tables; dialect -1: not given */
+    int64_t per_rank;               /* devices that a rank plays */
     int64_t pack_bytes;             /* -1: not given */
     struct ap_program_form program; /* of --to program */
     struct placement_asked place;
@@ -173,12 +176,12 @@ static int write_program(struct ap_tool *tool, struct ap_arena *arena,
 {
     struct ap_new_section out[] = {
         {.name = "program"}, {.name = "pipeline"}, {.name = "placement"}};
-    const int n = (int)ap_mesh_devices(&job->sharding.plan.mesh);
-    int *devices = AP_NEW_N(arena, n + 1, int);
 
-    rewrite(arena, doc, &asked->program, job);
+    rewrite(arena, doc, &asked->program, (int)asked->per_rank, job);
+    const int n = (int)ap_mesh_devices(&job->prog.mesh);
+    int *devices = AP_NEW_N(arena, n + 1, int);
     for (int r = 0; r < n; r++)
-        devices[r] = r;
+        devices[r] = r * (int)asked->per_rank;
     placement_write(&asked->place, arena, &job->cluster, devices, n, &out[2].json);
     ap_program_to_json(&job->prog, &out[0].json);
     ap_tool_write(tool, doc, out, 3, "");
@@ -195,6 +198,8 @@ static void check_options(const struct ap_tool *tool, const struct asked *all)
         ap_die_usage("--dialect is for --to hlo");
     if (asked->rankfile && all->form != TO_PROGRAM)
         ap_die_usage("--rankfile is for --to program");
+    if (all->form != TO_PROGRAM && all->per_rank > 1)
+        ap_die_usage("--devices-per-rank is for --to program");
     if (all->form != TO_PROGRAM && (all->program.overlap || all->pack_bytes >= 0))
         ap_die_usage("--overlap and --pack-bytes are for --to program");
     if (asked->rankfile && !asked->hosts)
@@ -235,6 +240,13 @@ static const struct ap_opt *options(struct ap_arena *arena, struct asked *asked)
          .help =
              "reduce gradients in buckets of about so many; 0: one by one (default: by "
              "price with --overlap, else 0)"},
+        {.name = "devices-per-rank",
+         .kind = AP_OPT_INT,
+         .out = &asked->per_rank,
+         .arg = "N",
+         .help = "each rank plays N devices of the plan, in turn (1)",
+         .lo = 1,
+         .hi = AP_MAX_DEVICES},
         {.name = "rankfile",
          .kind = AP_OPT_STR,
          .out = &asked->place.rankfile,
@@ -269,6 +281,7 @@ int main(int argc, char **argv)
     struct asked asked = {.form = TO_PROGRAM,
                           .dialect = -1,
                           .pack_bytes = -1,
+                          .per_rank = 1,
                           .program = {.split = true},
                           .place = {.cores = 1}};
     struct ap_arena arena = {0};
@@ -291,6 +304,9 @@ int main(int argc, char **argv)
     if (form >= TO_TRAINER)
         return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);
     if (ap_doc_find(&doc, "stages")) {
+        if (asked.per_rank > 1)
+            ap_die_usage("--devices-per-rank: pipeline stages run on one device per rank "
+                         "only");
         if (form == TO_PROGRAM)
             return pipe_rewrite(&tool, &arena, &doc, &asked.program, &asked.place);
         if (form == TO_TASKGRAPH)
@@ -301,7 +317,7 @@ int main(int argc, char **argv)
     }
     rewrite_set_up(&arena, &doc, &job);
     if (form == TO_TASKGRAPH) {
-        rewrite(&arena, &doc, &asked.program, &job);
+        rewrite(&arena, &doc, &asked.program, 1, &job);
         return taskgraph_of_program(&tool, &arena, &job.prog);
     }
     if (form != TO_PROGRAM) {

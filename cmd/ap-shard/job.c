@@ -172,6 +172,7 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_tool_one_kind(&job->cluster);
     ap_tool_set_overlap(&job->cluster, req->overlap);
+    ap_tool_set_f32_matmul(&job->cluster, req->f32_matmul);
     if (ap_cost_init(arena, &job->cost, (enum ap_cost_variant)req->cost_model,
                      &job->cluster, mesh, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);

@@ -271,6 +271,7 @@ struct shard_request {
     const char *memory_text; /* --memory, NULL: no limit */
     struct ap_list pins;
     int overlap;                               /* row of ap_overlap_modes */
+    int f32_matmul;                            /* row of ap_f32_matmul_modes */
     int64_t top, jobs, max_axes, microbatches; /* 0: 1, or those of the plan file */
     int microbatch;                            /* 0: exact */
     bool serve;

@@ -78,6 +78,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          0},
         {"cluster", AP_OPT_CLUSTER, &r->cluster_path, "FILE",
          "file, or a name of --cluster help (default: the document's)", NULL, 0, 0, 0},
+        {"f32-matmul", AP_OPT_CHOICE, &r->f32_matmul, "TYPE",
+         "how contractions of f32 take their operands", ap_f32_matmul_modes,
+         sizeof *ap_f32_matmul_modes, 0, 0},
         {"microbatches", AP_OPT_STR, &r->microbatches, "N",
          "number of microbatches, or auto: powers of two (auto)", NULL, 0, 0, 0},
         {"microbatch", AP_OPT_CHOICE, &r->reduction, "MODE",
@@ -402,6 +405,7 @@ int main(int argc, char **argv)
     req.params.work = &work;
     stage_input_read(&in, &tool, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
+    ap_tool_set_f32_matmul(&model.cluster, req.f32_matmul);
     if (req.grid)
         return run_grid(&arena, &tool, &doc, &req, &model);
     check_graph(&req, &model);

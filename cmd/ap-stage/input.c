@@ -191,7 +191,8 @@ struct coproc_pool *const *stage_input_commands(const struct input *in)
     struct coproc_pool **pool = AP_NEW_N(in->arena, m->n_kinds, struct coproc_pool *);
 
     for (int kind = 0; kind < m->n_kinds; kind++)
-        pool[kind] = start_on(in, m->n_kinds > 1 ? &m->kind[kind] : NULL, kind);
+        pool[kind] = start_on(
+            in, m->n_kinds > 1 || in->r->f32_matmul ? &m->kind[kind] : NULL, kind);
     return pool;
 }
 

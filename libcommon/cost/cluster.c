@@ -95,6 +95,7 @@ static void copy_devices(struct ap_cluster *c, const struct ap_cluster *from)
     c->memory_bandwidth_bytes_per_sec = from->memory_bandwidth_bytes_per_sec;
     c->launch_sec = from->launch_sec;
     c->host_sec = from->host_sec;
+    c->tf32_flops_per_sec = from->tf32_flops_per_sec;
     c->attention_of_peak = from->attention_of_peak;
     c->efficiency = from->efficiency;
     c->n_curve = from->n_curve;
@@ -302,6 +303,8 @@ static int get_devices(struct ap_arena *arena, const json_t *o, const struct ap_
         get_amount(o, at, "memory_bandwidth_bytes_per_sec", rates,
                    &c->memory_bandwidth_bytes_per_sec, err) ||
         get_amount(o, at, "launch_sec", seconds, &c->launch_sec, err) ||
+        (json_object_get(o, "tf32_flops_per_sec") &&
+         get_amount(o, at, "tf32_flops_per_sec", rates, &c->tf32_flops_per_sec, err)) ||
         (json_object_get(o, "attention_of_peak") &&
          get_amount(o, at, "attention_of_peak", shares, &c->attention_of_peak, err)) ||
         (json_object_get(o, "host_sec") &&
@@ -480,6 +483,8 @@ static void put_devices(const struct ap_cluster *c, struct ap_buf *out)
     ap_buf_putc(out, '}');
     put_num(out, "memory_bandwidth_bytes_per_sec", c->memory_bandwidth_bytes_per_sec);
     put_num(out, "launch_sec", c->launch_sec);
+    if (c->tf32_flops_per_sec > 0)
+        put_num(out, "tf32_flops_per_sec", c->tf32_flops_per_sec);
     if (c->attention_of_peak > 0)
         put_num(out, "attention_of_peak", c->attention_of_peak);
     if (c->host_sec > 0)

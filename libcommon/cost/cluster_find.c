@@ -51,6 +51,7 @@ static bool same_host(const struct ap_cluster *a, const struct ap_cluster *b)
     return !strcmp(a->device, b->device) && a->levels[0].size == b->levels[0].size &&
            !strcmp(a->levels[0].name, b->levels[0].name) &&
            a->memory_bandwidth_bytes_per_sec == b->memory_bandwidth_bytes_per_sec &&
+           a->tf32_flops_per_sec == b->tf32_flops_per_sec &&
            !memcmp(a->flops_per_sec, b->flops_per_sec, sizeof a->flops_per_sec);
 }
 

@@ -284,6 +284,8 @@ double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
         return ap_kernel_time_at(measured, flops, bytes);
     double peak =
         c->flops_per_sec[dtype] > 0 ? c->flops_per_sec[dtype] : c->flops_per_sec[AP_F32];
+    if (dtype == AP_F32 && kernel >= AP_KERNEL_DOT && c->tf32_flops_per_sec > 0)
+        peak = c->tf32_flops_per_sec;
     return fmax(flops / peak / ap_cluster_efficiency(c, flops),
                 bytes / c->memory_bandwidth_bytes_per_sec) +
            c->launch_sec;

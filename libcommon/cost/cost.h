@@ -52,7 +52,8 @@ struct ap_cluster {
     int64_t memory_bytes;
     double flops_per_sec[AP_N_DTYPES]; /* 0: not given, falls back to f32's */
     double memory_bandwidth_bytes_per_sec, launch_sec, efficiency; /* (0, 1] */
-    double attention_of_peak; /* what fused attentions reach; 0: as products do */
+    double tf32_flops_per_sec; /* of contractions of f32, rounded to tf32; 0: as f32's */
+    double attention_of_peak;  /* what fused attentions reach; 0: as products do */
     double host_sec; /* in which the host launches an operator: devices wait for it */
     /* by size, FLOPs rising, none when all operators reach the same; `efficiency` is then
        that of the last row */

@@ -1,10 +1,11 @@
 /*
  * A graph in f32 as one that contracts in bf16 or f16, the way PyTorch's autocast does
- * it: dot and convolution in the low type; reductions, scatters, sorts and functions that
- * lose much in it (exponential, logarithm, power, root) in f32; every other operator in
- * the type that its operands came out in, the wider if they differ. Constants take the
- * type of what they meet. Each value is converted at most once. With cast_weights all but
- * f32 operators read weights in the low type, as FSDP and Megatron-LM do it. Linear.
+ * it: dot and convolution, and what passes an optimization barrier, in the low type;
+ * reductions, scatters, sorts and functions that lose much in it (exponential, logarithm,
+ * power, root) in f32; every other operator in the type that its operands came out in,
+ * the wider if they differ. Constants take the type of what they meet. Each value is
+ * converted at most once. With cast_weights all but f32 operators read weights in the low
+ * type, as FSDP and Megatron-LM do it. Linear.
  */
 #include "grad/grad_impl.h"
 
@@ -79,6 +80,8 @@ static enum ap_dtype choose(const struct lower *l, const struct ap_node *n)
                    : AP_F32;
     if (is_wide_only(n->op) || n->op == AP_OP_GET_TUPLE_ELEMENT)
         return AP_F32;
+    if (n->op == AP_OP_OPT_BARRIER)
+        return l->low;
     for (int k = 0; k < n->n_in; k++) {
         if (l->old[n->in[k]].shape.dtype != AP_F32 || l->weak[n->in[k]])
             continue;

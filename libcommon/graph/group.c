@@ -177,6 +177,9 @@ static int barrier(const struct facts *f, int u, int v)
     bool part = f->g->nodes[v].op == AP_OP_GET_TUPLE_ELEMENT;
     if (f->attention[u] || f->attention[v])
         return f->attention[u] != f->attention[v];
+    if (f->g->nodes[u].attrs->kernel && f->g->nodes[v].attrs->kernel &&
+        f->g->nodes[u].attrs->kernel != f->g->nodes[v].attrs->kernel)
+        return 1;
     return part || f->floating[u] || fusible_edge(f, u, v) ? 0 : 1;
 }
 

@@ -9,14 +9,14 @@
  *
  * Idea: depth(v) counts the operators that are not *joinable* (contractions, look-ups,
  * attentions) on the longest way to v. Edges between joinable nodes of one phase and one
- * depth join them to a kernel; since depth rises on any way through another operator,
- * kernels are convex. What is made of leaves, or of values of an earlier phase, alone has
- * the depth of its users. A forward value is *stored* if a node outside of its kernel
- * reads it in the forward pass, or no joinable node made it. What the backward pass reads
- * of values that are not stored it gets as a copy of the chain that leads there from
- * stored ones, made in the kernel that reads it; or, if the value's rounded copy is
- * stored, as that. Which values stay inside kernels is found when nests are made
- * (layout/nest.h). Cost: linear, and the copies.
+ * depth join them to a kernel, but not behind an optimization barrier; since depth rises
+ * on any way through another operator, kernels are convex. What is made of leaves, or of
+ * values of an earlier phase, alone has the depth of its users. A forward value is
+ * *stored* if a node outside of its kernel reads it in the forward pass, or no joinable
+ * node made it. What the backward pass reads of values that are not stored it gets as a
+ * copy of the chain that leads there from stored ones, made in the kernel that reads it;
+ * or, if the value's rounded copy is stored, as that. Which values stay inside kernels is
+ * found when nests are made (layout/nest.h). Cost: linear, and the copies.
  */
 #include "graph/kernels.h"
 
@@ -59,7 +59,8 @@ static bool is_joinable(const struct ap_node *n)
 static bool joins(const struct joiner *j, int u, int v)
 {
     const struct ap_node *a = node_at(j, u), *b = node_at(j, v);
-    return is_joinable(a) && is_joinable(b) && a->phase == b->phase;
+    return is_joinable(a) && is_joinable(b) && a->phase == b->phase &&
+           a->op != AP_OP_OPT_BARRIER;
 }
 
 /* Nodes whose operands are leaves, values of an earlier phase and such nodes. */

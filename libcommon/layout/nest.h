@@ -92,6 +92,7 @@ struct ap_nest {
     struct ap_linear_set *linear;
     const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
     uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
+    bool precise;      /* holds one whose operands in f32 must not be rounded */
     bool heavy;        /* holds a dot or convolution */
     enum ap_kernel kernel;
     bool attention; /* several operators that are no chain of elementwise ones */

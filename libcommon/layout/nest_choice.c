@@ -56,15 +56,21 @@ bool ap_nest_is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
 
 /* ---- legality ---- */
 
-/* True when some axis of devices splits factor f. */
+/*
+ * True when axes of devices alone split factor f. What a device has of all microbatches
+ * (parameters) is not split by theirs: a factor that both split is in part unsplit there.
+ */
 static bool is_split(const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                      int f)
 {
-    for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++) {
-        if (choice->axis[a] == f)
-            return true;
+    bool split = false;
+
+    for (int a = 0; a < mesh->n_axes; a++) {
+        if (choice->axis[a] == f && (mesh->microbatch >> a & 1))
+            return false;
+        split |= choice->axis[a] == f;
     }
-    return false;
+    return split;
 }
 
 /*

@@ -142,11 +142,15 @@ static void end_messages(const struct lane_plan *p, int s)
     const int *first = find_first_reads(p->arena, l);
     bool *result = AP_NEW_N(p->arena, l->g->n_nodes, bool);
     bool *stays = AP_NEW_N(p->arena, l->g->n_nodes, bool);
+    int *sent = AP_NEW_N(p->arena, l->g->n_nodes, int); /* end of the last span of it */
 
     for (int r = 0; r < l->g->n_results; r++) {
-        const int node = l->root[l->g->results[r].node];
+        const int of = l->g->results[r].node, node = l->root[of];
+        const int end =
+            is_back(st, l->g->nodes[of].group) ? st->cuts.each_hi : st->cuts.backward_lo;
         result[node] = true;
         stays[node] |= st->result[r] >= 0;
+        sent[node] = sent[node] < end ? end : sent[node]; /* a view may be sent later */
     }
     for (int k = 0; k < l->g->n_params; k++) {
         const int node = l->g->params[k];
@@ -162,8 +166,7 @@ static void end_messages(const struct lane_plan *p, int s)
         if (!result[i] || stays[i] || !l->has[i] || !is_each(st, group) ||
             l->g->nodes[i].op == AP_OP_PARAMETER)
             continue;
-        const int end = is_back(st, group) ? st->cuts.each_hi : st->cuts.backward_lo;
-        l->death[i] = l->read[i] < end ? end - 1 : l->read[i];
+        l->death[i] = l->read[i] < sent[i] ? sent[i] - 1 : l->read[i];
         ap_program_stretch(&st->prog, i, &l->birth[i], &l->death[i]);
     }
 }

@@ -237,6 +237,16 @@ static void start_turns(struct builder *b, int stage, const bool *needed)
     }
 }
 
+/* Whether a result is added up over microbatches: what makes it whole on the devices that
+ * send it runs at the end. */
+static bool is_sum(const struct builder *b, int stage, int result)
+{
+    const struct ap_plan *plan = &b->plan[stage];
+    const struct ap_layout l = ap_plan_result_layout(plan, result);
+
+    return plan->mesh.microbatch && !ap_layout_per_microbatch(&plan->mesh, &l);
+}
+
 /* The least turn of a group, by its operands and by the stages that send them. */
 static int least_turn(const struct builder *b, int stage, const struct ap_nest *nest)
 {
@@ -254,6 +264,8 @@ static int least_turn(const struct builder *b, int stage, const struct ap_nest *
         return least;
     int made = b->sub[from].graph.results[b->handed_as[node]].node;
     int turn = b->turn[from][b->sub[from].graph.nodes[made].group];
+    if (turn == 1 && b->stages->chunks > 1 && is_sum(b, from, b->handed_as[node]))
+        turn = 2;
     return turn > 1 ? turn + 1 : turn == 1 || from > stage;
 }
 

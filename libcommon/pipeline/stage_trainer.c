@@ -4,8 +4,8 @@
  * paid once, ZeRO-2 and ZeRO-3 reduce gradients with each microbatch, and some keep what
  * they gathered. Idea: bytes of what is sent together are summed by kind and axes, and
  * each sum is priced as one collective. Linear in the steps. Sources: Li et al., "PyTorch
- * Distributed", VLDB 2020, section 3.2.3 (buckets); Zhao et al., "PyTorch FSDP", VLDB
- * 2023, section 3.2 (flat parameters); Rajbhandari et al., "ZeRO", SC 2020, section 5.
+ * Distributed", VLDB 2020, section 3.2.2 (buckets); Zhao et al., "PyTorch FSDP", VLDB
+ * 2023, section 3.2.1 (flat parameters); Rajbhandari et al., "ZeRO", SC 2020, section 5.
  */
 #include "pipeline/stage_facts.h"
 

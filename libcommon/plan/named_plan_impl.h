@@ -19,6 +19,7 @@ enum ap_sweep_mode {
 struct ap_sweep_facts {
     const bool *derived; /* per group: made of weights and states only */
     const bool *update;  /* per group: of the update */
+    const bool *drawn;   /* per group: made of positions and scalars only */
     const int *member;   /* per node: position in its group's members */
 };
 /* Arena. */
@@ -36,7 +37,7 @@ struct ap_sweep {
     bool *aside;  /* per node: split along the sequence, or the experts, on this axis */
     bool *leaves; /* per group: partial at the end of a tensor parallel region */
     int16_t *seq; /* per group: its factor along the sequence, -1; NULL for none */
-    const bool *derived, *update; /* as in struct ap_sweep_facts */
+    const bool *derived, *update, *drawn; /* as in struct ap_sweep_facts */
     const int *member;
     const bool *fixed; /* per group: its choice was given; NULL for none */
     bool *decided;     /* per group: its choice on this axis stands */

@@ -390,6 +390,24 @@ static void sweep_group(struct ap_sweep *s, const struct ap_nest *nest)
         mark_split(nest, f, s->batch);
 }
 
+/* A group made of positions and scalars, such as random numbers, lies as its first user
+ * that splits something. */
+static void pull_drawn(struct ap_sweep *s, const struct ap_nest *nest)
+{
+    const int f = s->choice[nest->group].axis[s->axis];
+
+    for (int i = 0; i < nest->n_ins && f >= 0 && f < nest->n_factors; i++) {
+        const int node = nest->ins[i].node, group = s->g->nodes[node].group;
+        const struct ap_nest *from = &s->nests->nest[group];
+        const struct ap_place p = ap_place_of(nest, &nest->ins[i].access, f);
+        if (!s->drawn[group] || p.kind != AP_SPLIT || s->choice[group].axis[s->axis] >= 0)
+            continue;
+        const int own = ap_place_factor(from, &from->values[s->member[node]], p);
+        if (own >= 0)
+            ap_sweep_try(s, from, own);
+    }
+}
+
 void ap_sweep_run(struct ap_sweep *s)
 {
     for (int i = 0; i < s->nests->n; i++) {
@@ -402,6 +420,7 @@ void ap_sweep_run(struct ap_sweep *s)
             sweep_expert(s, nest);
         else
             sweep_group(s, nest);
+        pull_drawn(s, nest);
     }
 }
 
@@ -414,6 +433,7 @@ struct ap_sweep_facts ap_sweep_facts_find(struct ap_arena *arena,
     int *member = AP_NEW_N(arena, g->n_nodes, int);
     bool *derived = AP_NEW_N(arena, nests->n, bool);
     bool *update = AP_NEW_N(arena, nests->n, bool);
+    bool *drawn = AP_NEW_N(arena, nests->n, bool);
 
     for (int i = 0; i < nests->n; i++) {
         const struct ap_nest *nest = &nests->nest[i];
@@ -425,6 +445,11 @@ struct ap_sweep_facts ap_sweep_facts_find(struct ap_arena *arena,
         if (first->op == AP_OP_PARAMETER)
             all = first->role == AP_ROLE_WEIGHT || first->role == AP_ROLE_STATE;
         bool weight = first->op == AP_OP_PARAMETER;
+        for (int m = 0; m < nest->n_members; m++)
+            drawn[i] |= g->nodes[nest->members[m]].op == AP_OP_IOTA;
+        for (int k = 0; k < nest->n_ins; k++)
+            drawn[i] &= g->nodes[nest->ins[k].node].shape.rank == 0;
+        drawn[i] &= nest->n_ins > 0;
         for (int k = 0; k < nest->n_ins && all; k++) {
             const struct ap_node *in = &g->nodes[nest->ins[k].node];
             all = derived[in->group] || in->shape.rank == 0;
@@ -432,7 +457,7 @@ struct ap_sweep_facts ap_sweep_facts_find(struct ap_arena *arena,
         }
         derived[i] = all && weight;
     }
-    return (struct ap_sweep_facts){derived, update, member};
+    return (struct ap_sweep_facts){derived, update, drawn, member};
 }
 
 struct ap_sweep ap_sweep_with(struct ap_arena *arena, struct ap_plan *plan,
@@ -448,6 +473,7 @@ struct ap_sweep ap_sweep_with(struct ap_arena *arena, struct ap_plan *plan,
         .fixed = fixed,
         .derived = facts->derived,
         .update = facts->update,
+        .drawn = facts->drawn,
         .member = facts->member,
         .batch = AP_NEW_N(arena, g->n_nodes, bool),
         .decided = AP_NEW_N(arena, n_groups, bool),

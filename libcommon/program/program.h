@@ -17,11 +17,20 @@ struct ap_buffer {
 };
 
 struct ap_program {
-    struct ap_mesh mesh;
+    struct ap_mesh mesh; /* of ranks */
+    /* Devices of the plan that a rank plays (program_tile.c), and their mesh, with the
+       axes of `mesh`; 0 or 1: each rank is one, and `devices` is not set. Collectives are
+       between ranks; layouts, and local steps along axes, are of devices: of the one in
+       attrs.device. */
+    int per_rank;
+    struct ap_mesh devices;
     /* Parameters are those of the source graph, in order, with local shapes; results are
        the source's, each in its parameter's layout or replicated. Groups: nodes that run
-       as one fused pass share node.group; ids rise in execution order. */
+       as one fused pass share node.group; ids rise in execution order. With several
+       devices per rank these are the first device's, and behind them come parameters that
+       others hold, and their new values. */
     struct ap_graph local;
+    const int *number;        /* [parameter]: in the source graph; NULL: its own */
     struct ap_buffer *buffer; /* per local node */
     int64_t peak_bytes;       /* size of the arena */
     int64_t alive_bytes;      /* the most of it that is in use at once; not written */
@@ -72,10 +81,48 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog);
 
 /*
+ * What forward passes of attentions hand to their backward passes, where the device has
+ * kernels for both: the result and a number per row, in place of two numbers per row.
+ * Groups stay what they are. (program_attention.c)
+ */
+void ap_program_attention(struct ap_arena *arena, struct ap_program *prog);
+
+/*
  * Groups that a device runs as one kernel each (kernel_form.h), of what `ap-fuse
- * --kernels` marked; before ap_program_pack. (program_kernels.c)
+ * --kernels` marked; with ap_program_attention; before ap_program_pack.
+ * (program_kernels.c)
  */
 void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog);
+
+/*
+ * Devices of a mesh in ranks of n consecutive ones: axis by axis, how many ranks; -1:
+ * these are no ranges of its axes. (program_tile.c)
+ */
+int ap_tile_ranks(const struct ap_mesh *mesh, int64_t n, struct ap_mesh *ranks);
+/*
+ * The same program with n devices per rank; before ap_program_pack and the buffers. -1
+ * where n is no part of the mesh, or a collective cannot be made of parts.
+ */
+int ap_program_tile(struct ap_arena *arena, struct ap_program *prog, int n,
+                    struct ap_err *err);
+/* The mesh of the plan's devices, and how many of them a rank plays. */
+static inline const struct ap_mesh *ap_program_devices(const struct ap_program *prog)
+{
+    return prog->per_rank > 1 ? &prog->devices : &prog->mesh;
+}
+static inline int ap_program_per_rank(const struct ap_program *prog)
+{
+    return prog->per_rank > 1 ? prog->per_rank : 1;
+}
+/* Coordinates, on the mesh of devices, of one that a rank plays. */
+static inline void ap_program_coords(const struct ap_program *prog, int rank,
+                                     int64_t device, int64_t *coords)
+{
+    ap_mesh_coords(ap_program_devices(prog),
+                   (int64_t)rank * ap_program_per_rank(prog) + device, coords);
+}
+/* The graph with the source's parameters and results only: those of the first device. */
+struct ap_graph ap_program_own(const struct ap_program *prog);
 
 /*
  * Gradients in buckets, collectives where they may start, and where they are awaited, as

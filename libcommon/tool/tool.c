@@ -237,6 +237,28 @@ void ap_tool_set_overlap(struct ap_cluster *c, int mode)
         c->overlap = mode == 1;
 }
 
+const struct ap_choice ap_f32_matmul_modes[] = {
+    {"auto", "rounded to tf32 where the devices do that, as JAX does by default"},
+    {"tf32", "rounded to tf32"},
+    {"f32", "in f32"},
+    {0},
+};
+
+void ap_tool_set_f32_matmul(struct ap_cluster *c, int mode)
+{
+    if (mode == 0)
+        return;
+    ap_tool_one_kind(c);
+    if (ap_measured_kernel(&c->measured, AP_KERNEL_DOT, AP_F32))
+        ap_die_usage("--f32-matmul: cluster %s has measured products of f32", c->name);
+    if (mode == 1 && c->tf32_flops_per_sec == 0)
+        ap_die_usage("--f32-matmul tf32: the devices of cluster %s have no "
+                     "tf32_flops_per_sec",
+                     c->name);
+    if (mode == 2)
+        c->tf32_flops_per_sec = 0;
+}
+
 void ap_tool_one_kind(const struct ap_cluster *c)
 {
     struct ap_buf kinds = {0};

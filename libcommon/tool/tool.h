@@ -138,6 +138,10 @@ void ap_tool_one_kind(const struct ap_cluster *c);
 /* Choices of --overlap, and what the row makes of the cluster. */
 extern const struct ap_choice ap_overlap_modes[];
 void ap_tool_set_overlap(struct ap_cluster *c, int mode);
+/* Choices of --f32-matmul, and what the row makes of the cluster; dies (exit 2) of one
+ * whose products are measured, or whose devices have no tf32. */
+extern const struct ap_choice ap_f32_matmul_modes[];
+void ap_tool_set_f32_matmul(struct ap_cluster *c, int mode);
 
 /* Prints the --stats line ({"tool":..,"sec":..,"peak_bytes":.. and `extra`}) if asked;
  * returns AP_OK, or AP_BAD_INPUT when it cannot be written. */

@@ -44,8 +44,10 @@ void gen_unary(struct gen *g)
         if (op == AP_OP_LOG || op == AP_OP_RSQRT) /* positive */
             x = gen_add2(g, AP_OP_ADD, s, NULL, x, gen_filled(g, 1, &s), SMALL + 1);
     }
-    if (op == AP_OP_TAN) /* between the poles */
+    if (op == AP_OP_TAN) { /* between the poles */
         x = gen_add1(g, AP_OP_SINE, s, NULL, x, 1);
+        g->in_pool[x] = false; /* not integers: sums of them are not exact */
+    }
     gen_tame(g, gen_add1(g, op, s, a, x, 30));
 }
 

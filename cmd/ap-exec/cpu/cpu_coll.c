@@ -207,15 +207,16 @@ static int accumulate_prepare(struct exec *x, struct call *call, struct ap_err *
     return 0;
 }
 
-/* Number of ranks on the axes and this one's place among them, first axis major. */
+/* Number of devices on the axes and the call's place among them, first axis major. */
 static int64_t place_on(const struct exec *x, unsigned axes, int *n)
 {
+    const struct ap_mesh *mesh = ap_program_devices(x->prog);
     int64_t place = 0;
     *n = 1;
-    for (int a = 0; a < x->prog->mesh.n_axes; a++)
+    for (int a = 0; a < mesh->n_axes; a++)
         if (axes >> a & 1) {
-            place = place * x->prog->mesh.size[a] + x->coords[a];
-            *n *= (int)x->prog->mesh.size[a];
+            place = place * mesh->size[a] + x->coords[a];
+            *n *= (int)mesh->size[a];
         }
     return place;
 }
@@ -232,11 +233,12 @@ static int rank_at(const struct exec *x, const int64_t *coords)
 static struct comm_peers peers_of(const struct exec *x, unsigned axes)
 {
     const int a = __builtin_ctz(axes);
-    const int64_t mine = x->coords[a], size = x->prog->mesh.size[a];
+    const int64_t size = x->prog->mesh.size[a];
     int64_t coords[AP_MAX_AXES];
     struct comm_peers peers;
 
-    memcpy(coords, x->coords, sizeof coords);
+    ap_mesh_coords(&x->prog->mesh, x->comm->rank, coords);
+    const int64_t mine = coords[a];
     if (axes == 1u << a) {
         coords[a] = (mine + 1) % size;
         peers.to = rank_at(x, coords);
@@ -245,7 +247,7 @@ static struct comm_peers peers_of(const struct exec *x, unsigned axes)
         return peers;
     }
     const int b = __builtin_ctz(axes & (axes - 1));
-    coords[a] = x->coords[b];
+    coords[a] = coords[b];
     coords[b] = mine;
     peers.to = peers.from = rank_at(x, coords);
     return peers;
@@ -294,7 +296,7 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
     c->size = ap_dtype_size(c->dtype);
     c->in_elems = ap_shape_elems(in);
     c->out_elems = ap_shape_elems(&v->shape);
-    place_on(x, t->axes, &c->n_ranks);
+    c->n_ranks = (int)ap_mesh_group(&x->prog->mesh, t->axes);
     if (cpu_kind(c->dtype) == CPU_N_KINDS)
         return exec_unsupported(x, v, err, ap_dtype_name(c->dtype));
     call->state = c;
@@ -411,7 +413,7 @@ int cpu_local_prepare(struct exec *x, struct call *call, struct ap_err *err)
         call->run = slice_run;
     } else if (v->op == AP_OP_AP_PARTIAL) {
         s->keep = true;
-        for (int a = 0; a < x->prog->mesh.n_axes; a++)
+        for (int a = 0; a < ap_program_devices(x->prog)->n_axes; a++)
             s->keep &= !(t->axes >> a & 1) || x->coords[a] == 0;
         ap_red_neutral(t->red, v->shape.dtype, s->fill);
         call->run = partial_run;

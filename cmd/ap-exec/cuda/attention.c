@@ -3,17 +3,19 @@
  *
  * Problem: the program has an attention as a group of operators on scores, which in
  * memory are queries x keys numbers per head. Idea: a group of the right form
- * (attention_match.c) that computes softmax or its gradients (attention_probe.c), and of
- * whose inner values nothing is read elsewhere, becomes one call of a fused kernel
- * (sdpa.c), which reads and writes the operands at the strides at which they lie. All
- * else runs operator by operator.
+ * (program/attention_form.c) that computes softmax or its gradients (attention_probe.c
+ * there), and of whose inner values nothing is read elsewhere, becomes one call of a
+ * fused kernel (sdpa.c), which reads and writes the operands at the strides at which they
+ * lie. All else runs operator by operator.
  *
  * The kernel for the gradients needs the result o of the forward pass and the logarithm
- * of each row's sum, which the program does not hand on: the call computes both again by
- * the forward kernel, as far as scores are. So a forward group's maxima and sums are not
- * written; it is taken only if all that reads them is a group that is taken, too.
+ * of each row's sum. Where the program passes them on (program_attention.c), the forward
+ * call writes both and the backward call reads them. Where it does not, the backward call
+ * computes both again by the forward kernel: a forward group's maxima and sums are not
+ * written then; it is taken only if all that reads them is a group that is taken, too.
  */
-#include "attention.h"
+#include "sdpa.h"
+
 #include "cpu/cpu.h"
 
 #if CUDA_HAS_CUDNN
@@ -22,9 +24,11 @@
 
 /* A call, and what it is prepared from. */
 struct attention_call {
-    struct attention a;
+    struct ap_attention_form a;
     struct sdpa_shape shape;
-    const struct sdpa_plan *forward, *backward; /* backward: NULL, of a forward group */
+    bool handed; /* a backward group, with o and statistics of the forward pass */
+    /* forward: NULL if handed; backward: NULL, of a forward group */
+    const struct sdpa_plan *forward, *backward;
     struct box
         box[SDPA_STATS]; /* of tensors that are packed to dense ones; rank 0: not */
     struct cuda_at at[N_SDPA], workspace;
@@ -48,7 +52,7 @@ static bool is_of_keys(int t)
 
 /* The stride of what the dimension `what` of the scores is in a tensor; 0: it has none.
  */
-static int64_t stride_of(const struct ap_graph *g, const struct attention_tensor *t,
+static int64_t stride_of(const struct ap_graph *g, const struct ap_attention_tensor *t,
                          int what, int64_t *size)
 {
     const struct ap_shape *s = &g->nodes[t->order].shape;
@@ -87,7 +91,7 @@ static void add_axis(struct axes *x, int64_t size, const int64_t *stride,
 }
 
 /* The dimensions of batch (shared: keys have them, too), and those of queries alone. */
-static void find_axes(const struct ap_graph *g, const struct attention *a,
+static void find_axes(const struct ap_graph *g, const struct ap_attention_form *a,
                       struct axes *shared, struct axes *own)
 {
     const struct ap_shape *s = &g->nodes[a->scores].shape;
@@ -186,9 +190,9 @@ static bool is_result(const struct ap_graph *g, int node)
 
 /* A result that only a transpose reads is written in the transpose's order, if rows are
  * whole there. */
-static void take_order(const struct ap_graph *g, struct attention_tensor *t)
+static void take_order(const struct ap_graph *g, struct ap_attention_tensor *t)
 {
-    struct attention_tensor moved = *t;
+    struct ap_attention_tensor moved = *t;
     if (t->node < 0 || g->user_start[t->node + 1] - g->user_start[t->node] != 1 ||
         is_result(g, t->node))
         return;
@@ -199,7 +203,7 @@ static void take_order(const struct ap_graph *g, struct attention_tensor *t)
     moved.order = to;
     for (int d = 0; d < n->shape.rank; d++)
         moved.is[d] = t->is[n->attrs->dimensions.v[d]];
-    if (moved.is[n->shape.rank - 1] == OF_WIDTH)
+    if (moved.is[n->shape.rank - 1] == AP_OF_WIDTH)
         *t = moved;
 }
 
@@ -210,6 +214,24 @@ void cuda_attention_place(struct exec *x, const bool *aside)
         if (to >= 0 && !aside[v] && !aside[to] && cpu_place_is_free(x, v, to))
             x->value[v] = x->value[to];
     }
+}
+
+/* Whether statistics lie as cuDNN wants them: batch and heads of keys in the scores'
+ * order, heads of queries alone, the rows. */
+static bool has_dense_rows(const struct ap_graph *g, const struct ap_attention_form *a)
+{
+    const struct ap_shape *s = &g->nodes[a->stats].shape;
+    int last = -1;
+    for (int d = 0; d < s->rank; d++) {
+        const int is = a->stats_is[d];
+        const int place = is == AP_OF_QUERIES                          ? 2 * AP_MAX_RANK
+                          : stride_of(g, &a->of[SDPA_K], is, NULL) > 0 ? is
+                                                                       : AP_MAX_RANK + is;
+        if (s->dims[d] > 1 && place < last)
+            return false;
+        last = s->dims[d] > 1 ? place : last;
+    }
+    return s->dtype == AP_F32;
 }
 
 /* Heads, one behind the other, of rows one behind the other. */
@@ -242,7 +264,7 @@ static void finish_box(struct attention_call *c, int t)
 /* What cuDNN is asked for; false: what it cannot be given. */
 static bool set_shape(const struct ap_graph *g, struct attention_call *c)
 {
-    const struct attention *a = &c->a;
+    const struct ap_attention_form *a = &c->a;
     struct sdpa_shape *s = &c->shape;
     struct axes shared = {0}, own = {0};
     s->f16 = g->nodes[a->of[SDPA_Q].node].shape.dtype == AP_F16;
@@ -250,10 +272,11 @@ static bool set_shape(const struct ap_graph *g, struct attention_call *c)
         if (a->of[t].node < 0)
             continue;
         const bool value = t == SDPA_V || t == SDPA_O || t == SDPA_DO || t == SDPA_DV;
-        s->stride[t][2] = stride_of(g, &a->of[t], is_of_keys(t) ? OF_KEYS : OF_QUERIES,
-                                    is_of_keys(t) ? &s->keys : &s->queries);
+        s->stride[t][2] =
+            stride_of(g, &a->of[t], is_of_keys(t) ? AP_OF_KEYS : AP_OF_QUERIES,
+                      is_of_keys(t) ? &s->keys : &s->queries);
         s->stride[t][3] =
-            stride_of(g, &a->of[t], OF_WIDTH, value ? &s->value_width : &s->width);
+            stride_of(g, &a->of[t], AP_OF_WIDTH, value ? &s->value_width : &s->width);
         if (s->stride[t][3] != 1)
             return false;
     }
@@ -276,7 +299,7 @@ static bool set_shape(const struct ap_graph *g, struct attention_call *c)
 
 /* ---- which groups ---- */
 
-static bool is_inner(const struct attention *a, int v)
+static bool is_inner(const struct ap_attention_form *a, int v)
 {
     for (int t = 0; t < SDPA_STATS; t++)
         if (a->of[t].node == v)
@@ -285,7 +308,7 @@ static bool is_inner(const struct attention *a, int v)
 }
 
 /* Whether the dims depend on the microbatch at hand, which is not known yet. */
-static bool is_of_microbatch(const struct exec *x, const struct attention *a)
+static bool is_of_microbatch(const struct exec *x, const struct ap_attention_form *a)
 {
     for (int v = a->first; v < a->end; v++) {
         const struct ap_attrs *n = x->prog->local.nodes[v].attrs;
@@ -297,16 +320,24 @@ static bool is_of_microbatch(const struct exec *x, const struct attention *a)
 
 static bool take(struct exec *x, int first, struct attention_call *c);
 
+/* Whether the program has a place for statistics that the call writes, or reads. */
+static bool has_stats(const struct attention_call *c)
+{
+    return c->handed || (!c->a.backward && c->a.stats >= 0);
+}
+
 /* Whether every reader of an inner value is in the group, or in one of gradients that is
  * taken and computes it again. */
-static bool keeps_values(struct exec *x, const struct attention *a)
+static bool keeps_values(struct exec *x, const struct ap_attention_form *a)
 {
     const struct ap_graph *g = &x->prog->local;
     int known = -1; /* the first node of a group that is taken */
     for (int v = a->first; v < a->end; v++) {
-        if (is_inner(a, v) && is_result(g, v))
+        if (!is_inner(a, v) || v == a->stats)
+            continue;
+        if (is_result(g, v))
             return false;
-        for (int u = g->user_start[v]; is_inner(a, v) && u < g->user_start[v + 1]; u++) {
+        for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++) {
             int user = g->users[u];
             if (user >= a->first && user < a->end)
                 continue;
@@ -325,7 +356,7 @@ static bool keeps_values(struct exec *x, const struct attention *a)
     return true;
 }
 
-static bool has_readers(const struct ap_graph *g, const struct attention *a)
+static bool has_readers(const struct ap_graph *g, const struct ap_attention_form *a)
 {
     for (int i = 0; i < 4; i++) {
         const int v = a->of[results[i]].node;
@@ -335,31 +366,49 @@ static bool has_readers(const struct ap_graph *g, const struct attention *a)
     return true;
 }
 
-/* The group from node `first` on, if a plan computes it. */
-static bool take(struct exec *x, int first, struct attention_call *c)
+static bool has_type(const struct ap_graph *g, const struct ap_attention_form *a)
 {
-    const struct ap_graph *g = &x->prog->local;
-    memset(c, 0, sizeof *c); /* shapes are compared byte by byte */
-    if (!attention_match(g, first, &c->a) || !has_readers(g, &c->a) ||
-        is_of_microbatch(x, &c->a) || !keeps_values(x, &c->a) ||
-        !attention_probe(x, &c->a))
-        return false;
-    for (int i = 0; i < 4; i++)
-        take_order(g, &c->a.of[results[i]]);
-    if (!set_shape(g, c))
-        return false;
+    const enum ap_dtype type = g->nodes[a->of[SDPA_Q].node].shape.dtype;
+    return type == AP_BF16 || type == AP_F16;
+}
+
+/* Plans of a call: a backward call that nothing is handed to has both. */
+static bool find_plans(struct attention_call *c)
+{
     struct sdpa_shape forward = c->shape;
     if (c->a.backward) {
         c->shape.backward = true;
-        make_dense(&c->shape, c->shape.value_width, c->shape.stride[SDPA_O]);
+        if (!c->handed)
+            make_dense(&c->shape, c->shape.value_width, c->shape.stride[SDPA_O]);
         forward = c->shape;
         forward.backward = false;
         for (int t = SDPA_DO; t < SDPA_STATS; t++)
             memset(forward.stride[t], 0, sizeof forward.stride[t]);
     }
-    c->forward = sdpa_plan(&forward);
-    c->backward = c->a.backward && c->forward ? sdpa_plan(&c->shape) : NULL;
-    return c->a.backward ? c->backward != NULL : c->forward != NULL;
+    c->forward = c->handed ? NULL : sdpa_plan(&forward);
+    if (!c->handed && !c->forward)
+        return false;
+    c->backward = c->a.backward ? sdpa_plan(&c->shape) : NULL;
+    return !c->a.backward || c->backward;
+}
+
+/* The group from node `first` on, if a plan computes it. */
+static bool take(struct exec *x, int first, struct attention_call *c)
+{
+    const struct ap_graph *g = &x->prog->local;
+    memset(c, 0, sizeof *c); /* shapes are compared byte by byte */
+    if (!ap_attention_form_of(g, first, &c->a) || !has_type(g, &c->a) ||
+        !has_readers(g, &c->a) || is_of_microbatch(x, &c->a) ||
+        !ap_attention_probe(x->arena, x->prog, &c->a) || !keeps_values(x, &c->a))
+        return false;
+    c->handed = c->a.total >= 0;
+    if (c->handed && !ap_attention_is_handed(x->arena, x->prog, &c->a))
+        return false;
+    if (has_stats(c) && !has_dense_rows(g, &c->a))
+        return false;
+    for (int i = c->a.backward; i < 4; i++) /* o is no result of a backward group */
+        take_order(g, &c->a.of[results[i]]);
+    return set_shape(g, c) && find_plans(c);
 }
 
 int cuda_attention(struct exec *x, int first, void **state)
@@ -372,7 +421,7 @@ int cuda_attention(struct exec *x, int first, void **state)
         memset(x->permuted, -1, sizeof *x->permuted * (size_t)x->prog->local.n_nodes);
     }
     for (int i = 0; i < 4; i++) {
-        const struct attention_tensor *t = &c.a.of[results[i]];
+        const struct ap_attention_tensor *t = &c.a.of[results[i]];
         if (t->node >= 0 && t->order != t->node)
             x->permuted[t->node] = t->order;
     }
@@ -403,7 +452,8 @@ static void bind(const struct exec *x, struct attention_call *c)
     attention_unbind(c);
     for (int t = 0; t < N_SDPA; t++)
         at[t] = cuda_place(x, c->at[t]);
-    c->pack[0] = sdpa_bind(c->forward, at, cuda_place(x, c->workspace));
+    if (c->forward)
+        c->pack[0] = sdpa_bind(c->forward, at, cuda_place(x, c->workspace));
     if (c->backward)
         c->pack[1] = sdpa_bind(c->backward, at, cuda_place(x, c->workspace));
     c->scratch = x->scratch;
@@ -412,11 +462,17 @@ static void bind(const struct exec *x, struct attention_call *c)
 static void attention_run(struct exec *x, void *state)
 {
     struct attention_call *c = state;
-    if (!c->pack[0] || c->scratch != x->scratch)
+    if ((!c->pack[0] && !c->pack[1]) || c->scratch != x->scratch)
         bind(x, c);
-    sdpa_run(c->forward, c->pack[0]);
+    if (c->forward)
+        sdpa_run(c->forward, c->pack[0]);
     if (c->backward)
         sdpa_run(c->backward, c->pack[1]);
+}
+
+static bool is_written(const struct attention_call *c, int t)
+{
+    return t >= SDPA_DQ || (t == SDPA_O && !c->a.backward);
 }
 
 /* Tensors that are packed lie in scratch memory, the others where the program has them.
@@ -433,7 +489,7 @@ static void place_tensors(struct exec *x, struct cuda_call *list,
             continue;
         const struct cuda_at from = c->at[t];
         c->at[t] = at_scratch(exec_take(scratch, s->batch * s->stride[t][0] * 2));
-        if (t != SDPA_O && t != SDPA_DQ)
+        if (!is_written(c, t))
             cuda_add_box(x, list, &c->box[t], c->at[t], from, 2);
     }
 }
@@ -452,14 +508,17 @@ int cuda_attention_prepare(struct exec *x, struct call *call, struct ap_err *err
     struct attention_call *c = call->state;
     const struct sdpa_shape *s = &c->shape;
     const int64_t rows = s->batch * s->heads * s->queries;
-    int64_t scratch = 0, workspace = sdpa_workspace(c->forward);
+    int64_t scratch = 0, workspace = c->forward ? sdpa_workspace(c->forward) : 0;
     struct cuda_call *list = cuda_call_new(x, call);
 
     (void)err;
     place_tensors(x, list, c, &scratch);
-    c->at[SDPA_STATS] = at_scratch(exec_take(&scratch, rows * 4));
+    call->again = c->forward && c->backward;
+    c->at[SDPA_STATS] = has_stats(c) ? at_memory(x->value[c->a.stats])
+                                     : at_scratch(exec_take(&scratch, rows * 4));
     if (c->backward) {
-        c->at[SDPA_O] = at_scratch(exec_take(&scratch, rows * s->value_width * 2));
+        if (!c->handed)
+            c->at[SDPA_O] = at_scratch(exec_take(&scratch, rows * s->value_width * 2));
         c->at[SDPA_SUM] = at_scratch(exec_take(&scratch, rows * 4));
         c->at[SDPA_ACCUM] = at_scratch(exec_take(&scratch, rows * s->width * 4));
         if (sdpa_workspace(c->backward) > workspace)
@@ -469,7 +528,7 @@ int cuda_attention_prepare(struct exec *x, struct call *call, struct ap_err *err
     exec_need_scratch(x, scratch);
     cuda_add(x, list, attention_run, c, attention_close);
     for (int t = SDPA_O; t <= SDPA_DQ; t++)
-        if (is_packed(c, t) && t != SDPA_DO) {
+        if (is_packed(c, t) && is_written(c, t)) {
             const struct box b = reversed(&c->box[t]);
             cuda_add_box(x, list, &b, at_memory(x->value[c->a.of[t].node]), c->at[t], 2);
         }

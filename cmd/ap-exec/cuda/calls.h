@@ -18,6 +18,7 @@
     CALL(cudaSetDevice)                        \
     CALL(cudaDeviceGetAttribute)               \
     CALL(cudaDeviceGetPCIBusId)                \
+    CALL(cudaGetDeviceProperties)              \
     CALL(cudaGetErrorString)                   \
     CALL(cudaGetLastError)                     \
     /* memory */                               \

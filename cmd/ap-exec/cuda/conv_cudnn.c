@@ -10,10 +10,12 @@
  * dilation - pad_lo. What fits none (unequal padding, say) is left to im2col (conv.c).
  * Tensors are given to cuDNN as [batch][spatial][features] or [batch][features][spatial],
  * whichever the images lie in, and packed where they do not. Filters that are used
- * backwards are packed so, too, because few engines turn them. Each is a graph of one
- * operation, whose plan is the first that cuDNN's heuristic proposes with an engine that
- * repeats its bits and is as exact as the types ask for (wishes_of), with its workspace
- * in the program's scratch memory. Plans are kept: equal convolutions share one.
+ * backwards are packed so, too, because few engines turn them. Images with fewer features
+ * than a tensor core reads at once (three colours) are packed with more, which are zero.
+ * Each is a graph of one operation, whose plan is the first that cuDNN's heuristic
+ * proposes with an engine that repeats its bits and is as exact as the types ask for
+ * (wishes_of), with its workspace in the program's scratch memory. Plans are kept: equal
+ * convolutions share one.
  */
 #include "cuda.h"
 #include "cudnn_graph.h"
@@ -56,6 +58,7 @@ struct problem {
 /* The forward pass of a node. */
 struct pass {
     struct problem q;
+    int64_t c; /* features of x that there are; those behind them, to q.c, are zero */
     bool flip; /* the filter's elements run backwards */
     struct role role[N_TENSORS];
 };
@@ -150,7 +153,7 @@ static bool try_way(struct pass *p, enum way way, const struct conv *v,
     set_roles(p, v, t);
     const struct role *x = &p->role[X], *y = &p->role[Y];
     p->q.n = shape[x->of]->dims[x->outer];
-    p->q.c = shape[x->of]->dims[x->feature];
+    p->c = p->q.c = shape[x->of]->dims[x->feature];
     p->q.k = shape[y->of]->dims[y->feature];
     return p->q.n <= INT_MAX && p->q.c <= INT_MAX && p->q.k <= INT_MAX;
 }
@@ -195,12 +198,13 @@ static struct box pack_box(const struct pass *p, int t, const struct ap_shape *s
     int64_t stride[AP_MAX_RANK], inner = 1, area = 1;
     struct box b = {0};
     const int64_t features = t == X ? p->q.c : t == Y ? p->q.k : p->q.c / p->q.groups;
+    const int64_t there = t == Y || p->c == p->q.c ? features : p->c;
     for (int d = 0; d < p->q.n_spatial; d++)
         area *= p->q.size[t][d];
     cpu_strides(shape, stride);
 #define PUT(n, own, packed) \
     box_add(&b, n, back ? (packed) : (own), back ? (own) : (packed))
-    PUT(features, stride[r->feature], nhwc ? 1 : area);
+    PUT(there, stride[r->feature], nhwc ? 1 : area);
     inner = nhwc ? features : 1;
     *first = 0;
     for (int d = p->q.n_spatial - 1; d >= more; inner *= p->q.size[t][d--]) {
@@ -223,6 +227,15 @@ static struct box pack_box(const struct pass *p, int t, const struct ap_shape *s
 static bool is_same(const struct box *b)
 {
     return b->rank == 0 || (b->rank == 1 && b->src[0] == 1 && b->dst[0] == 1);
+}
+
+/* Few features of x as one read of a tensor core; a group's are as they are. */
+static void pad_features(struct pass *p)
+{
+    const int64_t least = ALIGNMENT / ap_dtype_size(p->q.dtype);
+    if (p->q.groups == 1 && p->q.c < least &&
+        (p->q.tf32 || ap_dtype_size(p->q.dtype) == 2))
+        p->q.c = least;
 }
 
 /* ---- plans ---- */
@@ -441,6 +454,7 @@ bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
     const struct role *image = &p.role[p.q.way == DATA ? Y : X];
     p.q.dtype = dtype;
     p.q.tf32 = dtype == AP_F32 && tf32;
+    pad_features(&p);
     const struct plan *plan = find_plan(&p, shape[image->of], image->feature);
     if (!plan)
         return false;
@@ -453,11 +467,14 @@ bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
         int64_t first;
         const struct box b = pack_box(&p, t, shape[r->of], r->of == 2, &first);
         s->at[t] = at_memory(memory[r->of]);
-        if (is_same(&b) && (uintptr_t)memory[r->of] % ALIGNMENT == 0)
+        const bool whole = t == Y || p.c == p.q.c;
+        if (whole && is_same(&b) && (uintptr_t)memory[r->of] % ALIGNMENT == 0)
             continue;
         const struct cuda_at own = at_plus(s->at[t], first * size);
         s->at[t] = at_scratch(exec_take(&scratch, elems_of(&p, t) * size));
         if (r->of != 2) {
+            if (!whole)
+                cuda_add_zero(x, c, s->at[t], elems_of(&p, t) * size);
             cuda_add_box(x, c, &b, s->at[t], own, size);
         } else {
             result = t;

@@ -76,6 +76,7 @@ static const struct backend cuda_backend = {
     .close = cuda_close,
     .sync = cuda_sync,
     .clock = &cuda_clock,
+    .device = cuda_describe,
 };
 
 const struct cuda_plugin ap_cuda_plugin;

@@ -33,6 +33,8 @@ extern struct cuda_device cuda_dev;
 int cuda_probe(const struct cuda_options *opts, struct ap_err *err);
 /* The rank's device, streams and handles, and the communicator's part of it. */
 int cuda_join(struct comm *c, struct ap_err *err);
+/* struct backend's `device`: all its memory, also where ranks share it. */
+int64_t cuda_describe(char *name, size_t size);
 void cuda_sync(void); /* waits for the stream */
 /* Ends the program with the rank, the call and CUDA's message unless rc is success. */
 void cuda_check(cudaError_t rc, const char *what);

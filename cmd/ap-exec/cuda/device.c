@@ -92,6 +92,14 @@ int cuda_join(struct comm *c, struct ap_err *err)
     return comm_nccl_open(c, err);
 }
 
+int64_t cuda_describe(char *name, size_t size)
+{
+    struct cudaDeviceProp p;
+    cuda_check(cudaGetDeviceProperties(&p, cuda_dev.ordinal), "cudaGetDeviceProperties");
+    snprintf(name, size, "%s", p.name);
+    return (int64_t)p.totalGlobalMem;
+}
+
 void cuda_sync(void)
 {
     comm_nccl_sync(cuda_dev.stream);

@@ -4,20 +4,22 @@
 
 #include "cuda.h"
 #include "libraries.h"
+#include "program/attention_form.h"
 
 #if CUDA_HAS_CUDNN
 
-/* Tensors of an attention and its gradients; the last three are scratch. */
+/* Tensors of an attention and its gradients; the last two are scratch. */
 enum sdpa_tensor {
-    SDPA_Q,
-    SDPA_K,
-    SDPA_V,
-    SDPA_O,
-    SDPA_DO,
-    SDPA_DQ,
-    SDPA_DK,
-    SDPA_DV,
-    SDPA_STATS, /* f32[b,h,s_q], dense: the logarithm of each row's sum of exponentials */
+    SDPA_Q = AP_ATTENTION_Q,
+    SDPA_K = AP_ATTENTION_K,
+    SDPA_V = AP_ATTENTION_V,
+    SDPA_O = AP_ATTENTION_O,
+    SDPA_DO = AP_ATTENTION_DO,
+    SDPA_DQ = AP_ATTENTION_DQ,
+    SDPA_DK = AP_ATTENTION_DK,
+    SDPA_DV = AP_ATTENTION_DV,
+    /* f32[b,h,s_q], dense: the logarithm of each row's sum of exponentials */
+    SDPA_STATS = AP_ATTENTION_OPERANDS,
     SDPA_SUM,   /* f32[b,h,s_q], dense: of dO * O; backward */
     SDPA_ACCUM, /* f32[b,h,s_q,width], dense: sums of dQ; backward */
     N_SDPA

@@ -1,8 +1,8 @@
 /*
  * reduce-window and select-and-scatter: a thread per result, which goes over what reaches
  * it in the order of the CPU. For select-and-scatter that is every window that covers the
- * element, each of which selects anew (a few terms more, and no two threads write one
- * place). Cost: results * window, and results * window^2.
+ * element, and a kernel before it finds which element each window selects, so that no two
+ * threads write one place. Cost: results * window.
  */
 #include "cuda.h"
 
@@ -150,6 +150,27 @@ static void put_selection(struct ap_buf *b, const struct window *s,
         ap_buf_puts(b, "    }\n");
 }
 
+/* The place that each window selects, -1 for none, by a thread per window. */
+static int add_selections(struct exec *x, struct cuda_call *c, const struct ap_node *v,
+                          const struct window *s, const struct text_index *t,
+                          struct cuda_at selected, struct ap_err *err)
+{
+    const int64_t n = ap_shape_elems(&s->out);
+    struct ap_buf b = {0};
+    if (text_body(x, &b, "select_one", &x->prog->local.reducers[v->attrs->select], err))
+        return -1;
+    ap_buf_puts(&b, KERNEL_MARK);
+    text_thread(&b, t, CUDA_BLOCK, n);
+    put_index(&b, t, "o", &s->out);
+    put_selection(&b, s, t);
+    ap_buf_printf(&b, "    ((%s *)a.p[1])[i] = best;\n", t->s);
+    struct cuda_at arg[2] = {at_memory(s->src), selected};
+    cuda_add_kernel(
+        x, c, &b,
+        &(struct cuda_launch){CUDA_BLOCK, ap_ceil_div(n, CUDA_BLOCK), 1, 2, arg});
+    return 0;
+}
+
 int cuda_select_scatter_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     const struct ap_node *v = call_node(x, call);
@@ -157,12 +178,17 @@ int cuda_select_scatter_prepare(struct exec *x, struct call *call, struct ap_err
     if (!s)
         return -1;
     struct cuda_call *c = cuda_call_new(x, call);
-    const int64_t n = ap_shape_elems(&s->in);
-    const struct text_index t = text_index(n);
+    const int64_t n = ap_shape_elems(&s->in), windows = ap_shape_elems(&s->out);
+    const struct text_index t = text_index(n > windows ? n : windows);
     const char *storage = text_storage(s->in.dtype);
+    int64_t scratch = 0, stride[AP_MAX_RANK];
+    const struct cuda_at selected =
+        at_scratch(exec_take(&scratch, windows * (t.wide ? 8 : 4)));
     struct ap_buf b = {0};
-    if (text_combine(x, &b, "combine", v, v->attrs->scatter, err) ||
-        text_body(x, &b, "select_one", &x->prog->local.reducers[v->attrs->select], err))
+    exec_need_scratch(x, scratch);
+    cpu_strides(&s->out, stride);
+    if (add_selections(x, c, v, s, &t, selected, err) ||
+        text_combine(x, &b, "combine", v, v->attrs->scatter, err))
         return -1;
     ap_buf_puts(&b, KERNEL_MARK);
     text_thread(&b, &t, CUDA_BLOCK, n);
@@ -170,17 +196,17 @@ int cuda_select_scatter_prepare(struct exec *x, struct call *call, struct ap_err
     ap_buf_printf(&b, "    %s acc = load((const %s *)a.p[2]);\n",
                   text_register(s->in.dtype), storage);
     put_covering(&b, s, &t);
-    put_selection(&b, s, &t);
+    ap_buf_printf(&b, "    if (((const %s *)a.p[0])[", t.s);
+    put_place(&b, "o", s->in.rank, stride);
     ap_buf_printf(&b,
-                  "    if (best == (%s)i)\n        acc = combine(acc, "
-                  "load((const %s *)a.p[1] + ",
+                  "] == (%s)i)\n        acc = combine(acc, load((const %s *)a.p[1] + ",
                   t.s, storage);
     put_place(&b, "o", s->in.rank, s->ds);
     ap_buf_puts(&b, "));\n");
     for (int d = 0; d < s->in.rank; d++)
         ap_buf_puts(&b, "    }\n");
     ap_buf_printf(&b, "    store((%s *)a.p[3] + i, acc);\n", storage);
-    struct cuda_at arg[4] = {at_memory(s->src), at_memory(s->updates), at_memory(s->init),
+    struct cuda_at arg[4] = {selected, at_memory(s->updates), at_memory(s->init),
                              at_memory(s->dst)};
     cuda_add_kernel(
         x, c, &b,

@@ -337,18 +337,20 @@ static void text_to_root(struct comm *c, int from, const struct ap_buf *text,
     free(copy);
 }
 
-static void put_processor(struct ap_buf *out)
+/* Name and memory of the host's processor, as struct backend's `device`. */
+static int64_t host_device(char *name, size_t size)
 {
-    char line[256], *name = NULL;
+    char line[256], *at = NULL;
     FILE *f = fopen("/proc/cpuinfo", "r");
-    while (f && !name && fgets(line, sizeof line, f))
+    while (f && !at && fgets(line, sizeof line, f))
         if (strncmp(line, "model name", 10) == 0)
-            name = strchr(line, ':');
+            at = strchr(line, ':');
     if (f)
         fclose(f);
-    if (name)
-        name[strcspn(name, "\n")] = 0;
-    ap_json_str(out, name ? name + 1 + (name[1] == ' ') : "CPU");
+    if (at)
+        at[strcspn(at, "\n")] = 0;
+    snprintf(name, size, "%s", at ? at + 1 + (at[1] == ' ') : "CPU");
+    return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
 }
 
 static void put_seconds(const char *key, double sec, struct ap_buf *out)
@@ -362,13 +364,14 @@ static void put_head(struct profile *p, const struct backend *backend, const int
 {
     ap_buf_puts(out, "{\"profile\":1,\"backend\":");
     ap_json_str(out, backend->name);
-    ap_buf_puts(out, ",\"device\":");
-    put_processor(out);
+    char name[256];
     int on_first = 0;
     for (int r = 0; r < p->job->size; r++)
         on_first += host[r] == 0;
-    ap_put_int(out, "memory_bytes",
-               (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / on_first);
+    const int64_t bytes = backend->device ? backend->device(name, sizeof name)
+                                          : host_device(name, sizeof name) / on_first;
+    ap_put_str(out, "device", name);
+    ap_put_int(out, "memory_bytes", bytes);
     ap_put_int(out, "ranks", p->job->size);
     ap_put_int(out, "n_hosts", n_hosts);
     ap_put_key(out, "hosts");

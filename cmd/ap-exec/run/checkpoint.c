@@ -72,14 +72,16 @@ static int move_run(void *ctx, int64_t local, int64_t whole, int64_t n)
     return 0;
 }
 
-/* Whether this rank is the one that answers for its shard of the tensor. */
+/* Whether this rank is the one that answers for its shard of the tensor; of devices of
+ * one rank, none holds another's shard. */
 static bool is_mine(const struct exec *x, const struct ap_layout *layout, int index)
 {
     const struct ap_mesh *mesh = &x->prog->mesh;
-    int64_t copy = 0, copies = 1;
+    int64_t copy = 0, copies = 1, coords[AP_MAX_AXES];
+    ap_mesh_coords(mesh, x->comm->rank, coords);
     for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
         if (layout->axis[a].kind != AP_SPLIT) {
-            copy = copy * mesh->size[a] + x->coords[a];
+            copy = copy * mesh->size[a] + coords[a];
             copies *= mesh->size[a];
         }
     return copy == index % copies;
@@ -115,7 +117,10 @@ static void move_shard(struct moving *m, struct exec *x, int k)
     struct ap_mark mark = ap_arena_mark(x->arena);
     struct block b;
     m->size = ap_dtype_size(place.global.dtype);
-    block_open(x->arena, &b, &x->prog->mesh, &place, v->attrs->argument, x->coords);
+    int64_t coords[AP_MAX_AXES];
+    ap_program_coords(x->prog, x->comm->rank, v->attrs->device, coords);
+    block_open(x->arena, &b, ap_program_devices(x->prog), &place, v->attrs->argument,
+               coords);
     block_each(&b, move_run, m);
     ap_arena_rewind(x->arena, mark);
 }

@@ -228,9 +228,9 @@ static void take_part(struct exec *x, const struct loading *p, char *host)
         struct ap_mark mark = ap_arena_mark(x->arena);
         int64_t coords[AP_MAX_AXES];
         struct block b;
-        ap_mesh_coords(&x->prog->mesh, r, coords);
+        ap_program_coords(x->prog, r, p->node->attrs->device, coords);
         struct reading reading = {&p->stored, host, size};
-        block_open(x->arena, &b, &x->prog->mesh, &p->place,
+        block_open(x->arena, &b, ap_program_devices(x->prog), &p->place,
                    p->whole ? NULL : p->node->attrs->argument, coords);
         memset(host, 0, (size_t)bytes);
         if (p->whole)
@@ -275,7 +275,9 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
         take_part(x, &p, host);
     } else if (!rc) {
         struct block b;
-        block_open(x->arena, &b, &x->prog->mesh, &p.place, NULL, x->coords);
+        int64_t coords[AP_MAX_AXES];
+        ap_program_coords(x->prog, x->comm->rank, v->attrs->device, coords);
+        block_open(x->arena, &b, ap_program_devices(x->prog), &p.place, NULL, coords);
         seed_block(s, v, p.number, &b, host);
     }
     close_file(&p);
@@ -358,16 +360,17 @@ int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
     return rc;
 }
 
-void *data_collect(struct exec *x, const void *value, const struct placement *place)
+/* Every rank's shard on one of its devices, to its place on rank 0. */
+static void collect(struct exec *x, const void *value, const struct placement *place,
+                    int64_t device, char *whole)
 {
+    const struct ap_mesh *mesh = ap_program_devices(x->prog);
     struct ap_mark mark = ap_arena_mark(x->arena);
     struct ap_shape local =
-        ap_layout_local(x->arena, &x->prog->mesh, &place->global, &place->layout);
+        ap_layout_local(x->arena, mesh, &place->global, &place->layout);
     const int64_t bytes = ap_shape_bytes(&local);
     const int size = ap_dtype_size(local.dtype);
-    char *host = ap_xrealloc(NULL, (size_t)bytes + 1), *whole = NULL;
-    if (x->comm->rank == 0)
-        whole = ap_xrealloc(NULL, (size_t)ap_shape_bytes(&place->global) + 1);
+    char *host = ap_xrealloc(NULL, (size_t)bytes + 1);
     x->backend->read(host, value, bytes);
     for (int r = 0; r < x->comm->size; r++) {
         if (x->comm->rank != 0 && x->comm->rank != r)
@@ -377,14 +380,28 @@ void *data_collect(struct exec *x, const void *value, const struct placement *pl
             struct ap_mark inner = ap_arena_mark(x->arena);
             int64_t coords[AP_MAX_AXES];
             struct block b;
-            ap_mesh_coords(&x->prog->mesh, r, coords);
-            block_open(x->arena, &b, &x->prog->mesh, place, NULL, coords);
+            ap_program_coords(x->prog, r, device, coords);
+            block_open(x->arena, &b, mesh, place, NULL, coords);
             block_move(&b, host, whole, size, true);
             ap_arena_rewind(x->arena, inner);
         }
     }
     free(host);
     ap_arena_rewind(x->arena, mark);
+}
+
+void *data_collect(struct exec *x, int k)
+{
+    const struct ap_graph *g = &x->prog->local;
+    const int *number = x->prog->number;
+    const struct placement place = exec_placement(&g->nodes[g->params[k]]);
+    char *whole = x->comm->rank == 0
+                      ? ap_xrealloc(NULL, (size_t)ap_shape_bytes(&place.global) + 1)
+                      : NULL;
+    for (int i = k; i < (number ? g->n_params : k + 1); i++)
+        if (i == k || number[i] == k)
+            collect(x, x->value[g->params[i]], &place,
+                    g->nodes[g->params[i]].attrs->device, whole);
     return whole;
 }
 

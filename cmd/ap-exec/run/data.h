@@ -34,10 +34,10 @@ int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
                struct ap_err *err);
 
 /*
- * The whole array of which every rank holds a shard at `value`, on rank 0 in row-major
- * order (caller frees); NULL on other ranks. Called by all ranks.
+ * The whole of parameter k, of which every rank holds a shard, or those of its devices,
+ * on rank 0 in row-major order (caller frees); NULL on other ranks. Called by all ranks.
  */
-void *data_collect(struct exec *x, const void *value, const struct placement *place);
+void *data_collect(struct exec *x, int k);
 
 /* Element i as a double; pred and integers too. */
 double data_number(const void *data, enum ap_dtype dtype, int64_t i);

@@ -320,7 +320,7 @@ static void keep_params(struct executor *p, struct session *s)
             const int64_t bytes = ap_shape_bytes(&place.global);
             void *whole = NULL;
             if (p->mine[i])
-                whole = data_collect(&p->exec[i], p->exec[i].value[node], &place);
+                whole = data_collect(&p->exec[i], g->nodes[node].param);
             if (!whole && p->job->rank == 0)
                 whole = ap_xrealloc(NULL, (size_t)bytes + 1);
             to_root(p, i, whole, bytes);

@@ -218,12 +218,13 @@ static void put_kernels(struct ap_arena *arena, const struct session *s,
     ap_buf_putc(out, ']');
 }
 
-/* Attentions that one kernel computes, of one device's program. */
-static int64_t attention_calls(const struct exec *x)
+/* Attentions that one kernel computes, of one device's program; again: those whose
+ * forward pass is computed again for the gradients. */
+static int64_t attention_calls(const struct exec *x, bool again)
 {
     int64_t n = 0;
     for (int i = 0; i < x->n_calls; i++)
-        n += x->calls[i].attention;
+        n += again ? x->calls[i].again : x->calls[i].attention;
     return n;
 }
 
@@ -255,8 +256,10 @@ void report_json(struct ap_arena *arena, const struct session *s,
     ap_buf_int(out, s->exec.prog->peak_bytes);
     ap_buf_puts(out, ",\"scratch_bytes\":");
     ap_buf_int(out, s->exec.scratch_bytes + s->exec.temps_bytes);
-    if (s->n_stages == 0)
-        ap_put_int(out, "attention_calls", attention_calls(&s->exec));
+    if (s->n_stages == 0) {
+        ap_put_int(out, "attention_calls", attention_calls(&s->exec, false));
+        ap_put_int(out, "attention_again", attention_calls(&s->exec, true));
+    }
     ap_buf_puts(out, ",\"memory\":[");
     for (int k = 0; k < s->exec.comm->size; k++)
         put_memory(&s->rank_memory[k], k, out);
@@ -382,7 +385,7 @@ int report_check(const char *option, const char *dir, struct ap_err *err)
 
 int report_files(const struct session *s, const char *dir, struct ap_err *err)
 {
-    const struct ap_graph *g = &s->exec.prog->local;
+    const struct ap_graph own = ap_program_own(s->exec.prog), *g = &own;
     struct ap_buf path = {0};
     int rc = 0;
     if (mkdir(dir, 0777) && errno != EEXIST)

@@ -4,6 +4,7 @@
 #include "run/noise.h"
 #include "run/watch.h"
 
+#include "base/array.h"
 #include "tool/tool.h"
 
 #include <stdlib.h>
@@ -80,6 +81,10 @@ static void take_step(struct session *s, int64_t i)
 {
     struct comm *comm = s->exec.comm;
     const struct step_of *of = &s->of;
+    AP_ROOM_IN(s->exec.arena, s->losses, i, s->room[0]);
+    AP_ROOM_IN(s->exec.arena, s->step_sec, i, s->room[1]);
+    AP_ROOM_IN(s->exec.arena, s->cpu_sec, i, s->room[2]);
+    s->losses[i] = 0;
     if (s->batches)
         feed(s, i);
     comm->max(comm, 0); /* ranks start together */
@@ -115,9 +120,6 @@ void session_steps(struct session *const *s, int n)
     for (int k = 0; k < n; k++) {
         struct session *x = s[k];
         struct comm *comm = x->exec.comm;
-        x->losses = AP_NEW_N(x->exec.arena, x->steps + 1, double);
-        x->step_sec = AP_NEW_N(x->exec.arena, x->steps + 1, double);
-        x->cpu_sec = AP_NEW_N(x->exec.arena, x->steps + 1, double);
         if (x->batches)
             x->n_batches = data_batches(comm, x->batches, &err);
         job_agree(comm, x->batches && x->n_batches == 0 ? -1 : 0, AP_BAD_INPUT, &err);
@@ -149,7 +151,7 @@ void session_memory(struct ap_arena *arena, struct session *s)
 static void keep_results(void *ctx)
 {
     struct session *s = ctx;
-    const struct ap_graph *g = &s->exec.prog->local;
+    const struct ap_graph own = ap_program_own(s->exec.prog), *g = &own;
     s->results = AP_NEW_N(s->exec.arena, g->n_results + 1, void *);
     for (int r = 0; r < g->n_results; r++) {
         const struct ap_result *res = &g->results[r];
@@ -166,17 +168,15 @@ static void keep_results(void *ctx)
 static void **collect_params(struct session *s)
 {
     struct ap_arena *arena = s->exec.arena;
-    const struct ap_graph *g = &s->exec.prog->local;
+    const struct ap_graph own = ap_program_own(s->exec.prog), *g = &own;
     bool *updated = AP_NEW_N(arena, g->n_nodes + 1, bool);
     for (int r = 0; r < g->n_results; r++)
         if (g->results[r].alias >= 0)
             updated[g->results[r].alias] = true;
     void **out = AP_NEW_N(arena, g->n_params + 1, void *);
-    for (int k = 0; k < g->n_params; k++) {
-        const struct placement p = exec_placement(&g->nodes[g->params[k]]);
+    for (int k = 0; k < g->n_params; k++)
         if (updated[g->params[k]])
-            out[k] = data_collect(&s->exec, s->exec.value[g->params[k]], &p);
-    }
+            out[k] = data_collect(&s->exec, k);
     return out;
 }
 
@@ -214,14 +214,15 @@ void session_open(struct session *s, struct ap_arena *arena,
                   struct comm *comm, const struct session_opts *opts)
 {
     struct ap_err err = {{0}};
+    const struct ap_graph own = ap_program_own(prog);
     *s = (struct session){.steps = set->steps,
-                          .loss = session_loss(&prog->local),
+                          .loss = session_loss(&own),
                           .hook = opts->hook,
                           .keep = opts->keep,
                           .start_bytes = set->n_programs > 1 ? -1 : memory_start()};
     s->of = (struct step_of){run_step,     read_loss, keep_results, advance, put_params,
                              feed_program, s};
-    int rc = session_prepare(s, arena, &prog->local, set, opts->save, &err);
+    int rc = session_prepare(s, arena, &own, set, opts->save, &err);
     job_agree(comm, rc, AP_BAD_INPUT, &err);
     rc = exec_open(&s->exec, arena, prog, set->backend, comm, &err);
     job_agree(comm, rc, s->exec.exit_code, &err);
@@ -265,7 +266,7 @@ void session_run(struct session *s, struct ap_arena *arena, const struct ap_prog
 
 void session_close(struct session *s)
 {
-    const struct ap_graph *g = &s->exec.prog->local;
+    const struct ap_graph own = ap_program_own(s->exec.prog), *g = &own;
     for (int k = 0; k < g->n_params; k++) {
         free(s->params ? s->params[k] : NULL);
         free(s->start ? s->start[k] : NULL);

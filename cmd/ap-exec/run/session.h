@@ -55,9 +55,10 @@ struct session {
     int64_t first; /* steps that were done before this run */
     int64_t steps;
     int loss;       /* result number, -1 for none */
-    double *losses; /* per step; caller's arena */
+    double *losses; /* per step taken; caller's arena */
     double sec_per_step;
     double *step_sec, *cpu_sec; /* [step]: on the clock, and of this rank's processor */
+    int room[3];                /* of losses, step_sec, cpu_sec: they grow */
     struct step_of of;
     const struct session_hook *hook; /* NULL: none */
     bool keep;  /* parameters and results of the last step are kept */

@@ -266,7 +266,7 @@ static void add_tensor(struct verifier *v, const struct tensor *of)
 
 static void list_tensors(struct ap_arena *arena, struct verifier *v)
 {
-    const struct ap_graph *g = &v->s->exec.prog->local;
+    const struct ap_graph own = ap_program_own(v->s->exec.prog), *g = &own;
     const struct ap_graph *whole = &v->whole->exec.prog->local;
     enum ap_dtype *made = AP_NEW_N(arena, g->n_params + 1, enum ap_dtype);
     for (int r = 0; r < whole->n_results; r++)
@@ -461,7 +461,8 @@ static int verify_sessions(struct ap_arena *arena, struct verifier *v)
     struct norms weights = {0}, states = {0};
     struct comparison *cmp = v->cmp;
     *cmp = (struct comparison){.done = true, .loss_error = -1};
-    if (check_same(&v->s->exec.prog->local, &v->whole->exec.prog->local, v->err))
+    const struct ap_graph own = ap_program_own(v->s->exec.prog);
+    if (check_same(&own, &v->whole->exec.prog->local, v->err))
         return -1;
     list_tensors(arena, v);
     if (v->s->loss < 0 && v->n == 0)
@@ -545,7 +546,7 @@ int compare_check(struct ap_arena *arena, const char *dir, int64_t steps, int n,
 int compare_goldens(struct ap_arena *arena, const struct session *s, const char *dir,
                     double tolerance, struct comparison *cmp, struct ap_err *err)
 {
-    const struct ap_graph *g = &s->exec.prog->local;
+    const struct ap_graph own = ap_program_own(s->exec.prog), *g = &own;
     struct norms weights = {0}, states = {0};
     struct ap_npy losses;
     struct arrays files = {.dir = ap_arena_printf(arena, "%s/out", dir)};

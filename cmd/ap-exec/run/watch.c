@@ -139,8 +139,10 @@ static void *watch(void *ctx)
         const ssize_t n = p.revents ? recv(w->fd, bytes, sizeof bytes, 0) : -1;
         if (n > 0)
             answered = now;
-        if (n > 0 && memchr(bytes, WIRE_END, (size_t)n))
+        if (n > 0 && memchr(bytes, WIRE_END, (size_t)n)) {
+            poll(NULL, 0, WIRE_GRACE_MS);
             leave(w, "", false);
+        }
         const bool lost =
             n == 0 || (p.revents && n < 0 && errno != EAGAIN && errno != EINTR);
         if (atomic_load(&connection) < 0)

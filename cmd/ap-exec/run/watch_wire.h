@@ -8,6 +8,7 @@ enum {
     WIRE_PERIOD_MS = 250,   /* between two reports */
     WIRE_CONNECT_MS = 5000, /* for one address */
     WIRE_ADDRESSES = 16,    /* of a host, at most */
+    WIRE_GRACE_MS = 1000,   /* in which mpirun sees who died first, and how */
     WIRE_LISTEN = 128
 };
 /* A process that has not run for so many seconds was suspended, it is not to blame. */

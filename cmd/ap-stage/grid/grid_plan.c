@@ -245,7 +245,25 @@ static bool is_of_activations(const struct ap_graph *g, const uint8_t *from, int
            from[g->nodes[v].in[1]] == AP_FROM_INPUTS;
 }
 
-/* Attention's scores, and what is made of them up to the values' contraction. */
+/* [node]: made of positions and scalars, one of which is an input: random numbers. */
+static const bool *find_drawn(struct ap_arena *arena, const struct grid_facts *facts)
+{
+    const struct ap_graph *g = &facts->m->graph;
+    bool *drawn = AP_NEW_N(arena, g->n_nodes, bool);
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_node *n = &g->nodes[v];
+        drawn[v] = n->op != AP_OP_PARAMETER && n->shape.rank > 0 &&
+                   facts->origins[v] == AP_FROM_INPUTS;
+        for (int i = 0; i < n->n_in; i++)
+            drawn[v] &= drawn[n->in[i]] || g->nodes[n->in[i]].shape.rank == 0 ||
+                        facts->origins[n->in[i]] == AP_FROM_CONSTANTS;
+    }
+    return drawn;
+}
+
+/* Attention's scores, and what is made of them up to the values' contraction, with the
+ * random numbers that are drawn there. */
 static void mark_scores(struct ap_arena *arena, const struct grid_facts *facts,
                         bool *again)
 {
@@ -253,6 +271,7 @@ static void mark_scores(struct ap_arena *arena, const struct grid_facts *facts,
     const uint8_t *from = facts->origins;
     bool *behind = AP_NEW_N(arena, g->n_nodes, bool); /* scores */
     bool *ahead = AP_NEW_N(arena, g->n_nodes, bool);  /* of such a contraction */
+    const bool *drawn = find_drawn(arena, facts);
 
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
@@ -267,7 +286,7 @@ static void mark_scores(struct ap_arena *arena, const struct grid_facts *facts,
                    (is_of_activations(g, from, v) || (ahead[v] && !is_contraction(g, v)));
         for (int i = 0; i < n->n_in && use; i++)
             ahead[n->in[i]] = true;
-        again[v] = ahead[v] && behind[v];
+        again[v] = ahead[v] && (behind[v] || drawn[v]);
     }
 }
 

@@ -16,6 +16,13 @@ static int pick(int n)
 
 /* ---- the published figures ---- */
 
+/* A figure of the tutorial, printed beside ours. */
+static void same(int64_t got, int64_t want, const char *part, const char *name)
+{
+    CHECK(got == want, "rannc tutorial, %s: %s, %lld bytes (%lld)", part, name,
+          (long long)got, (long long)want);
+}
+
 static void test_formulas(void)
 {
     /* ten layers of 512 units on two devices, batch 64; memory as the tutorial measured
@@ -23,10 +30,12 @@ static void test_formulas(void)
     int64_t param = 10 * (512 * 512 + 512) * 4, row = 64 * 512 * 4;
     struct rannc_profile p = {.param_bytes = param, .in_bytes = row, .out_bytes = row};
     CHECK(param == 10506240 && row == 131072,
-          "rannc tutorial: parameters and inputs of the tutorial");
-    CHECK(rannc_buffer_bytes(&p) == 393216, "rannc tutorial: buffers are 3 x the input");
-    CHECK(rannc_optimizer_bytes(param, 2) == 21012480, "rannc tutorial: Adam's states");
-    CHECK(rannc_memory_bytes(&p, 33353728, 2) == 54759424, "rannc tutorial: total");
+          "rannc tutorial, ten layers: %lld bytes of parameters (10506240), %lld of the "
+          "input (131072)",
+          (long long)param, (long long)row);
+    same(rannc_buffer_bytes(&p), 393216, "ten layers", "buffers are 3 x the input");
+    same(rannc_optimizer_bytes(param, 2), 21012480, "ten layers", "Adam's states");
+    same(rannc_memory_bytes(&p, 33353728, 2), 54759424, "ten layers", "total");
 
     /* a hundred layers of 5000 units on eight devices, stages of 47 and 53 layers */
     int64_t layer = (5000 * 5000 + 5000) * 4LL, in = 2560000;
@@ -38,15 +47,13 @@ static void test_formulas(void)
     for (int i = 0; i < 2; i++) {
         struct rannc_profile s = {
             .param_bytes = stage[i].layers * layer, .in_bytes = in, .out_bytes = in};
-        CHECK(s.param_bytes == stage[i].param, "rannc tutorial: parameters of stage %d",
-              i);
-        CHECK(rannc_buffer_bytes(&s) == 7680000, "rannc tutorial: buffers of stage %d",
-              i);
-        CHECK(rannc_memory_bytes(&s, stage[i].alloc, 2) == stage[i].total,
-              "rannc tutorial: total of stage %d", i);
+        const char *part = i ? "stage of 53 layers" : "stage of 47 layers";
+        same(s.param_bytes, stage[i].param, part, "parameters");
+        same(rannc_buffer_bytes(&s), 7680000, part, "buffers");
+        same(rannc_memory_bytes(&s, stage[i].alloc, 2), stage[i].total, part, "total");
     }
-    CHECK(rannc_limit_bytes(42506321920, 0.1) == 38255689728,
-          "rannc tutorial: limit is 0.9 x");
+    same(rannc_limit_bytes(42506321920, 0.1), 38255689728, "stages",
+         "limit, 0.9 of a device's memory");
 }
 
 static void test_estimates(void)

@@ -120,6 +120,9 @@ static struct ap_layout layout(const struct ap_mesh *mesh, const struct ap_shape
 static void check_steps(const struct ap_cost *cost, const struct ap_shape *shape,
                         const char *from, const char *to, int n_steps, double sec)
 {
+    const char *where = !cost->alpa.mixed  ? ""
+                        : cost->alpa.space ? ", mixed mesh"
+                                           : ", outside Alpa's space";
     struct ap_layout f = layout(&cost->mesh, shape, from),
                      t = layout(&cost->mesh, shape, to);
     struct ap_step room[AP_MAX_STEPS];
@@ -127,7 +130,7 @@ static void check_steps(const struct ap_cost *cost, const struct ap_shape *shape
     bool found = ap_convert(cost, shape, &f, &t, room, &path) == 0;
     CHECK(found == (sec >= 0) &&
               (!found || (path.n_steps == n_steps && fabs(path.sec - sec) < 1e-6)),
-          "%s to %s: %s, %d steps, %.3f (want %d, %.3f)", from, to,
+          "%s to %s%s: %s, %d steps, %.3f (want %d, %.3f)", from, to, where,
           found ? "found" : "none", found ? path.n_steps : 0, found ? path.sec : -1.,
           n_steps, sec);
 }
@@ -153,6 +156,14 @@ static void test_steps(void)
     check_steps(&cost, &shape, "P,S1", "S0,S1", 2, 1.01 + m / 2);
     check_steps(&cost, &shape, "P,P", "R,R", 2, 1.01 + m + 1.01 + 0.1 * m);
     check_steps(&cost, &shape, "R,R", "P,R", 1, 0); /* initial values */
+    ap_cost_free(&cost);
+    /* rows 4 and 5 of the printed table, which the public code forbids on two axes or
+       leaves to mixed shapes: all-to-alls of M/n0 and M/(n0 n1), what a device holds */
+    set_up(&cost, "2x2");
+    cost.alpa.mixed = true;
+    check_steps(&cost, &shape, "S0,S1", "S0,S0", 1, 1.001 + 0.1 * m / 4 / 4);
+    cost.alpa.space = false;
+    check_steps(&cost, &shape, "S0,R", "S1,R", 1, 1.001 + m / 2 / 4);
     ap_cost_free(&cost);
     set_up(&cost, "4");
     check_steps(&cost, &shape, "S0", "S1", 1, 1.001 + m * 3 / 16 * 2);

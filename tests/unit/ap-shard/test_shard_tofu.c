@@ -36,10 +36,14 @@ static void test_table(void)
         {C, C, 0},     {C, REP, 64}, {REP, R, 0},  {REP, C, 0},
         {REP, REP, 0}, {RED, R, 64}, {RED, C, 64}, {RED, REP, 128},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        CHECK(moved(none, rows[i].from, none, rows[i].to) == rows[i].want,
-              "tofu, conversions: conversion of scheme %d to %d", rows[i].from,
-              rows[i].to);
+    static const char *const names[] = {[R] = "R", [C] = "C", [2] = "r", [3] = "red"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double got = moved(none, rows[i].from, none, rows[i].to);
+        CHECK(got == rows[i].want,
+              "tofu, conversions: %s to %s of 64 elements on 2 devices: %.0f (%.0f)",
+              names[rows[i].from < 0 ? 1 - rows[i].from : rows[i].from],
+              names[rows[i].to < 0 ? 1 - rows[i].to : rows[i].to], got, rows[i].want);
+    }
 }
 
 static void test_regions(void)
@@ -209,7 +213,7 @@ static void moves(struct net *n, int cuts, bool cut_only, double want, const cha
     double got = elements(n, cuts, cut_only, 0);
     bool ok = got == want && n->stats.n_fixed == 0;
 
-    CHECK(ok, "%s", name);
+    CHECK(ok, "%s: %.0f elements (%.0f)", name, got, want);
     if (!ok)
         printf("# %.0f, expected %.0f; cuts %.0f %.0f %.0f %.0f, %d fixed\n", got, want,
                n->stats.cut_bytes[0] / 4, n->stats.cut_bytes[1] / 4,
@@ -227,7 +231,7 @@ static void reaches(struct net *n, int cuts, double want, const char *name)
 
     for (uint64_t seed = 1; seed <= 20 && !reached; seed++)
         reached = elements(n, cuts, false, seed) == want;
-    CHECK(reached && got <= want, "%s", name);
+    CHECK(reached && got <= want, "%s: %.0f elements (%.0f)", name, got, want);
 }
 
 static void start(struct net *n)
@@ -299,10 +303,14 @@ static void test_mlp(void)
         struct net n;
         make_mlp(&n, rows[i].batch, rows[i].width, 4);
         reaches(&n, 3, rows[i].want, rows[i].name);
-        double dp = 7 * 2 * 4.0 * (double)rows[i].width * (double)rows[i].width;
-        double mp = 7 * 2 * 4.0 * (double)rows[i].batch * (double)rows[i].width;
-        CHECK(elements(&n, 3, false, 0) <= mp && mp < dp,
-              "tofu: no more than data or model parallelism, %s", rows[i].name);
+        /* the slides': what 8 push to a server and pull from it, of four layers'
+           gradients or activations, in bytes */
+        double dp = 8 * 2 * 4 * 4.0 * (double)rows[i].width * (double)rows[i].width;
+        double mp = 8 * 2 * 4 * 4.0 * (double)rows[i].batch * (double)rows[i].width;
+        double mine = 4 * elements(&n, 3, false, 0);
+        CHECK(mine <= mp && mp < dp,
+              "%s: %.0f MB, no more than model's %.0f or data parallelism's %.0f",
+              rows[i].name, mine / 1e6, mp / 1e6, dp / 1e6);
         done(&n);
     }
 }
@@ -343,9 +351,11 @@ static void test_vgg(void)
 
     make_vgg19(&n, 64, false);
     reaches(&n, 3, 268569088, "tofu: VGG-19 on 8 devices");
-    elements(&n, 3, false, 0);
+    double all = elements(&n, 3, false, 0);
     CHECK(n.stats.cut_bytes[0] == 4 * 43623936.0,
-          "tofu, VGG-19: the first cut of VGG-19");
+          "tofu, VGG-19: the first cut, %.0f elements (43623936); in all %.1f MB, data "
+          "parallelism %.1f",
+          n.stats.cut_bytes[0] / 4, 4 * all / 1e6, 7 * 2 * 4 * weight_elements(&n) / 1e6);
     check_tilings(&n);
     CHECK(elements(&n, 3, false, 0) <= 7 * 2 * weight_elements(&n),
           "tofu: no more than data parallelism, VGG-19");

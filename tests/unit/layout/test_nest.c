@@ -448,6 +448,17 @@ static void choices(void)
     CHECK(strcmp(layouts(merge, &g, &three, choose(1, -1)), "S1 -> S0/6") == 0,
           "the minor factor has one");
 
+    /* parameters are there for all microbatches: without theirs, 4 is split by 2 only */
+    if (!graph_of_last(P("f32[3,4]") "," N("reshape", "f32[12]", "0"), &g) ||
+        !build(&g, &nests))
+        return;
+    struct ap_mesh timed = {3, {2, 2, 2}, {"time", "x", "y"}, 1};
+    struct ap_choice_vec both = {{1, 1, 0}}, devices = {{-1, 1, 0}};
+    CHECK(!ap_choice_ok(nest_of(&g, &nests, 1), &timed, &both),
+          "a padded factor, then one that microbatches and devices split");
+    CHECK(ap_choice_ok(nest_of(&g, &nests, 1), &timed, &devices),
+          "a padded factor, then one that devices split");
+
     if (!graph_of_last(P("f32[8,6]") "," P("f32[]") "," A(
                            "reduce", "f32[8]", "0,1", "'dimensions':[1],'to_apply':1"),
                        &g) ||

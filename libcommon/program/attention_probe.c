@@ -18,9 +18,7 @@
  * edges, which are among the keys; with a constant that has several elements, every query
  * and key is looked at. Cost: queries looked at x keys x operators of the group.
  */
-#include "attention.h"
-
-#if CUDA_HAS_CUDNN
+#include "program/attention_form.h"
 
 #include <math.h>
 #include <string.h>
@@ -46,11 +44,14 @@ struct sum {
 };
 
 struct probe {
-    struct exec *x;
+    const struct ap_program *prog;
     const struct ap_graph *g;
-    const struct attention *a;
+    const struct ap_attention_form *a;
     int64_t n_keys, *key; /* places that sums run over */
     bool failed;          /* an operator that is not known here */
+    /* The row that is looked at, its sum of p dp, and the logarithm of that of exp. */
+    int64_t row[AP_MAX_RANK];
+    double mean, stats;
     int n_sums;
     struct sum sum[MOST_SUMS];
 };
@@ -99,8 +100,10 @@ static double constant_at(struct probe *p, const struct ap_node *n, const int64_
 static double iota_at(struct probe *p, const struct ap_node *n, const int64_t *at)
 {
     const int d = (int)n->attrs->iota_dimension;
-    if (exec_index_map(p->x, n->attrs, &n->shape, d)) /* a rank's part of the whole */
-        return fail(p);
+    for (int i = 0; i < p->prog->mesh.n_axes && n->attrs->global; i++)
+        if (n->attrs->layout.axis[i].kind == AP_SPLIT &&
+            n->attrs->layout.axis[i].dim == d) /* a rank's part of the whole */
+            return fail(p);
     return (double)at[d];
 }
 
@@ -234,6 +237,13 @@ static double reshape_at(struct probe *p, const struct ap_node *n, const int64_t
     return value_at(p, n->in[0], in, depth + 1);
 }
 
+/* The sum of dO o of a row, which is that of p dp if o is the attention's. */
+static double total_at(struct probe *p, const int64_t *at)
+{
+    const size_t rank = (size_t)p->g->nodes[p->a->total].shape.rank;
+    return memcmp(at, p->row, rank * sizeof *at) ? fail(p) : p->mean;
+}
+
 /* The element of a node at a place: of members of attentions, up to contractions. */
 static double value_at(struct probe *p, int node, const int64_t *at, int depth)
 {
@@ -243,6 +253,8 @@ static double value_at(struct probe *p, int node, const int64_t *at, int depth)
 
     if (p->failed || depth == MOST_DEPTH || n->shape.dtype == AP_TUPLE)
         return fail(p);
+    if (node == p->a->total)
+        return total_at(p, at);
     switch ((int)n->op) {
     case AP_OP_CONSTANT:
         return constant_at(p, n, at);
@@ -257,6 +269,11 @@ static double value_at(struct probe *p, int node, const int64_t *at, int depth)
     }
     if (!n->attrs->attention)
         return fail(p);
+    if (n->op == AP_OP_TRANSPOSE) {
+        for (int d = 0; d < n->attrs->dimensions.n; d++)
+            in[n->attrs->dimensions.v[d]] = at[d];
+        return value_at(p, n->in[0], in, depth + 1);
+    }
     if (n->op == AP_OP_DOT)
         return product_at(p, node, at);
     if (n->op == AP_OP_REDUCE)
@@ -270,7 +287,7 @@ static double value_at(struct probe *p, int node, const int64_t *at, int depth)
 
 /* ---- what it should be ---- */
 
-static bool is_seen(const struct attention *a, int64_t query, int64_t key)
+static bool is_seen(const struct ap_attention_form *a, int64_t query, int64_t key)
 {
     return (a->ahead == INT64_MAX || key - query <= a->ahead) &&
            (a->back == INT64_MAX || query - key <= a->back);
@@ -304,10 +321,10 @@ static double find_scale(struct probe *p, int node, int64_t *at)
 }
 
 /* The weights and, backward, the gradients of scores at the keys of the row `at`. */
-static void expect(const struct probe *p, int64_t *at, double scale, double *weight,
+static void expect(struct probe *p, int64_t *at, double scale, double *weight,
                    double *gradient)
 {
-    const struct attention *a = p->a;
+    const struct ap_attention_form *a = p->a;
     double most = -INFINITY, sum = 0, mean = 0;
     for (int64_t k = 0; k < p->n_keys; k++) {
         at[a->key] = p->key[k];
@@ -327,6 +344,8 @@ static void expect(const struct probe *p, int64_t *at, double scale, double *wei
     }
     for (int64_t k = 0; k < p->n_keys; k++)
         gradient[k] = scale * weight[k] * (gradient[k] - mean);
+    p->mean = mean;
+    p->stats = most + log(sum);
 }
 
 /* ---- rows that are looked at ---- */
@@ -343,7 +362,7 @@ static void add_key(struct probe *p, int64_t key, int64_t n)
 /* The keys of a row: all, or the edges of what is seen and a few more. */
 static void choose_keys(struct probe *p, int64_t query, int64_t n, bool all)
 {
-    const struct attention *a = p->a;
+    const struct ap_attention_form *a = p->a;
     p->n_keys = 0;
     for (int64_t k = 0; k < n && all; k++)
         p->key[p->n_keys++] = k;
@@ -364,7 +383,7 @@ static void choose_keys(struct probe *p, int64_t query, int64_t n, bool all)
 }
 
 /* Whether a constant with several elements is near the scores: the group's, or rows'. */
-static bool has_table(const struct ap_graph *g, const struct attention *a)
+static bool has_table(const struct ap_graph *g, const struct ap_attention_form *a)
 {
     for (int v = 0; v < a->end; v++) {
         const struct ap_node *n = &g->nodes[v];
@@ -375,9 +394,25 @@ static bool has_table(const struct ap_graph *g, const struct attention *a)
     return false;
 }
 
-static bool look_at_row(struct probe *p, struct attention *a, int64_t *at, double *room)
+/* What is passed on, or read, as statistics must be them; else there are none. */
+static void check_stats(struct probe *p, struct ap_attention_form *a, const int64_t *at)
 {
-    const int of = a->backward ? SDPA_DV : SDPA_O;
+    int64_t place[AP_MAX_RANK];
+
+    if (a->stats < 0)
+        return;
+    for (int d = 0; d < p->g->nodes[a->stats].shape.rank; d++)
+        place[d] = at[a->stats_is[d] == AP_OF_QUERIES ? a->query : a->stats_is[d]];
+    const double v = value_at(p, a->stats, place, 0);
+    if (p->failed || !(fabs(v - p->stats) <= TOLERANCE))
+        a->stats = -1;
+    p->failed = false;
+}
+
+static bool look_at_row(struct probe *p, struct ap_attention_form *a, int64_t *at,
+                        double *room)
+{
+    const int of = a->backward ? AP_ATTENTION_DV : AP_ATTENTION_O;
     double *weight = room, *gradient = room + p->n_keys;
     bool any = false;
 
@@ -385,41 +420,112 @@ static bool look_at_row(struct probe *p, struct attention *a, int64_t *at, doubl
         any |= is_seen(a, at[a->query], p->key[k]);
     if (!any)
         return false;
-    if (a->scale == 0)
-        a->scale = find_scale(p, a->weights[of], at);
+    for (int d = 0, n = 0; d < p->g->nodes[a->scores].shape.rank; d++)
+        if (d != a->key)
+            p->row[n++] = at[d];
     expect(p, at, a->scale, weight, gradient);
+    if (p->failed)
+        return false;
+    check_stats(p, a, at);
     return has_row(p, a->weights[of], at, weight) &&
-           (!a->backward || (has_row(p, a->weights[SDPA_DQ], at, gradient) &&
-                             has_row(p, a->weights[SDPA_DK], at, gradient)));
+           (!a->backward || (has_row(p, a->weights[AP_ATTENTION_DQ], at, gradient) &&
+                             has_row(p, a->weights[AP_ATTENTION_DK], at, gradient)));
 }
 
-bool attention_probe(struct exec *x, struct attention *a)
+/* Row i of n that are looked at, and its keys. */
+static void choose_row(struct probe *p, int64_t i, int64_t n, bool all, int64_t *at)
 {
-    const struct ap_graph *g = &x->prog->local;
+    const struct ap_shape *s = &p->g->nodes[p->a->scores].shape;
+    const int64_t queries = s->dims[p->a->query];
+    for (int d = 0; d < s->rank; d++)
+        at[d] = (int64_t)(mix(mix(5, (uint64_t)i), (uint64_t)d) % (uint64_t)s->dims[d]);
+    at[p->a->query] = n == queries || i == 0 ? i : i * (queries - 1) / (n - 1);
+    choose_keys(p, at[p->a->query], s->dims[p->a->key], all);
+    for (int k = 0; k < p->n_sums; k++)
+        p->sum[k].known = false;
+}
+
+bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
+                        struct ap_attention_form *a)
+{
+    const struct ap_graph *g = &prog->local;
     const struct ap_shape *s = &g->nodes[a->scores].shape;
     const int64_t queries = s->dims[a->query], keys = s->dims[a->key];
+    const int weights = a->weights[a->backward ? AP_ATTENTION_DV : AP_ATTENTION_O];
     const bool all = has_table(g, a);
     const int64_t n = all || queries < MOST_QUERIES ? queries : MOST_QUERIES;
-    struct probe p = {.x = x, .g = g, .a = a};
+    struct probe p = {.prog = prog, .g = g, .a = a};
     int64_t at[AP_MAX_RANK] = {0};
 
     if (ap_shape_elems(s) == 0 || (all && queries * keys > MOST_PAIRS))
         return false;
-    p.key = AP_NEW_N(x->arena, keys + 32, int64_t);
-    double *room = AP_NEW_N(x->arena, 2 * (keys + 32), double);
+    p.key = AP_NEW_N(arena, keys + 32, int64_t);
+    double *room = AP_NEW_N(arena, 2 * (keys + 32), double);
     a->scale = 0;
-    for (int64_t i = 0; i < n; i++) {
-        for (int d = 0; d < s->rank; d++)
-            at[d] =
-                (int64_t)(mix(mix(5, (uint64_t)i), (uint64_t)d) % (uint64_t)s->dims[d]);
-        at[a->query] = n == queries || i == 0 ? i : i * (queries - 1) / (n - 1);
-        choose_keys(&p, at[a->query], keys, all);
-        for (int k = 0; k < p.n_sums; k++)
-            p.sum[k].known = false;
+    for (int64_t i = 0; i < n && a->scale == 0; i++) {
+        choose_row(&p, i, n, all, at);
+        a->scale = find_scale(&p, weights, at);
+    }
+    for (int64_t i = 0; i < n && a->scale != 0; i++) {
+        choose_row(&p, i, n, all, at);
         if (!look_at_row(&p, a, at, room))
             return false;
     }
     return a->scale != 0 && !p.failed;
 }
 
-#endif
+/* ---- pairs ---- */
+
+bool ap_attention_same(const struct ap_graph *g, const struct ap_attention_form *forward,
+                       const struct ap_attention_form *backward)
+{
+    static const int operands[] = {AP_ATTENTION_Q, AP_ATTENTION_K, AP_ATTENTION_V};
+
+    for (int i = 0; i < 3; i++) {
+        const struct ap_attention_tensor *a = &forward->of[operands[i]],
+                                         *b = &backward->of[operands[i]];
+        if (a->node != b->node || memcmp(a->is, b->is, sizeof a->is) != 0)
+            return false;
+    }
+    return !forward->backward && backward->backward &&
+           forward->query == backward->query && forward->key == backward->key &&
+           forward->back == backward->back && forward->ahead == backward->ahead &&
+           ap_shape_same_dims(&g->nodes[forward->scores].shape,
+                              &g->nodes[backward->scores].shape) &&
+           fabs(forward->scale - backward->scale) <= TOLERANCE * fabs(forward->scale);
+}
+
+/* The group whose result, or a transpose of it, a node is. */
+static int group_of(const struct ap_graph *g, int node)
+{
+    if (g->nodes[node].op == AP_OP_TRANSPOSE)
+        node = g->nodes[node].in[0];
+    const int group = g->nodes[node].group;
+    while (node > 0 && g->nodes[node - 1].group == group)
+        node--;
+    return node;
+}
+
+bool ap_attention_is_handed(struct ap_arena *arena, const struct ap_program *prog,
+                            const struct ap_attention_form *backward)
+{
+    const struct ap_graph *g = &prog->local;
+    const struct ap_attention_tensor *o = &backward->of[AP_ATTENTION_O];
+    struct ap_attention_form f;
+
+    if (!backward->backward || backward->total < 0 || backward->stats < 0 ||
+        !ap_attention_form_of(g, group_of(g, o->node), &f) ||
+        !ap_attention_probe(arena, prog, &f) || !ap_attention_same(g, &f, backward))
+        return false;
+    const struct ap_attention_tensor *made = &f.of[AP_ATTENTION_O];
+    int8_t is[AP_MAX_RANK];
+    memcpy(is, made->is, sizeof is);
+    if (o->node != made->node) {
+        const struct ap_node *n = &g->nodes[o->node];
+        if (n->op != AP_OP_TRANSPOSE || n->in[0] != made->node)
+            return false;
+        for (int d = 0; d < n->shape.rank; d++)
+            is[d] = made->is[n->attrs->dimensions.v[d]];
+    }
+    return memcmp(is, o->is, (size_t)g->nodes[o->node].shape.rank) == 0;
+}

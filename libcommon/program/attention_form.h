@@ -1,0 +1,78 @@
+/* Attentions of a program: what the contractions of a group are (attention_form.c), and
+ * what the group computes (attention_probe.c). */
+#ifndef AP_ATTENTION_FORM_H
+#define AP_ATTENTION_FORM_H
+
+#include "program/program.h"
+
+/* Tensors of rows: of queries, or of keys. */
+enum ap_attention_operand {
+    AP_ATTENTION_Q,
+    AP_ATTENTION_K,
+    AP_ATTENTION_V,
+    AP_ATTENTION_O,
+    AP_ATTENTION_DO,
+    AP_ATTENTION_DQ,
+    AP_ATTENTION_DK,
+    AP_ATTENTION_DV,
+    AP_ATTENTION_OPERANDS
+};
+
+/* What a dimension of a tensor of an attention is; others are dimensions of the scores.
+ */
+enum { AP_OF_QUERIES = -2, AP_OF_KEYS = -3, AP_OF_WIDTH = -4 };
+
+/* An operand or the result of one of the group's contractions. */
+struct ap_attention_tensor {
+    int node;  /* -1: the attention has none */
+    int order; /* the node whose shape says how it lies: itself, or a transpose of it */
+    int8_t is[AP_MAX_RANK]; /* [dimension of `order`] */
+};
+
+/* The nodes [first, end) of a group, as an attention or its gradients. */
+struct ap_attention_form {
+    int first, end;
+    bool backward;
+    int scores, products; /* contractions: q k', and dO v' (-1) */
+    int query, key;       /* dimensions of the scores */
+    int64_t back, ahead;  /* of the mask; INT64_MAX: no bound */
+    struct ap_attention_tensor of[AP_ATTENTION_OPERANDS];
+    /* Scores that the contractions read whose results these are; of O, DQ, DK and DV */
+    int weights[AP_ATTENTION_OPERANDS];
+    /*
+     * A number per query, for each logarithm of a row's sum of exponentials. Of a forward
+     * group: the one value beside o that is read elsewhere; of a backward group: the one
+     * that it is handed. -1: there is none.
+     */
+    int stats;
+    int8_t stats_is[AP_MAX_RANK]; /* its dimensions: OF_QUERIES, and of the scores */
+    /* Of a backward group: the sums of dO o, if it is handed o; else -1. Its dimensions
+     * are those of the scores without keys. */
+    int total;
+    double scale; /* ap_attention_probe */
+};
+
+/* By the form of the group that begins with a node: its contractions, and what they read.
+ * false: it is none. */
+bool ap_attention_form_of(const struct ap_graph *g, int first,
+                          struct ap_attention_form *a);
+/*
+ * By what the group computes: evaluates its elementwise operators and sums for
+ * pseudo-random products, compares with softmax and its gradients, and finds the scale. A
+ * forward group's `stats` that are something else are -1 then. Of a backward group that
+ * is handed o, the sums of dO o count as what they are if o is the attention's: the
+ * caller knows whether it is.
+ */
+bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
+                        struct ap_attention_form *a);
+
+/* Whether a forward and a backward group, both probed, are of one attention: equal
+ * operands and equal functions. */
+bool ap_attention_same(const struct ap_graph *g, const struct ap_attention_form *forward,
+                       const struct ap_attention_form *backward);
+/* Whether a backward group, probed, is handed the statistics and the o of an attention
+ * that is the same. */
+bool ap_attention_is_handed(struct ap_arena *arena, const struct ap_program *prog,
+                            const struct ap_attention_form *backward);
+
+#endif
