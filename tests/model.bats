@@ -361,7 +361,7 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
 
 @test "model: dropout draws the same numbers on 4 ranks, and others with another seed" {
     needs_exec
-    local f=$BATS_TEST_TMPDIR/d.json losses seed=1
+    local f=$BATS_TEST_TMPDIR/d.json seed=1
     ap-model gpt --layers 1 --hidden 64 --heads 2 --vocab 128 --seq 32 --batch 4 --dropout 0.2 >"$f"
     losses() { ap-rewrite | ap-exec --seed $seed --steps 2 --json --quiet "$@" | jq -c '.losses | map(. * 1e4 | round)'; }
     one=$(losses <"$f")
