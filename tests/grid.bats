@@ -192,6 +192,11 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
     grids --algorithm megatron-grid --stages 2 --microbatches 8 | jq -e '.stages | (.stages | length) == 2 and .microbatches == 8'
     grids --algorithm megatron-grid --recompute none |
         jq -e 'all(.stages.stages[]; .recompute == "none")'
+    # in little memory lines of ZeRO-3 fit, which scatter with each microbatch: priced as --grid prices them
+    small --hidden 256 --vocab 512 --seq 32 --batch 32 |
+        ap-stage --quiet --cluster cpu-4 --algorithm megatron-grid --memory 40MB |
+        jq -e '.stages as $s | $s.grids | map(select(.name == "megatron-grid")) |
+            length == 1 and .[0].step_sec == $s.objective_sec'
     refuses 3 'megatron-grid: nothing fits in 1000 bytes' grids --algorithm megatron-grid --memory 1000
     refuses 2 '--shard-command: megatron-grid has no such option' grids --algorithm megatron-grid --shard-command x
 }
