@@ -11,7 +11,7 @@ load helpers
 @test "claims: an id without a command, a test that is gone, and an id too many are named" {
     mkdir -p "$BATS_TEST_TMPDIR/scripts/experiments"
     ln -s "$PWD/tests" "$PWD/cmd" "$PWD/build" "$BATS_TEST_TMPDIR"
-    cp scripts/experiments/claims "$BATS_TEST_TMPDIR/scripts/experiments"
+    cp scripts/experiments/* "$BATS_TEST_TMPDIR/scripts/experiments"
     sed '/^B1.4 /s/names, scopes/names and scopes/; /^AL7 /d; s/^AL21 ::/AL99 ::/; /^RH7 /s/:: bats[^:]*/:: /' \
         scripts/experiments/claims.txt >"$BATS_TEST_TMPDIR/scripts/experiments/claims.txt"
     run -1 "$BATS_TEST_TMPDIR/scripts/experiments/claims"
