@@ -200,7 +200,7 @@ stage() { # OPTION...: statistics of a plan with data parallel stages
     done
     # a step that is compute most of the time is proven by one search
     ap-model gpt --layers 4 --heads 4 --vocab 512 --hidden 1024 --seq 256 --batch 256 |
-        ap-shard --mesh 8 --cluster a100-8 --f32-matmul f32 --stats -o "$doc" 2>"$one.said"
+        ap-shard --mesh 8 --cluster a100-8 --stats -o "$doc" 2>"$one.said"
     [[ $(<"$one.said") == *'"overlap_searches":1'* ]]
     jq -e '.sharding | .gap < 0.002 and .objective_sec < 0.1' "$doc"
     refuses 2 "without --overlap" ap-shard --serve --overlap on --cluster h100-8 "$one"
