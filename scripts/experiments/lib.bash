@@ -23,13 +23,18 @@ four() {
     awk -v x="$1" 'BEGIN { printf(x >= 1000 ? "%.0f" : "%.4g", x) }'
 }
 
-# weights NAMES MODEL [OPTION]...: billions of weights, without those whose names match
-weights() {
+# elements NAMES MODEL [OPTION]...: of the weights, without those whose names match
+elements() {
     local but=$1
     shift
     ap-model "$@" | jq --arg but "$but" '[.graph.nodes[] | select(.role == "weight" and
         ($but == "" or (.name | test($but) | not))) | .shape | [scan("[0-9]+") | tonumber][1:] |
-        reduce .[] as $d (1; . * $d)] | add / 1e9' | awk '{ printf "%.4g\n", $1 }'
+        reduce .[] as $d (1; . * $d)] | add'
+}
+
+# weights NAMES MODEL [OPTION]...: billions of them
+weights() {
+    elements "$@" | awk '{ printf "%.4g\n", $1 / 1e9 }'
 }
 
 # sizes NAMES: rows of models' billions, from lines "the paper's, model and options"
