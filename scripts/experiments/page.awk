@@ -59,12 +59,14 @@ function read_result(id,    file, text) {
     }
     close(file)
 }
-function said(    i, text, most) {
+# Up to 40 lines of the output, then how many more there are.
+function said(    i, text, n) {
     if (status == "") return "not run yet"
-    for (i = 1; i <= n_lines && most < 12; i++) {
+    for (i = 1; i <= n_lines; i++) {
         if (line[i] ~ /^1\.\.[0-9]+$/) continue
-        text = text (most++ ? "\n" : "") substr(line[i], 1, 160)
+        if (++n <= 40) text = text (n > 1 ? "\n" : "") substr(line[i], 1, 160) (length(line[i]) > 160 ? " ..." : "")
     }
+    if (n > 40) text = text "\n... " n - 40 " more lines"
     return text == "" ? "(done, nothing printed)" : text
 }
 function verdict() { return status == "" ? "not run" : status != 0 ? "exit status " status : "good, " seconds " s" }
