@@ -132,6 +132,19 @@ function overview(    k, i, p, list) {
     }
     print html ? "</table>" : ""
 }
+# Links to papers and their tables; the planners' tables across papers are one.
+function contents(    k, i, p) {
+    print "<ul>"
+    for (k = 1; k in papers; k++) {
+        p = papers[k]
+        printf "<li><a href=\"#%s\">%s</a><ul>\n", p, escaped(title[p])
+        for (i = 1; p != "across" && i <= n_tables[p]; i++)
+            printf "<li><a href=\"#%s\">%s</a>\n", name[p, "table", i], escaped(what[p, "table", i])
+        if (n_claims[p]) printf "<li><a href=\"#%s-numbers\">numbers and plans</a>\n", p
+        print "</ul>"
+    }
+    print "<li><a href=\"#capabilities\">What the papers can do</a>\n<li><a href=\"#ids\">All ids</a>\n</ul>"
+}
 END {
     if (html) {
         print "<!doctype html><html lang=en><meta charset=utf-8><title>Five papers, re-made</title>"
@@ -141,6 +154,7 @@ END {
     paragraph("Every table, figure and number of Alpa, Rhino, TAP, Tofu and RaNNC that needs none of their hardware, by pipes of the filters: what the paper has, what comes out here, and why they differ. Steps are predicted seconds, never measured ones. Each has its command, which runs in the root of the repository after")
     code("scripts/deps --plots && make all unit && export PATH=$PWD/build/bin:$PATH")
     paragraph("`make -C scripts/experiments results` makes this page; seconds are those of the CPU.")
+    if (html) contents()
     for (k = 1; k in papers; k++) {
         p = papers[k]
         heading(2, title[p], p)
