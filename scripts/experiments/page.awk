@@ -151,7 +151,7 @@ END {
         print "<style>body{font:15px/1.4 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}td,th{vertical-align:top;text-align:left;padding:.2em .6em;border-bottom:1px solid #ccc}pre{background:#f4f4f4;padding:.5em;overflow-x:auto;font-size:12px}h4{margin-bottom:.3em}</style>"
         print "<h1>Five papers, re-made</h1>"
     } else print "# Five papers, re-made\n"
-    paragraph("Every table, figure and number of Alpa, Rhino, TAP, Tofu and RaNNC that needs none of their hardware, by pipes of the filters: what the paper has, what comes out here, and why they differ. Steps are predicted seconds, never measured ones. Each has its command, which runs in the root of the repository after")
+    paragraph("Every table, figure and number of Alpa, Rhino, TAP, Tofu and RaNNC that needs none of their hardware, by pipes of the filters: what the paper has, what comes out here, and why they differ. Steps are predicted seconds, but for Tofu's parts on one device, which are measured on a CPU. Each has its command, which runs in the root of the repository after")
     code("scripts/deps --plots && make all unit && export PATH=$PWD/build/bin:$PATH")
     paragraph("`make -C scripts/experiments results` makes this page; seconds are those of the CPU.")
     if (html) contents()
