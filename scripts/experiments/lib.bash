@@ -3,6 +3,7 @@
 # functions whose names have a _ in place of - are its tables, of tab-separated values, with a
 # header.
 set -euo pipefail
+script=$(realpath "$0")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 PATH=$PWD/build/bin:$PATH
 dir=$(mktemp -d)
@@ -69,15 +70,15 @@ figure() {
     esac
 }
 
-# The tables that a script has, by its own text.
-tables_of() {
-    sed -n 's/^\([a-z][a-z0-9_]*\)() { *# table.*/\1/p' "$1" | tr _ -
+# The tables that the script has, by its own text.
+tables() {
+    sed -n 's/^\([a-z][a-z0-9_]*\)() { *# table.*/\1/p' "$script" | tr _ -
 }
 
 main() {
     local name=${1-}
-    if ! grep -qx -- "$name" <(tables_of "$0"); then
-        echo "usage: scripts/experiments/${0##*/} TABLE, one of: $(tables_of "$0" | paste -sd ' ')" >&2
+    if ! grep -qx -- "$name" <(tables); then
+        echo "usage: scripts/experiments/${script##*/} TABLE, one of: $(tables | paste -sd ' ')" >&2
         exit 2
     fi
     "${name//-/_}"
