@@ -76,9 +76,11 @@ tables() {
 }
 
 main() {
-    local name=${1-}
-    if ! grep -qx -- "$name" <(tables); then
-        echo "usage: scripts/experiments/${script##*/} TABLE, one of: $(tables | paste -sd ' ')" >&2
+    local name=${1-} usage
+    usage="usage: scripts/experiments/${script##*/} TABLE, one of: $(tables | paste -sd ' ')"
+    [ "$name" != --help ] || { echo "$usage" && exit; }
+    if [ $# != 1 ] || ! grep -qx -- "$name" <(tables); then
+        echo "$usage" >&2
         exit 2
     fi
     "${name//-/_}"
