@@ -25,7 +25,7 @@ load helpers
     run -0 scripts/experiments/claims run B2.2
     [ "${lines[0]:0:9}" = "ap-import" ]
     [ "${lines[1]}" = true ]
-    run -2 scripts/experiments/claims run B9.9
+    run -2 scripts/experiments/claims run B2.2 B9.9 # before anything runs
     [ "$output" = "claims: there is no B9.9" ]
 }
 
@@ -62,8 +62,56 @@ load helpers
     grep -q '^not run yet$' "$dir/index.md"
     run -0 make -C scripts/experiments results ONLY=page DIR="../../$(realpath --relative-to=. "$dir")"
     [[ $output == *"$dir/index.md, $dir/index.html"* ]]
-    run -2 scripts/experiments/results "$dir" AL99
-    [[ $output == *"there is no AL99"* ]]
+    run -2 scripts/experiments/results "$dir" RH7 AL99
+    [[ $output == *"there is no AL99"*" tofu rannc "*"alpa-table-1 "*" RH25 "* ]]
+    [ ! -e "$dir/RH7" ]
+}
+
+@test "results: a paper's name is all of its tables and claims; what has run as a table is not run as a claim" {
+    local dir=$BATS_TEST_TMPDIR/paper mine=$BATS_TEST_TMPDIR/scripts/experiments
+    mkdir -p "$mine"
+    ln -s "$PWD/tests" "$PWD/cmd" "$PWD/build" "$PWD/clusters" "$BATS_TEST_TMPDIR"
+    cp scripts/experiments/* "$mine"
+    sed -i -E '/^(tofu one-device|TO[289]|TO20|RA5) ::/!d' "$mine/tables.txt" "$mine/claims.txt"
+    printf '%s\n' '#!/usr/bin/env bash' "printf 'a\\tb\\n'; seq -f 'c\\t%g' 50" >"$mine/tofu"
+    sed -i '/^TO2 /s/:: build[^:]*::/:: seq 2 46 ::/; /^TO20 /s/:: bats[^:]*::/:: seq 2 41 ::/' "$mine/claims.txt"
+    run -0 "$mine/results" "$dir" tofu
+    [ "$(sed 's/ [0-9.]* s$/ s/' <<<"$output")" = "tofu-one-device: s
+TO2: s
+TO8: s
+TO9: as tofu-one-device
+TO20: s
+$dir/index.md, $dir/index.html" ]
+    [ "$(grep -A 1 -c '^41$' "$dir/index.md")" = 2 ]
+    grep -A 1 '^41$' "$dir/index.md" | grep -qx '... 5 more lines'
+    grep -q '<li><a href="#tofu-one-device">' "$dir/index.html"
+    grep -q 'EuroSys 2019 (arXiv 1807.08887)' "$dir/index.md"
+}
+
+@test "experiments: usage, and what is not built or not installed" {
+    local script mine=$BATS_TEST_TMPDIR/scripts/experiments
+    for script in results claims alpa; do
+        run -0 --separate-stderr "scripts/experiments/$script" --help
+        [[ $output == *"scripts/experiments/$script "* && -z $stderr ]]
+    done
+    for script in results alpa "alpa table-1 table-2" "claims run" "claims walk"; do
+        # shellcheck disable=SC2086 # words
+        run -2 --separate-stderr scripts/experiments/$script
+        [[ -z $output && $stderr == *"scripts/experiments/"* ]] || { echo "$script: $output"; return 1; }
+    done
+    mkdir -p "$mine" "$BATS_TEST_TMPDIR/bin"
+    cp scripts/experiments/* "$mine"
+    for script in "alpa table-1" "results $BATS_TEST_TMPDIR/r AL4" "claims run AL4"; do
+        # shellcheck disable=SC2086 # words
+        run -1 "$mine"/$script
+        [ "$output" = "${script%% *}: build first: make all unit" ]
+    done
+    for script in bash dirname realpath mktemp rm sed grep tr paste awk; do ln -s "$(command -v $script)" "$BATS_TEST_TMPDIR/bin"; done
+    run -1 env PATH="$BATS_TEST_TMPDIR/bin" scripts/experiments/alpa table-1
+    [[ $output == "alpa: missing: jq "* ]]
+    cd scripts/experiments
+    run -0 ./alpa table-1
+    [ "${lines[1]}" = $'2\t9\t9' ]
 }
 
 @test "results: all that takes no second runs, and what does not is named" {

@@ -6,6 +6,8 @@ set -euo pipefail
 script=$(realpath "$0")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 PATH=$PWD/build/bin:$PATH
+# shellcheck source=scripts/experiments/needs.bash
+. scripts/experiments/needs.bash
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 TIMEFORMAT=%U
@@ -83,5 +85,6 @@ main() {
         echo "$usage" >&2
         exit 2
     fi
+    needs jq
     "${name//-/_}"
 }
