@@ -19,9 +19,9 @@ stat_of() {
     f=$(tofu "$1" "$2" "$3") && jq ".$4" "$f.stats"
 }
 
-# Objective of another algorithm on the same mesh: other ALGORITHM MODEL
+# Objective of another algorithm: other ALGORITHM MODEL MESH
 other() {
-    ap-shard --no-history --mesh 2x2x2 --algorithm "$1" --cluster "$CLUSTERS/cpu-8.json" \
+    ap-shard --no-history --mesh "$3" --algorithm "$1" --cluster "$CLUSTERS/cpu-8.json" \
         "$(imported "$2")" | jq .sharding.objective_sec
 }
 
@@ -169,12 +169,15 @@ END
     jq -en "$mine < 19200000"
 }
 
-@test "tofu: cheaper than data parallelism on every golden model" {
+@test "tofu: cheaper than data, model and hybrid parallelism on every golden model" {
+    local model mine way algorithm mesh their
     for model in mlp gpt2l resnet moe; do
         mine=$(jq .sharding.objective_sec "$(tofu "$model" 8 2018)")
-        data=$(other data "$model")
-        shows "$model: tofu $mine s, data parallelism $data s"
-        jq -en "$mine < $data" >/dev/null || { echo "$model: $mine"; return 1; }
+        while read -r way algorithm mesh; do
+            their=$(other "$algorithm" "$model" "$mesh")
+            shows "$model: tofu $mine s, $way parallelism (--mesh $mesh --algorithm $algorithm) $their s"
+            jq -en "$mine < $their" >/dev/null || { echo "$model: $mine, $way $their"; return 1; }
+        done <<<$'data data 2x2x2\nmodel megatron 8\nmodel largest-dim 8\nhybrid megatron 4x2\nhybrid megatron 2x4'
     done
 }
 
