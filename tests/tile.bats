@@ -130,6 +130,8 @@ priced() {
     ap-shard --quiet --mesh 2x3 --algorithm data -o six.json mlp.json
     run ap-rewrite --devices-per-rank 2 six.json
     [ "$status" -eq 2 ] && [[ $output == *"2 devices per rank are no part of the mesh"* ]]
+    run ap-rewrite --devices-per-rank 2 mlp.json
+    [ "$status" -eq 2 ] && [[ $output == *"there is no plan"*"ap-shard makes one"* ]]
     run ap-rewrite --devices-per-rank 2 --to hlo data.json
     [ "$status" -eq 2 ] && [[ $output == *"--devices-per-rank is for --to program"* ]]
     ap-coarsen --quiet --blocks 2 mlp.json | ap-stage --quiet --cluster cpu-4 --stages 2 --submeshes 1x1 -o stages.json

@@ -94,7 +94,11 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
     else
         ap_program_split(arena, &job->prog);
     if (ap_program_tile(arena, &job->prog, per_rank, &err))
-        ap_die(AP_USAGE, "%s: --devices-per-rank %d: %s", doc->file, per_rank, err.msg);
+        ap_die(
+            AP_USAGE, "%s: --devices-per-rank %d: %s", doc->file, per_rank,
+            ap_doc_find(doc, "sharding")
+                ? err.msg
+                : "there is no plan, so that one device runs it all: ap-shard makes one");
     ap_program_pack(arena, &job->prog, &priced);
     ap_plan_buffers(arena, &job->prog);
     ap_cost_free(&job->cost);
