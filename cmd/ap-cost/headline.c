@@ -114,7 +114,7 @@ void headline_put(const struct headline *h, struct ap_buf *out)
     if (h->in_seconds && r->step_sec > 0) {
         put_speed(h, out);
         ap_buf_printf(out, "MFU %.1f %%, HFU %.1f %% of the %s peak; ", 100 * r->mfu,
-                      100 * r->hfu, ap_dtype_name(r->flops.dtype));
+                      100 * r->hfu, r->flops.peak_of);
     }
     put_fit(h, out);
 }
@@ -140,7 +140,7 @@ void headline_json(const struct headline *h, struct ap_buf *out)
     if (h->in_seconds && each > 0) {
         put_num(out, "samples_per_sec_per_device", (double)r->samples / each);
         put_num(out, "tokens_per_sec_per_device", (double)r->tokens / each);
-        ap_put_str(out, "peak_of", ap_dtype_name(r->flops.dtype));
+        ap_put_str(out, "peak_of", r->flops.peak_of);
         put_num(out, "mfu", r->mfu);
         put_num(out, "hfu", r->hfu);
         put_num(out, "one_device_sec", r->one_device_sec);

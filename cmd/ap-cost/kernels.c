@@ -100,7 +100,9 @@ void price_kernels(struct ap_arena *arena, const struct cost_input *in,
             continue;
         find_work(prog, first, end, reader, members + first, &w);
         const double sec =
-            ap_cost_kernel(&in->cost, w.kernel, w.flops, w.dtype, w.bytes) *
+            ap_cost_kernel(&in->cost, w.kernel,
+                           ap_kernel_is_precise(g, members + first, end - first), w.flops,
+                           w.dtype, w.bytes) *
             (group >= prog->each_lo && group < prog->each_hi
                  ? (double)ap_mesh_microbatches(&prog->mesh)
                  : 1);

@@ -137,7 +137,7 @@ static void member(struct ap_buf *out, const char *key, double v)
 void price_to_json(struct ap_arena *arena, const struct cost_input *in,
                    const struct priced *p, struct ap_buf *out)
 {
-    double peak = in->cluster.flops_per_sec[AP_F32] * p->price.step_sec;
+    double peak = ap_cluster_peak(&in->cluster, AP_F32) * p->price.step_sec;
     struct headline head;
 
     ap_buf_puts(out, "{\"cost_model\":");

@@ -265,38 +265,44 @@ int model_softmax(struct model *m, int x)
     return model_binary(m, AP_OP_DIVIDE, e, model_over(m, model_sum(m, e, -1), e, -1));
 }
 
+/* Multiplications and shifts as in MurmurHash3's finalizer (Appleby 2011). */
+static int mix(struct model *m, int h)
+{
+    static const double odd[3] = {0x85ebca6b, 0xc2b2ae35, 0x9e3779b1};
+    for (int i = 0; i < 3; i++) {
+        h = ap_build_with(&m->b, AP_OP_MULTIPLY, h, odd[i]);
+        int high = ap_build_with(&m->b, AP_OP_SHIFT_RIGHT_LOGICAL, h, 15);
+        h = model_binary(m, AP_OP_XOR, h, high);
+    }
+    return h;
+}
+
 /*
  * Random numbers without a generator: the number of an element, counted through x, is
- * mixed (multiplications and shifts as in MurmurHash3's finalizer, Appleby 2011) with the
- * step's seed and the number of the place, so that all layouts draw the same ones.
+ * added to the mixed number of the place and the step's seed, and mixed again, so that
+ * all layouts draw the same ones, and no two places or steps have shifted ones.
  */
 static int draw(struct model *m, int x)
 {
     struct ap_build *b = &m->b;
-    static const double odd[3] = {0x85ebca6b, 0xc2b2ae35, 0x9e3779b1};
     struct ap_shape s = *ap_build_shape_of(b, x);
     uint32_t stride = 1;
 
     if (m->n_drops == 0) {
         const char *scope = m->b.scope;
-        m->seed = model_input(m, "dropout_seed", AP_U32, 0, NULL);
+        m->seed = mix(m, model_input(m, "dropout_seed", AP_U32, 0, NULL));
         m->b.scope = scope;
     }
     s.dtype = AP_U32;
     int place =
         ap_build_with(b, AP_OP_ADD, m->seed, 0x9e3779b1u * (uint32_t)++m->n_drops);
-    int h = ap_build_broadcast(b, place, s.rank, s.dims, NULL);
+    int h = ap_build_broadcast(b, mix(m, place), s.rank, s.dims, NULL);
     for (int d = s.rank - 1; d >= 0; d--) {
         int at = ap_build_iota(b, s, d);
         h = model_add(m, h, ap_build_with(b, AP_OP_MULTIPLY, at, stride));
         stride *= (uint32_t)s.dims[d];
     }
-    for (int i = 0; i < 3; i++) {
-        h = ap_build_with(b, AP_OP_MULTIPLY, h, odd[i]);
-        int high = ap_build_with(b, AP_OP_SHIFT_RIGHT_LOGICAL, h, 15);
-        h = model_binary(m, AP_OP_XOR, h, high);
-    }
-    return h;
+    return mix(m, h);
 }
 
 int model_dropout(struct model *m, int x)

@@ -49,6 +49,8 @@ double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype)
 {
     double sum = 0, hosts = 0;
 
+    if (c->n_kinds == 0 && dtype == AP_F32 && c->tf32_flops_per_sec > 0)
+        return c->tf32_flops_per_sec;
     if (c->n_kinds == 0)
         return c->flops_per_sec[dtype] > 0 ? c->flops_per_sec[dtype]
                                            : c->flops_per_sec[AP_F32];

@@ -275,7 +275,8 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
 }
 
 double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
-                             double flops, enum ap_dtype dtype, double bytes)
+                             bool precise, double flops, enum ap_dtype dtype,
+                             double bytes)
 {
     const struct ap_kernel_time *measured =
         ap_measured_kernel(&c->measured, kernel, dtype);
@@ -284,23 +285,25 @@ double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
         return ap_kernel_time_at(measured, flops, bytes);
     double peak =
         c->flops_per_sec[dtype] > 0 ? c->flops_per_sec[dtype] : c->flops_per_sec[AP_F32];
-    if (dtype == AP_F32 && kernel >= AP_KERNEL_DOT && c->tf32_flops_per_sec > 0)
+    if (dtype == AP_F32 && kernel >= AP_KERNEL_DOT && !precise &&
+        c->tf32_flops_per_sec > 0)
         peak = c->tf32_flops_per_sec;
     return fmax(flops / peak / ap_cluster_efficiency(c, flops),
                 bytes / c->memory_bandwidth_bytes_per_sec) +
            c->launch_sec;
 }
 
-double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, double flops,
-                      enum ap_dtype dtype, double bytes)
+double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, bool precise,
+                      double flops, enum ap_dtype dtype, double bytes)
 {
     return cost->variant == AP_COST_DEFAULT
-               ? ap_cluster_kernel_sec(&cost->cluster, kernel, flops, dtype, bytes)
+               ? ap_cluster_kernel_sec(&cost->cluster, kernel, precise, flops, dtype,
+                                       bytes)
                : 0;
 }
 
 double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
                        double bytes)
 {
-    return ap_cost_kernel(cost, AP_KERNEL_MOVE, flops, dtype, bytes);
+    return ap_cost_kernel(cost, AP_KERNEL_MOVE, false, flops, dtype, bytes);
 }

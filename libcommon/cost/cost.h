@@ -76,8 +76,8 @@ struct ap_cluster {
 };
 
 int64_t ap_cluster_devices(const struct ap_cluster *c);
-/* Peak of a device in dtype, where there are several kinds their mean over all devices.
- */
+/* Peak of a device's contractions in dtype, of f32 as the cluster takes their operands;
+ * where there are several kinds their mean over all devices. */
 double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype);
 /* Devices of a host: a group of the innermost level, or, where that level has a network
  * card per child, one. */
@@ -181,13 +181,15 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
 /*
  * Seconds that one device computes: as measured, where the cluster has a table for the
  * kernel in this type, else max(flops / peak / efficiency at this many, bytes / memory
- * bandwidth) + launch; 0 in the other variants, where compute is free.
+ * bandwidth) + launch; 0 in the other variants, where compute is free. precise: operands
+ * in f32 must not be rounded, which no table says.
  */
-double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, double flops,
-                      enum ap_dtype dtype, double bytes);
+double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, bool precise,
+                      double flops, enum ap_dtype dtype, double bytes);
 /* The same, of the cluster. */
 double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
-                             double flops, enum ap_dtype dtype, double bytes);
+                             bool precise, double flops, enum ap_dtype dtype,
+                             double bytes);
 /* A kernel that moves data. */
 double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
                        double bytes);

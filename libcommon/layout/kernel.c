@@ -47,6 +47,15 @@ enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, 
     return last >= AP_KERNEL_DOT && n > 1 ? AP_KERNEL_ATTENTION : last;
 }
 
+bool ap_kernel_is_precise(const struct ap_graph *g, const int *members, int n)
+{
+    for (int m = 0; m < n; m++)
+        for (int k = 0; k < 2; k++)
+            if (g->nodes[members[m]].attrs->operand_precision[k] != AP_PRECISION_DEFAULT)
+                return true;
+    return false;
+}
+
 enum ap_kernel ap_kernel_find(const char *name)
 {
     int k = 0;

@@ -28,6 +28,8 @@ enum ap_kernel ap_kernel_of(enum ap_op op);
 /* Of a group: the last kind, in the order above, of its members; attention if it has a
  * contraction and more. */
 enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, int n);
+/* Whether one of them takes operands in f32 that must not be rounded (to tf32). */
+bool ap_kernel_is_precise(const struct ap_graph *g, const int *members, int n);
 /* The kind of this name, AP_N_KERNELS: there is none. */
 enum ap_kernel ap_kernel_find(const char *name);
 

@@ -377,10 +377,8 @@ static void make_outs(struct builder *b)
         if (used_outside(b, id))
             outs[nest->n_outs++] = id;
         nest->heavy |= ap_ops[op].class == AP_CLASS_HEAVY;
-        for (int k = 0; k < 2; k++)
-            nest->precise |= b->g->nodes[nest->members[m]].attrs->operand_precision[k] !=
-                             AP_PRECISION_DEFAULT;
     }
+    nest->precise = ap_kernel_is_precise(b->g, nest->members, nest->n_members);
     nest->kernel = ap_kernel_of_group(b->g, nest->members, nest->n_members);
     nest->outs = ap_arena_dup(b->lists, outs, (size_t)nest->n_outs * sizeof *outs);
 }

@@ -15,7 +15,7 @@ static double contraction_flops(const struct ap_graph *g, int i)
 void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *cluster,
                           struct ap_model_flops *out)
 {
-    *out = (struct ap_model_flops){.dtype = AP_F32};
+    *out = (struct ap_model_flops){.dtype = AP_F32, .peak_of = "f32"};
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *node = &g->nodes[i];
         double flops = contraction_flops(g, i);
@@ -31,6 +31,9 @@ void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *clu
         if (peak > out->peak) {
             out->peak = peak;
             out->dtype = dtype;
+            out->peak_of = dtype == AP_F32 && cluster->tf32_flops_per_sec > 0
+                               ? "tf32"
+                               : ap_dtype_name(dtype);
         }
     }
 }

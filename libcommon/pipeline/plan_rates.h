@@ -16,6 +16,7 @@ struct ap_model_flops {
     /* the fastest of the dtypes that are contracted, and its FLOP/s on a device: MFU
        against it is at most 1 */
     enum ap_dtype dtype;
+    const char *peak_of; /* its name; tf32 where f32 is taken so */
     double peak;
 };
 void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *cluster,

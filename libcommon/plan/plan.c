@@ -445,16 +445,12 @@ double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost
 {
     const bool hidden = nest->in_kernel && !nest->heavy;
     const struct ap_cluster *c = &cost->cluster;
-    double sec = ap_cost_kernel(cost, nest->kernel, hidden ? 0 : flops, dtype, bytes);
+    double sec = ap_cost_kernel(cost, nest->kernel, nest->precise, hidden ? 0 : flops,
+                                dtype, bytes);
 
-    if (nest->precise && c->tf32_flops_per_sec > 0) {
-        struct ap_cost f32 = *cost;
-        f32.cluster.tf32_flops_per_sec = 0;
-        sec = ap_cost_kernel(&f32, nest->kernel, flops, dtype, bytes);
-    }
     if (nest->attention && c->attention_of_peak > 0 && cost->variant == AP_COST_DEFAULT &&
         c->flops_per_sec[dtype] > 0)
-        sec = fmax(sec, flops / c->flops_per_sec[dtype] / c->attention_of_peak +
+        sec = fmax(sec, flops / ap_cluster_peak(c, dtype) / c->attention_of_peak +
                             c->launch_sec);
     return nest->launched ? fmax(0, sec - cost->cluster.launch_sec) : sec;
 }

@@ -423,7 +423,7 @@ static bool find_handed(const struct ap_graph *g, struct ap_attention_form *a)
     return moved == (a->stats >= 0 ? of_stats : 0) + (a->total >= 0 ? of_total : 0);
 }
 
-/* Whether all tensors have the type, and are in memory. */
+/* Whether all tensors have the type. */
 static bool has_types(const struct ap_graph *g, const struct ap_attention_form *a)
 {
     const enum ap_dtype type = node_at(g, a->of[AP_ATTENTION_Q].node)->shape.dtype;

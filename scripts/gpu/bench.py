@@ -15,6 +15,7 @@ import argparse
 import faulthandler
 import gc
 import json
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -91,6 +92,8 @@ def verdict(model, losses):
     """ok, or the relative difference to ap-exec's losses."""
     if not model.losses:
         return "-"
+    if not all(map(math.isfinite, losses)):
+        return "not finite"
     off = max(abs(a / b - 1) for a, b in zip(losses, model.losses))
     return "ok" if off <= TOLERANCE[model.type] else f"{off:.1e} off"
 

@@ -109,6 +109,11 @@ int cuda_fused_prepare(struct exec *x, struct call *call, struct ap_err *err)
         if (sum)
             row = n / ap_shape_elems(&v->shape);
     }
+    for (int i = 0; i < call->n_nodes; i++) { /* of kernels of sums none is per row */
+        const struct ap_node *v = &x->prog->local.nodes[call->nodes[i]];
+        const int64_t n = ap_shape_elems(&v->shape);
+        columns &= v->op == AP_OP_REDUCE || n == 1 || n == m.n_elems;
+    }
     m.index = text_index(m.n_elems);
     if (row == 0)
         return add_pass(&m, err);

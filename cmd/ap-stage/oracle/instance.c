@@ -504,7 +504,7 @@ double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m, int
         double flops = w->flops / (d * b);
         double bytes = (w->split_bytes / b + w->whole_bytes) / d;
         sec[w->block + 1] +=
-            w->n * ap_cluster_kernel_sec(c, w->kernel, flops, w->dtype, bytes);
+            w->n * ap_cluster_kernel_sec(c, w->kernel, false, flops, w->dtype, bytes);
     }
     for (int k = 0; k < m->blocks.n; k++)
         sec[k + 1] += sec[k];

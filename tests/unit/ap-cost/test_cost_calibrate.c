@@ -62,15 +62,15 @@ static void kernels(void)
     cal_fit(&c);
     CHECK(c.cluster.measured.n_kernels == 2, "one sample is no table");
     for (double f = 1e4; f < 8e8; f *= 1.3)
-        worst = fmax(worst, fabs(ap_cluster_kernel_sec(&c.cluster, AP_KERNEL_DOT, f,
-                                                       AP_F32, sqrt(f)) /
+        worst = fmax(worst, fabs(ap_cluster_kernel_sec(&c.cluster, AP_KERNEL_DOT, false,
+                                                       f, AP_F32, sqrt(f)) /
                                      dot_sec(f) -
                                  1));
     CHECK(worst < 0.15, "contractions within 15 %%: %.1f %%", 100 * worst);
     worst = 0;
     for (double b = 2e3; b < 8e7; b *= 1.3)
-        worst = fmax(worst, fabs(ap_cluster_kernel_sec(&c.cluster, AP_KERNEL_FUSED, b / 2,
-                                                       AP_F32, b) /
+        worst = fmax(worst, fabs(ap_cluster_kernel_sec(&c.cluster, AP_KERNEL_FUSED, false,
+                                                       b / 2, AP_F32, b) /
                                      fused_sec(b / 2, b) -
                                  1));
     CHECK(worst < 0.15, "fused passes within 15 %%: %.1f %%", 100 * worst);
