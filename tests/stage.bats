@@ -409,6 +409,93 @@ EOF
     [ ! -s "$said" ] || { cat "$said" >&2 && false; }
 }
 
+# again OPTION...: plans with ap-shard's plan `data`
+again() {
+    ap-stage --quiet --no-history --shard-command 'ap-shard --serve --algorithm data' "$@"
+}
+
+# A GPT like that of setup_file, with three times the rows.
+larger() {
+    ap-model gpt --layers 4 --hidden 64 --heads 4 --batch 24 --seq 16 --vocab 100 | ap-prune |
+        ap-coarsen --blocks 4 --no-history
+}
+
+# What --plan keeps of a plan.
+outline() { jq -c '.stages | [.schedule, .chunks, .microbatches, (.stages[] | [.blocks, .devices])]' "$1"; }
+
+@test "--plan: the stages of an older plan, sharded anew, on its own document and on another batch" {
+    local o old=$BATS_TEST_TMPDIR/old.json new=$BATS_TEST_TMPDIR/new.json
+    larger >"$BATS_TEST_TMPDIR/24.json"
+    for o in '--schedule interleaved-1f1b --stages 4' '--algorithm pp-dp --microbatches 4'; do
+        # shellcheck disable=SC2086
+        again --cluster p3x1 $o -o "$old" "$(GPT)"
+        again --cluster p3x1 --plan "$old" -o "$new" "$(GPT)"
+        jq -se '.[1].stages.objective_sec <= .[0].stages.objective_sec * (1 + 1e-9)' "$old" "$new"
+        [ "$(outline "$new")" = "$(outline "$old")" ]
+        jq -c '{autopar, stages}' "$old" >"$BATS_TEST_TMPDIR/only.json"
+        again --cluster p3x1 --plan "$BATS_TEST_TMPDIR/only.json" -o "$new" "$BATS_TEST_TMPDIR/24.json"
+        [ "$(outline "$new")" = "$(outline "$old")" ]
+        jq -e '.stages.algorithm == "plan" and .stages.stopped == "given"' "$new"
+        ap-cost "$new" | jq -e '(.cost.step_sec / .stages.objective_sec - 1) | fabs < 1e-12'
+    done
+    # the number of microbatches may be asked for; shardings are those of this shard command
+    again --cluster p3x1 --plan "$old" --microbatches 6 "$BATS_TEST_TMPDIR/24.json" | jq -e '.stages.microbatches == 6'
+    ap-stage --cluster p3x1 --plan "$old" "$(GPT)" | jq -e --slurpfile old "$old" \
+        '.stages.objective_sec < $old[0].stages.objective_sec'
+}
+
+@test "--plan: by hand, of stages that are no runs of blocks, and back to front" {
+    local plan=$BATS_TEST_TMPDIR/plan.json
+    ap-model t5 --layers 2 --hidden 64 --heads 4 --batch 8 --seq 16 --vocab 100 | ap-prune |
+        ap-coarsen --blocks 6 --eps 3 -o "$BATS_TEST_TMPDIR/t5.json"
+    jq -n '{autopar: 1, stages: {microbatches: 2, stages: [
+        {blocks: [0, 2], devices: [0, 1, 2, 3]}, {blocks: [1, 3, 4, 5], devices: [4, 5, 6, 7]}]}}' >"$plan"
+    again --cluster p3x1 --plan "$plan" "$BATS_TEST_TMPDIR/t5.json" | ap-cost |
+        jq -e '.stages.schedule == "1f1b" and .stages.stages[0].blocks == [0, 2] and
+            (.cost.step_sec / .stages.objective_sec - 1 | fabs < 1e-12)'
+    jq '.stages.stages[].blocks |= if . == [0, 2] then [0, 3] else [1, 2, 4, 5] end' "$plan" |
+        refuses 3 "block 3 in stage 0 of the plan reads block 1, which is in stage 1" \
+            again --cluster p3x1 --plan - "$BATS_TEST_TMPDIR/t5.json"
+}
+
+@test "--start: no slower than the file's plan, which may be in what the search does not try" {
+    local plan=$BATS_TEST_TMPDIR/plan.json few=("${CPU8[@]}" --recompute none --memory 1700000)
+    larger >"$BATS_TEST_TMPDIR/24.json"
+    refuses 3 "nothing fits in 1700000 bytes" again "${few[@]}" "$BATS_TEST_TMPDIR/24.json"
+    again "${few[@]}" --microbatches 12 -o "$plan" "$BATS_TEST_TMPDIR/24.json"
+    again "${few[@]}" --start "$plan" --work-limit 1 --kept 1 "$BATS_TEST_TMPDIR/24.json" |
+        jq -e --slurpfile plan "$plan" '.stages.algorithm == "auto" and .stages.microbatches == 12 and
+            .stages.objective_sec <= $plan[0].stages.objective_sec * (1 + 1e-9)'
+    # where it is too large the search goes on without it, and says so
+    ap-stage "${CPU8[@]}" --start "$plan" --memory 1000000 --microbatches 4 "$BATS_TEST_TMPDIR/24.json" 2>&1 >"$BATS_TEST_TMPDIR/out" |
+        grep 'warning: --start: plan: stage . with 4 microbatches'
+    jq -e '.stages.objective_sec > 0' "$BATS_TEST_TMPDIR/out"
+}
+
+@test "--plan and --start: what does not fit the document, the cluster or the options is said" {
+    local plan=$BATS_TEST_TMPDIR/plan.json bad=$BATS_TEST_TMPDIR/bad.json
+    fake "" --algorithm pp-dp --microbatches 4 --schedule gpipe "$(GPT)" | jq -c '{autopar, stages}' >"$plan"
+    ap-model mlp --layers 2 | ap-prune | ap-coarsen --blocks 2 >"$BATS_TEST_TMPDIR/mlp.json"
+    refuses 3 "the plan has 4 blocks, the document has 2" fake "" --plan "$plan" "$BATS_TEST_TMPDIR/mlp.json"
+    refuses 3 "stage 0 of the plan has device 4, the cluster has devices 0 to 3" \
+        fake "" --cluster cpu-4 --start "$plan" "$(GPT)"
+    refuses 3 "no stages get the plan's devices" fake "" --cluster p3x8 --plan "$plan" "$(GPT)"
+    refuses 3 "--stages asks for 2" fake "" --start "$plan" --stages 2 "$(GPT)"
+    refuses 3 "no submesh of --submeshes" fake "" --start "$plan" --submeshes 1x2 "$(GPT)"
+    refuses 3 "--schedule asks for 1f1b" fake "" --start "$plan" --schedule 1f1b "$(GPT)"
+    refuses 3 "3 microbatches do not divide" fake "" --plan "$plan" --microbatches 3 "$(GPT)"
+    refuses 2 "--plan says the stages" fake "" --plan "$plan" --stages 4 "$(GPT)"
+    refuses 2 "--grid says the whole plan" ap-stage "${CPU8[@]}" --plan "$plan" --grid tp=2 "$(GPT)"
+    refuses 2 "alpa has no such option" fake "" --algorithm alpa --start "$plan" "$(GPT)"
+    refuses 1 'no section "stages"' fake "" --plan "$(GPT)" "$(GPT)"
+    jq '.stages.stages[1].blocks = [0]' "$plan" >"$bad"
+    refuses 1 "bad.json: /stages/stages/1/blocks/0: block 0 is in stage 0 already" fake "" --start "$bad" "$(GPT)"
+    jq '.stages.stages[1].devices = [5, 1]' "$plan" >"$bad"
+    refuses 1 "/stages/stages/1/devices/1: expected devices in ascending order" fake "" --plan "$bad" "$(GPT)"
+    jq 'del(.stages.microbatches)' "$plan" >"$bad"
+    refuses 1 '/stages: member "microbatches"' fake "" --plan "$bad" "$(GPT)"
+}
+
 @test "older plans go, unknown sections stay" {
     jq -c '. + {sharding: 1, cost: 2, program: 3, mine: {"a": 1.50}}' "$(GPT)" \
         >"$BATS_TEST_TMPDIR/old.json"

@@ -53,16 +53,18 @@ static const struct {
     {"imbalance", " rhino "},
     {"epsilon", " alpa equal-layer equal-operator "},
     {"kept", " auto "},
+    {"start", " auto "},
     {"shard-command",
      " auto alpa rhino rannc equal-layer equal-operator intra-only inter-only pp-dp none "
      "exhaustive "},
 };
 
-/* Options of a search, which --grid is not. */
+/* Options of a search for stages, which --plan is not; --grid has no others either. */
 static const char *const searched[] = {
-    "algorithm", "microbatches",  "schedule", "stages",   "submesh-space", "submeshes",
-    "memory",    "recompute",     "jobs",     "search",   "imbalance",     "epsilon",
-    "kept",      "shard-command", "latency",  "time-out", "work-limit"};
+    "algorithm", "schedule",  "stages",  "submesh-space", "submeshes", "start",
+    "search",    "imbalance", "epsilon", "kept",          "work-limit"};
+static const char *const priced[] = {"plan", "microbatches",  "memory",  "recompute",
+                                     "jobs", "shard-command", "latency", "time-out"};
 
 /* ---- options ---- */
 
@@ -76,6 +78,10 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
         {"grid", AP_OPT_STR, &r->grid, "LINE",
          "no search: the plan that the line says, such as tp=8,pp=4,sp,mbs=1", NULL, 0, 0,
          0},
+        {"plan", AP_OPT_STR, &r->plan_path, "FILE",
+         "no search for stages: those of a file's plan", NULL, 0, 0, 0},
+        {"start", AP_OPT_STR, &r->start_path, "FILE",
+         "auto: start from a file's plan: the answer is never slower", NULL, 0, 0, 0},
         {"cluster", AP_OPT_CLUSTER, &r->cluster_path, "FILE",
          "file, or a name of --cluster help (default: the document's)", NULL, 0, 0, 0},
         {"f32-matmul", AP_OPT_CHOICE, &r->f32_matmul, "TYPE",
@@ -131,9 +137,15 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
             ap_die_usage("--%s: %s has no such option", own_options[i].option,
                          plan_algorithms()[r->algorithm].name);
     }
-    for (size_t i = 0; r->grid && i < sizeof searched / sizeof *searched; i++)
+    for (size_t i = 0; r->grid && i < sizeof priced / sizeof *priced; i++)
+        if (ap_tool_given(tool, priced[i]))
+            ap_die_usage("--%s: --grid says the whole plan", priced[i]);
+    for (size_t i = 0;
+         (r->grid || r->plan_path) && i < sizeof searched / sizeof *searched; i++)
         if (ap_tool_given(tool, searched[i]))
-            ap_die_usage("--%s: --grid says the whole plan", searched[i]);
+            ap_die_usage("--%s: %s", searched[i],
+                         r->grid ? "--grid says the whole plan"
+                                 : "--plan says the stages");
     if (r->submeshes && ap_tool_given(tool, "submesh-space"))
         ap_die_usage("only one of --submesh-space and --submeshes");
     if (plan_algorithms()[r->algorithm].cuts != PLAN_CUTS_STAGES && r->n_stages > 1)
@@ -273,13 +285,37 @@ static void check_graph(const struct stage_options *r, const struct stage_model 
 
 /* ---- the run ---- */
 
-/* While the processes that price stages prepare. */
-static void make_instance(const struct input *in, struct coproc_pool *const *pool,
-                          struct plan_instance *inst)
+/* The plan of --plan or --start, and its number of microbatches where none is asked for.
+ */
+static void read_given(struct ap_arena *arena, struct stage_options *r)
 {
+    const char *path = r->plan_path ? r->plan_path : r->start_path;
     struct ap_err err = {0};
 
-    if (stage_instance_make(in->arena, in->model, &in->r->limits, inst, &err) == 0)
+    if (!path)
+        return;
+    if (plan_outline_read(arena, path, &r->given, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    r->params.given = &r->given;
+    if (r->microbatches)
+        r->given.microbatches = r->limits.microbatches;
+    else if (r->plan_path)
+        r->limits.microbatches = r->given.microbatches;
+    else
+        r->limits.also = r->given.microbatches;
+}
+
+/* While the processes that price stages prepare. given: NULL, or gets its submeshes. */
+static void make_instance(const struct input *in, struct coproc_pool *const *pool,
+                          struct plan_outline *given, struct plan_instance *inst)
+{
+    struct plan_params params = in->r->params;
+    struct ap_err err = {0};
+
+    if (in->r->plan_path) /* a file may have any */
+        params.submesh_space = PLAN_ALL_SUBMESHES;
+    if (stage_instance_make(in->arena, in->model, &in->r->limits, inst, &err) == 0 &&
+        (!params.given || plan_outline_fit(in->arena, inst, &params, given, &err) == 0))
         return;
     for (int kind = 0; kind < in->model->n_kinds && pool; kind++)
         coproc_kill(pool[kind]);
@@ -359,7 +395,7 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
 
     while (strcmp(grid_names[family], name) != 0)
         family++;
-    make_instance(in, NULL, &inst);
+    make_instance(in, NULL, NULL, &inst);
     const struct grid_want want = planning_grids(r, &inst, family);
     if (!in->model->training)
         ap_die_usage("--algorithm %s: the graph has no backward pass", name);
@@ -401,6 +437,7 @@ int main(int argc, char **argv)
 
     read_options(&tool, &req, argc, argv);
     check_options(&req);
+    read_given(&arena, &req);
     struct ap_work work = {.progress = ap_tool_progress()};
     req.params.work = &work;
     stage_input_read(&in, &tool, &doc);
@@ -415,7 +452,7 @@ int main(int argc, char **argv)
     if (!plan_algorithms()[req.algorithm].run)
         return run_grids(&arena, &tool, &doc, &in);
     struct coproc_pool *const *pool = stage_input_commands(&in);
-    make_instance(&in, pool, &inst);
+    make_instance(&in, pool, &req.given, &inst);
 
     planning_start(&arena, &in, pool, &inst, &planning);
     int code = planning_run(&arena, &planning, &inst, &answer, &stages, &result, &err);

@@ -271,5 +271,5 @@ void plan_explain(const struct plan_instance *inst, const struct plan_params *pa
         add_plan(err, &best);
     } else if (!named)
         add(err, ", nor with more memory%s",
-            a.inst->cluster->n_levels > 1 ? " or hosts" : "");
+            again->hosts && a.inst->cluster->n_levels > 1 ? " or hosts" : "");
 }

@@ -3,16 +3,22 @@
 #define OPTIONS_H
 
 #include "oracle/instance.h"
+#include "outline.h"
 
 struct stage_options {
     int algorithm, schedule, reduction, recompute, search, resharding;
     int f32_matmul; /* row of ap_f32_matmul_modes */
-    const char *cluster_path, *microbatches, *memory, *command, *submeshes, *grid;
+    const char *cluster_path, *microbatches, *memory, *command, *submeshes, *grid,
+        *plan_path, *start_path;
     int64_t jobs, n_stages;
     double limit_sec;
     struct stage_limits limits;
     struct plan_params params;
     struct plan_submesh submesh[64];
+    struct plan_outline given; /* of plan_path or start_path */
 };
+
+/* Row of what was asked for: of the table, or of --plan. */
+const struct plan_algorithm *stage_algorithm(const struct stage_options *r);
 
 #endif

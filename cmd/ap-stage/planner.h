@@ -108,23 +108,6 @@ struct plan_submesh {
     int kind; /* row of the instance's kinds */
 };
 
-struct plan_params {
-    int schedule;      /* enum ap_schedule, -1: any that the planner has */
-    int n_stages;      /* 0: any */
-    int submesh_space; /* row of plan_submesh_spaces */
-    int n_submeshes;   /* > 0: of the space `all`, only these */
-    const struct plan_submesh *submesh;
-    double epsilon_sec;   /* alpa: gap of t_max that is not tried */
-    double imbalance;     /* rhino: tolerance of a stage's FLOPs, 0.08 */
-    bool search_all;      /* rannc: goes on after the first number of stages that fits */
-    bool latency;         /* inference: the time of one batch, not the slowest stage's */
-    int64_t n_kept;       /* auto: plans that are simulated */
-    double reported_sec;  /* auto: other planners' plans of up to this step are reported,
-                             however good its own are */
-    int64_t work_limit;   /* 0: the planner's own */
-    struct ap_work *work; /* tells who waits how far the search is; may be NULL */
-};
-
 struct plan_stage {
     int lo, hi;
     const uint64_t *set; /* NULL: lo to hi */
@@ -133,6 +116,37 @@ struct plan_stage {
     int first_host, first_device; /* of the first replica, counted from the kind's first
                                      host; filled by plan_place; chunks of one device have
                                      one place */
+};
+
+/* What is used again of a plan (outline.h): stages without points. */
+struct plan_outline {
+    const char *file;     /* for messages */
+    int n_blocks;         /* each is in one stage */
+    int schedule, chunks; /* enum ap_schedule, -1: not said */
+    int64_t microbatches; /* 0: any */
+    int replicas;         /* by plan_outline_fit, as hosts, devices and kind of stages */
+    int n_stages;
+    struct plan_stage *stage;
+    struct ap_ints *devices; /* [stage]: of all replicas, ascending */
+};
+
+struct plan_params {
+    int schedule;      /* enum ap_schedule, -1: any that the planner has */
+    int n_stages;      /* 0: any */
+    int submesh_space; /* row of plan_submesh_spaces */
+    int n_submeshes;   /* > 0: of the space `all`, only these */
+    const struct plan_submesh *submesh;
+    double epsilon_sec;  /* alpa: gap of t_max that is not tried */
+    double imbalance;    /* rhino: tolerance of a stage's FLOPs, 0.08 */
+    bool search_all;     /* rannc: goes on after the first number of stages that fits */
+    bool latency;        /* inference: the time of one batch, not the slowest stage's */
+    int64_t n_kept;      /* auto: plans that are simulated */
+    double reported_sec; /* auto: other planners' plans of up to this step are reported,
+                            however good its own are */
+    int64_t work_limit;  /* 0: the planner's own */
+    const struct plan_outline
+        *given;           /* the only plan, or where auto starts; NULL: none */
+    struct ap_work *work; /* tells who waits how far the search is; may be NULL */
 };
 
 /* Most that a plan's price with its layouts is over its estimate, as a factor: plans of
@@ -180,6 +194,8 @@ struct plan_algorithm {
 };
 /* The table, the default first, NULL name last. */
 const struct plan_algorithm *plan_algorithms(void);
+/* The plan of params->given; no row of the table, since it needs one. */
+const struct plan_algorithm *plan_given_algorithm(void);
 
 /* ---- what all planners share (judge.c) ---- */
 

@@ -21,6 +21,11 @@ static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
     ap_buf_put(plans, a, sizeof *a);
 }
 
+const struct plan_algorithm *stage_algorithm(const struct stage_options *r)
+{
+    return r->plan_path ? plan_given_algorithm() : &plan_algorithms()[r->algorithm];
+}
+
 /* Plans for when what is recomputed takes no time. */
 struct light {
     double reported_sec; /* as in struct plan_params */
@@ -39,7 +44,7 @@ static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
     struct ap_err why = {0};
 
     params.reported_sec = light->reported_sec;
-    int rc = plan_algorithms()[r->algorithm].run(arena, free, &params, &one, &why);
+    int rc = stage_algorithm(r)->run(arena, free, &params, &one, &why);
     if (rc == 0)
         rc = plan_judge(arena, free, &one, &why);
     if (rc < 0)
@@ -105,7 +110,7 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                     struct planning *p)
 {
     const struct stage_options *r = in->r;
-    const struct plan_algorithm *algo = &plan_algorithms()[r->algorithm];
+    const struct plan_algorithm *algo = stage_algorithm(r);
 
     *p = (struct planning){
         .in = in,
@@ -133,14 +138,17 @@ static int write_plan(struct ap_arena *arena, const struct planning *p,
                       struct ap_err *err)
 {
     struct plan_answer light = {.replicas = 1, .chunks = 1};
-    const struct stage_replan replan = {p->algo->run, &p->in->r->params};
+    const struct stage_replan replan = {p->algo->run, &p->in->r->params,
+                                        p->algo->run == plan_given},
+                              given = {plan_given, &p->in->r->params, true};
     const struct stage_candidates of = {.model = p->model,
                                         .inst = inst,
                                         .oracle = p->oracle,
                                         .light = p->select ? &light : NULL,
                                         .work = p->params.work,
                                         .replan = p->algo->replans && !p->select ? &replan
-                                                                                 : NULL};
+                                                                                 : NULL,
+                                        .given = p->in->r->start_path ? &given : NULL};
 
     *stages = p->stages;
     if (p->select && plan_light(arena, p->in->r, inst, answer, &light, err))
@@ -210,7 +218,7 @@ static bool takes_grids(const struct planning *p, const struct plan_instance *in
 {
     const struct stage_options *r = p->in->r;
 
-    return p->algo->replans && !inst->inference && p->model->n_kinds == 1 &&
+    return p->algo->run == plan_auto && !inst->inference && p->model->n_kinds == 1 &&
            p->model->batch > 0 && p->params.schedule != AP_SCHEDULE_EAGER &&
            !r->command && p->params.n_submeshes == 0;
 }
@@ -350,11 +358,12 @@ _Noreturn void planning_give_up(struct ap_arena *arena, struct planning *p,
                                 const struct plan_instance *inst, int code,
                                 struct ap_err *err)
 {
-    const struct plan_ask_again again = {.row = p->algo,
-                                         .written = p->algo->replans ? written : NULL,
-                                         .lines = takes_grids(p, inst) ? line_fits : NULL,
-                                         .hosts = p->model->n_kinds > 1 ? NULL : fits_on,
-                                         .ctx = p};
+    const struct plan_ask_again again = {
+        .row = p->algo,
+        .written = p->algo->replans ? written : NULL,
+        .lines = takes_grids(p, inst) ? line_fits : NULL,
+        .hosts = p->model->n_kinds > 1 || p->params.given ? NULL : fits_on,
+        .ctx = p};
     struct stage_oracle_stats stats;
 
     stage_oracle_stats(p->oracle, &stats);

@@ -100,6 +100,7 @@ struct pricing {
     bool select;
     const struct plan_answer *light;   /* as in struct stage_candidates */
     const struct stage_replan *replan; /* likewise */
+    const struct stage_replan *given;  /* likewise */
     struct ap_work *work;              /* likewise */
     double bound_sec;                  /* of the first plan */
 };
@@ -378,7 +379,8 @@ static bool is_promising(const struct pricing *x, const struct candidate *c,
     for (int i = 0; i < best->n_priced; i++)
         if (plan_same(&best->priced[i], c->plan))
             return false;
-    if (fit && !x->select && has_quicker_twin(c, best))
+    if (fit && !x->select && !(x->replan && x->replan->one_outline) &&
+        has_quicker_twin(c, best))
         return false;
     if (c->reported && !best->blank.throughput)
         least =
@@ -475,6 +477,31 @@ static int price_reported(struct ap_arena *arena, const struct pricing *x,
     return rc > 0 ? 0 : price_all(x, &more, best, answer, stages, err);
 }
 
+/* The plan where the search started, however slow it seems, and leaner ones of its stages
+ * where it does not fit as it is written. */
+static int price_given(struct ap_arena *arena, const struct pricing *x, struct best *best,
+                       struct plan_answer *answer, struct ap_stages *stages,
+                       struct ap_err *err)
+{
+    struct plan_answer plan = {.replicas = 1, .chunks = 1};
+    struct pricing its = *x;
+    struct ap_err why = {0};
+
+    int rc = x->given->run(arena, x->inst, x->given->params, &plan, &why);
+    if (rc < 0)
+        return ap_err_set(err, "%s", why.msg);
+    if (rc > 0) {
+        ap_warn("--start: %s", why.msg);
+        return 0;
+    }
+    best->missed.step_sec = INFINITY;
+    its.replan = x->given;
+    if (price_plan(&its, &plan, best, answer, stages, err) ||
+        price_all(&its, &plan, best, answer, stages, err))
+        return -1;
+    return x->select ? 0 : price_lean(arena, &its, best, answer, stages, err);
+}
+
 /* The best of the plans; -1: the shard command broke. */
 static int find_best(struct ap_arena *arena, const struct pricing *x, struct best *best,
                      struct plan_answer *answer, struct ap_stages *stages,
@@ -487,7 +514,8 @@ static int find_best(struct ap_arena *arena, const struct pricing *x, struct bes
     note_priced(x->inst, &first, &best->price, best);
     if (price_all(x, &first, best, answer, stages, err) ||
         (x->replan && (price_lean(arena, x, best, answer, stages, err) ||
-                       price_reported(arena, x, &first, best, answer, stages, err))))
+                       price_reported(arena, x, &first, best, answer, stages, err))) ||
+        (x->given && price_given(arena, x, best, answer, stages, err)))
         return -1;
     for (int i = 0; x->light && i < x->light->n_others; i++)
         if (x->light->others[i].step_sec < stages->objective_sec &&
@@ -509,6 +537,7 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                               .select = of->light != NULL,
                               .light = of->light,
                               .replan = of->replan,
+                              .given = of->given,
                               .work = of->work,
                               .bound_sec = first.bound};
 

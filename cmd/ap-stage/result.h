@@ -18,6 +18,7 @@ struct stage_result {
 struct stage_replan {
     plan_fn *run;
     const struct plan_params *params;
+    bool one_outline; /* its plans differ in their points only: all may be priced */
 };
 
 /* What the answer of a planner is of, and the plans that may be better than it. */
@@ -31,6 +32,8 @@ struct stage_candidates {
     /* NULL, or asked for leaner plans where what is much quicker than the best does not
        fit */
     const struct stage_replan *replan;
+    /* NULL, or finds the plan that the answer must be no slower than */
+    const struct stage_replan *given;
     struct ap_work *work; /* as in struct plan_params */
 };
 

@@ -119,12 +119,10 @@ static int64_t nearest_divisor(int64_t batch, int64_t n)
     return best;
 }
 
-static int list_microbatches(struct ap_arena *arena, const struct stage_model *m,
-                             int64_t asked, struct plan_instance *inst,
-                             struct ap_err *err)
+/* Whether the batch can be cut in so many; 1: no. */
+static int check_microbatches(const struct stage_model *m, int64_t asked,
+                              struct ap_err *err)
 {
-    int64_t *list = AP_NEW_N(arena, 64, int64_t);
-    inst->microbatches = list;
     if (asked > 1 && m->batch == 0) {
         ap_err_set(err,
                    "%lld microbatches: no input has a batch dimension; "
@@ -140,11 +138,29 @@ static int list_microbatches(struct ap_arena *arena, const struct stage_model *m
                    (long long)nearest_divisor(m->batch, asked));
         return 1;
     }
+    return 0;
+}
+
+static int list_microbatches(struct ap_arena *arena, const struct stage_model *m,
+                             const struct stage_limits *limits,
+                             struct plan_instance *inst, struct ap_err *err)
+{
+    int64_t *list = AP_NEW_N(arena, 64, int64_t), asked = limits->microbatches,
+            also = limits->also;
+    inst->microbatches = list;
+    if (check_microbatches(m, asked > 0 ? asked : also, err))
+        return 1;
     if (asked > 0)
         list[inst->n_microbatches++] = asked;
-    for (int64_t n = 1; asked == 0 && n <= (m->batch > 0 ? m->batch : 1); n *= 2)
+    for (int64_t n = 1; asked == 0 && n <= (m->batch > 0 ? m->batch : 1); n *= 2) {
+        if (also > 0 && also < n)
+            list[inst->n_microbatches++] = also;
+        also = also > n ? also : 0;
         if (n == 1 || m->batch % n == 0)
             list[inst->n_microbatches++] = n;
+    }
+    if (asked == 0 && also > 0)
+        list[inst->n_microbatches++] = also;
     return 0;
 }
 
@@ -386,13 +402,14 @@ static int find_axis(struct ap_arena *arena, const struct stage_model *m,
                    "--microbatch each computes it per microbatch",
                    micro->whole, m->graph.nodes[micro->whole].name);
     }
-    if (limits->microbatches == 0 && most > 1) {
+    if (limits->microbatches == 0 && limits->also <= 1 && most > 1) {
         ap_warn("no microbatches: %s", why.msg);
         inst->n_microbatches = 1;
         return ap_stage_microbatch_axis(arena, &m->graph, &m->nests, 1, micro, err) ? 1
                                                                                     : 0;
     }
-    ap_err_set(err, "%lld microbatches: %s", (long long)most, why.msg);
+    ap_err_set(err, "%lld microbatches: %s",
+               (long long)(limits->also > 1 ? limits->also : most), why.msg);
     return 1;
 }
 
@@ -453,7 +470,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
                                    .monotone = true,
                                    .inference = !m->training};
     inst->n_hosts = (int)(ap_cluster_devices(&m->cluster) / inst->n_devices);
-    if (list_microbatches(arena, m, limits->microbatches, inst, err))
+    if (list_microbatches(arena, m, limits, inst, err))
         return 1;
     if (find_axis(arena, m, limits, inst, &micro, err))
         return 1;

@@ -39,6 +39,7 @@ struct stage_model {
 /* How the batch may be cut, and what a device may hold. */
 struct stage_limits {
     int64_t microbatches; /* 0: auto */
+    int64_t also;         /* auto: this number, too; 0: none */
     int64_t memory_bytes; /* of a device, 0: the device's */
     bool each;            /* what is reduced over the batch is taken per microbatch */
 };

@@ -32,3 +32,10 @@ const struct plan_algorithm *plan_algorithms(void)
         {NULL, NULL, NULL, PLAN_CUTS_STAGES, false, false}};
     return table;
 }
+
+const struct plan_algorithm *plan_given_algorithm(void)
+{
+    static const struct plan_algorithm row = {
+        "plan", "the plan of a file", plan_given, PLAN_CUTS_STAGES, true, true};
+    return &row;
+}

@@ -148,8 +148,8 @@ static inline bool auto_is_over(const struct stage_search *search, double bound)
  */
 void auto_tree(struct stage_search *search, const struct line *ln,
                const struct labels *bounds);
-/* typed: grids that people type; else what published planners find (auto_rules.c). -1:
- * the oracle broke. */
+/* typed: the plan of --start and grids that people type; else what published planners
+ * find (auto_rules.c). -1: the oracle broke. */
 int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
                struct ap_err *err);
 /* Whether every block is read by the next, so that stages can only be runs. */

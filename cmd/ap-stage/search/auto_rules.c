@@ -1,7 +1,8 @@
 /*
  * Problem: `auto` must be no worse than the grids that people type and the plans of the
  * published planners, without pricing every run that those planners ask for.
- * Idea: grids of equal stages, which need few prices, run before the search; the other
+ * Idea: the plan of --start and grids of equal stages, which need few prices, run before
+ * the search; the other
  * planners run after it. These get an empty front for every run that no plan below the
  * best one can contain: if a planner's own choice is better than the best plan, the
  * choice contains no such run, so that the planner still finds it, among fewer plans.
@@ -101,6 +102,8 @@ static bool applies(const struct stage_search *search, const struct rule *r)
         (int64_t)search->inst->n_blocks * search->inst->n_hosts * search->inst->n_devices;
     int asked = search->params->schedule;
 
+    if (r->run == plan_given)
+        return search->params->given != NULL;
     if (search->inst->n_kinds > 1 && !r->kinds)
         return false;
     if (!r->typed && size > (search->inst->least ? 8192 : 1024))
@@ -153,6 +156,7 @@ int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
                struct ap_err *err)
 {
     static const struct rule rules[] = {
+        {"plan", plan_given, true, true, -1, 0},
         {"equal-pipelines", plan_equal_pipelines, true, false, -1,
          0}, /* asks for most: all at once */
         {"none", plan_none, true, false, -1, 0},

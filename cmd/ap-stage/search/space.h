@@ -147,7 +147,7 @@ int plan_none_fits(const char *name, struct ap_err *err);
 
 plan_fn plan_auto, plan_alpa, plan_rhino, plan_rannc, plan_equal_layer,
     plan_equal_operator, plan_intra_only, plan_inter_only, plan_pp_dp,
-    plan_equal_pipelines, plan_equal_replicas, plan_none, plan_exhaustive;
+    plan_equal_pipelines, plan_equal_replicas, plan_none, plan_exhaustive, plan_given;
 
 /* Rounds of RaNNC's Algorithm 2: hosts of a pipeline and the stages tried on them. */
 struct plan_rannc_loop {
