@@ -66,7 +66,8 @@ static void catch_signals(void)
 struct launched {
     pid_t pid; /* mpirun's */
     _Atomic(enum watch_verdict) verdict;
-    char who[4096]; /* the rank that is dead, once the verdict says so */
+    atomic_bool told; /* the hub has told mpirun to end */
+    char who[4096];   /* the rank that is dead, once the verdict says so */
     int64_t steps;
     struct ap_progress *progress; /* NULL: nobody waits; by the hub's thread */
     pthread_mutex_t showing;      /* while it is written */
@@ -112,6 +113,7 @@ static void stop(void *ctx, enum watch_verdict why, const char *text)
     atomic_store(&l->verdict, why);
     if (why != WATCH_STALL)
         sleep(GRACE_SEC);
+    atomic_store(&l->told, true);
     kill(l->pid, SIGTERM);
     sleep(GRACE_SEC);
     kill(l->pid, SIGKILL);
@@ -147,7 +149,7 @@ static int tell_end(struct launched *l, int status)
         return AP_BAD_INPUT;
     if (verdict == WATCH_ENDED)
         ap_say("%s", l->who);
-    else if (killed && verdict != WATCH_DEAD)
+    else if (killed && !atomic_load(&l->told)) /* its ranks die of it, before or behind */
         ap_say("mpirun was killed by signal %d (%s)", sig, strsignal(sig));
     else if (verdict == WATCH_DEAD && sig)
         ap_say("%s was killed by signal %d (%s)", l->who, sig, strsignal(sig));
