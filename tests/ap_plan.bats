@@ -60,6 +60,15 @@ load helpers
     [[ $stderr == *$'ap-coarsen --blocks '* ]]
 }
 
+@test "ap-plan: --f32-matmul is the search's, and the report's peak" {
+    local model=(ap-plan mlp --cluster a100-8 --batch 4096 --dtype f32 --stages 1 --microbatches 1)
+    run -0 --separate-stderr "${model[@]}"
+    [[ $output == *tf32* ]]
+    run -0 --separate-stderr "${model[@]}" --f32-matmul f32 -o "$BATS_TEST_TMPDIR/plan.json"
+    [[ $stderr == *'ap-stage --cluster a100-8 --stages 1 --microbatches 1 --f32-matmul f32'* && $output != *tf32* ]]
+    jq -e '.cluster | has("tf32_flops_per_sec") | not' "$BATS_TEST_TMPDIR/plan.json"
+}
+
 @test "ap-plan: several kinds of devices" {
     run -0 --separate-stderr ap-plan gpt2-124m --cluster h100x1+a100x1 --batch 64 --seq 512 --dtype bf16
     [[ $output == *'; stage'*' on '?100-80GB*' on '?100-80GB* ]]
@@ -108,6 +117,8 @@ load helpers
     refuses 2 "--batch: $doc has its own" ap-plan --cluster cpu-4 --batch 8 "$doc"
     refuses 2 "--out: 'lightning' is none of hlo, jax, " ap-plan --cluster cpu-4 --out lightning "$doc"
     refuses 2 "option '--memory' needs a value" ap-plan "$doc" --memory
+    refuses 2 "--f32-matmul: 'half' is none of auto, tf32, f32" ap-plan --cluster cpu-4 --f32-matmul half "$doc"
+    refuses 2 "--f32-matmul tf32: the devices of cluster cpu-4 have no tf32" ap-plan --quiet --cluster cpu-4 --f32-matmul tf32 "$doc"
     refuses 2 "no model 'gtp'" ap-plan --cluster cpu-4 --quiet gtp
     refuses 1 "no preset has this name" ap-plan --cluster nowhere --quiet "$doc"
     refuses 2 "--html: expected a file" ap-plan --cluster cpu-4 --html= "$doc"

@@ -7,7 +7,7 @@ load helpers
 plan() { sharded mlp 2x2 "${1:-ilp}"; }
 
 @test "cost: f32 contracts at the rate of tf32 where the device has it, unless option or graph say f32" {
-    local dir=$BATS_TEST_TMPDIR c
+    local dir=$BATS_TEST_TMPDIR c f32
     ap-model mlp --hidden 4096 --batch 4096 --layers 3 --features 4096 --classes 4096 >"$dir/m.json"
     jq '(.graph.nodes[] | select(.op == "dot")).operand_precision = "{highest,highest}"' "$dir/m.json" >"$dir/high.json"
     # FILE [OPTION...]
@@ -17,9 +17,19 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     [ "$(sec high)" = "$(sec m --f32-matmul f32)" ]
     jq -n --argjson tf32 "$c" --argjson f32 "$(sec high)" -e '$f32 > 4 * $tf32 and $f32 < 8 * $tf32'
     ap-shard --quiet --mesh 1 --cluster dgx-a100 --f32-matmul f32 "$dir/m.json" | jq -e '.cluster | has("tf32_flops_per_sec") | not'
+    # a plan for one rate at the other
+    ap-shard --quiet --mesh 1 --cluster dgx-a100 "$dir/m.json" >"$dir/plan.json"
+    [ "$(ap-cost --quiet --f32-matmul f32 "$dir/plan.json" | jq .cost.step_sec)" = "$(sec m --f32-matmul f32)" ]
+    ap-cost --quiet --f32-matmul f32 "$dir/plan.json" | jq -e '.cluster | has("tf32_flops_per_sec") | not'
+    ap-cost --quiet --f32-matmul tf32 "$dir/plan.json" | cmp - <(ap-cost --quiet "$dir/plan.json")
     # stages, too, and the command that prices them
-    stage() { ap-coarsen --quiet --blocks 2 "$dir/m.json" | ap-stage --quiet --cluster a100-8 --stages 1 --submeshes 1x1 --microbatches 1 "$@" | jq .stages.objective_sec; }
-    jq -n --argjson tf32 "$(stage)" --argjson f32 "$(stage --f32-matmul f32)" -e '$f32 > 4 * $tf32'
+    stage() { ap-coarsen --quiet --blocks 2 "$dir/m.json" | ap-stage --quiet --cluster a100-8 --stages 1 --submeshes 1x1 --microbatches 1 "$@" >"$dir/stages.json"; }
+    stage --f32-matmul f32
+    f32=$(jq .stages.objective_sec "$dir/stages.json")
+    refuses 2 'the devices of cluster a100-8 have no tf32' ap-cost --f32-matmul tf32 "$dir/stages.json"
+    stage
+    jq -n --argjson tf32 "$(jq .stages.objective_sec "$dir/stages.json")" --argjson f32 "$f32" -e '$f32 > 4 * $tf32'
+    ap-cost --quiet --f32-matmul f32 "$dir/stages.json" | jq --argjson f32 "$f32" -e '.cost.step_sec == $f32 and .stages.objective_sec == $f32'
     refuses 2 'the devices of cluster p3x1 have no tf32' ap-shard --mesh 1 --cluster p3x1 --f32-matmul tf32 "$dir/m.json"
     refuses 2 'cluster h100-measured has measured products' ap-shard --mesh 1 --cluster h100-measured --f32-matmul f32 "$dir/m.json"
 }

@@ -41,11 +41,16 @@ static void take_known(const struct known *known, struct ap_graph *g,
     nests->graph = g;
 }
 
-/* cluster: price for this one, NULL for the document's or --cluster's, which then
- * overlaps as the row of ap_overlap_modes says; in: as for pipe_read. */
+/* How to price: the cluster, and what the options make of it. */
+struct priced_on {
+    const char *cluster_path;         /* NULL: the document's */
+    const struct ap_cluster *cluster; /* this one, in place of that; NULL: none */
+    int overlap, f32_matmul;          /* rows of ap_overlap_modes, ap_f32_matmul_modes */
+};
+
+/* in: as for pipe_read. */
 static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
-                       const char *cluster_path, const struct ap_cluster *cluster,
-                       int overlap, struct cost_input *in)
+                       const struct priced_on *on, struct cost_input *in)
 {
     struct ap_err err = {0};
     const struct ap_section *section = ap_doc_find(doc, "sharding");
@@ -68,13 +73,14 @@ static void read_input(struct ap_arena *arena, const struct ap_doc *doc,
         in->sharding.algorithm = "one device";
     }
     const struct ap_mesh *mesh = &in->sharding.plan.mesh;
-    if (cluster)
-        in->cluster = *cluster;
-    else if (ap_cluster_get(arena, doc, cluster_path, ap_mesh_devices(mesh), &in->cluster,
-                            &err))
+    if (on->cluster)
+        in->cluster = *on->cluster;
+    else if (ap_cluster_get(arena, doc, on->cluster_path, ap_mesh_devices(mesh),
+                            &in->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_tool_one_kind(&in->cluster);
-    ap_tool_set_overlap(&in->cluster, overlap);
+    ap_tool_set_overlap(&in->cluster, on->overlap);
+    ap_tool_set_f32_matmul(&in->cluster, on->f32_matmul);
     if (ap_cost_init(arena, &in->cost, (enum ap_cost_variant)variant, &in->cluster, mesh,
                      &err) ||
         ap_cost_init(arena, &in->byte_count, AP_COST_BYTES, &in->cluster, mesh, &err))
@@ -168,7 +174,7 @@ struct asked {
     bool report, details; /* details: all of the report */
     const char *why, *diff, *trace;
     const char *html, *beside;
-    int overlap; /* row of ap_overlap_modes */
+    struct priced_on on;
 };
 
 static void write_text(struct ap_arena *arena, struct ap_tool *tool,
@@ -191,7 +197,7 @@ static void write_text(struct ap_arena *arena, struct ap_tool *tool,
         struct cost_input other_in = {0};
         struct priced other = {0};
         ap_tool_read(&second, arena, &doc);
-        read_input(arena, &doc, NULL, &in->cluster, 0, &other_in);
+        read_input(arena, &doc, &(struct priced_on){.cluster = &in->cluster}, &other_in);
         price_input(arena, &other_in, doc.file, &other);
         if (price_diff(arena, in, plan, &other_in, &other, &text, &err))
             ap_die(AP_BAD_INPUT, "%s: %s", doc.file, err.msg);
@@ -220,7 +226,7 @@ static void write_trace(struct ap_arena *arena, const char *path,
 
 /* Another document's plan as one of the page's, for its cluster, or the one at path. */
 static void put_beside(struct ap_arena *arena, const struct asked *asked,
-                       const char *cluster_path, struct ap_buf *out)
+                       struct ap_buf *out)
 {
     struct ap_tool second = {.path = asked->beside};
     struct ap_doc doc;
@@ -229,9 +235,9 @@ static void put_beside(struct ap_arena *arena, const struct asked *asked,
     ap_tool_read(&second, arena, &doc);
     ap_buf_putc(out, ',');
     if (ap_doc_find(&doc, "stages")) {
-        struct pipe_input in = {0};
+        struct pipe_input in = {.f32_matmul = asked->on.f32_matmul};
         struct ap_pipeline_price p;
-        int rc = pipe_read(arena, &doc, cluster_path, NULL, &in, &p, &err);
+        int rc = pipe_read(arena, &doc, asked->on.cluster_path, NULL, &in, &p, &err);
         if (rc)
             ap_die(rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, "%s", err.msg);
         page_put_stages(arena, &in, &p, doc.file, out);
@@ -239,7 +245,7 @@ static void put_beside(struct ap_arena *arena, const struct asked *asked,
     }
     struct cost_input in = {0};
     struct priced plan = {0}, named_plans[AP_N_NAMED_PLANS] = {0};
-    read_input(arena, &doc, cluster_path, NULL, asked->overlap, &in);
+    read_input(arena, &doc, &asked->on, &in);
     price_input(arena, &in, doc.file, &plan);
     price_named_plans(arena, &in, named_plans);
     check_seconds("--beside", &in);
@@ -248,12 +254,12 @@ static void put_beside(struct ap_arena *arena, const struct asked *asked,
 
 /* plans: the document's, which is freed. */
 static void write_page(struct ap_arena *arena, const struct asked *asked,
-                       const char *cluster_path, struct ap_buf *plans)
+                       struct ap_buf *plans)
 {
     struct ap_buf page = {0};
 
     if (asked->beside)
-        put_beside(arena, asked, cluster_path, plans);
+        put_beside(arena, asked, plans);
     page_make(plans, &page);
     ap_tool_write_file(asked->html, &page);
     ap_buf_free(&page);
@@ -261,8 +267,8 @@ static void write_page(struct ap_arena *arena, const struct asked *asked,
 }
 
 static void write_plan_page(struct ap_arena *arena, const struct asked *asked,
-                            const char *cluster_path, const char *file,
-                            const struct cost_input *in, const struct priced *plan)
+                            const char *file, const struct cost_input *in,
+                            const struct priced *plan)
 {
     struct priced named_plans[AP_N_NAMED_PLANS] = {0};
     struct ap_buf plans = {0};
@@ -270,24 +276,24 @@ static void write_plan_page(struct ap_arena *arena, const struct asked *asked,
     check_seconds("--html", in);
     price_named_plans(arena, in, named_plans);
     page_put_plan(arena, in, plan, named_plans, AP_N_NAMED_PLANS, file, &plans);
-    write_page(arena, asked, cluster_path, &plans);
+    write_page(arena, asked, &plans);
 }
 
 /* A document with stages. */
 static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
                          const struct ap_doc *doc, const struct known *known,
-                         const struct asked *asked, const char *cluster_path)
+                         const struct asked *asked)
 {
-    struct pipe_input in = {0};
+    struct pipe_input in = {.f32_matmul = asked->on.f32_matmul};
     struct ap_pipeline_price p;
     struct ap_err err = {0};
     struct ap_buf text = {0};
 
-    if (asked->overlap)
+    if (asked->on.overlap)
         ap_die_usage("--overlap is for plans of one mesh; whether stages overlap is said "
                      "by their own member overlap");
     take_known(known, &in.graph, &in.nests);
-    int rc = pipe_read(arena, doc, cluster_path, NULL, &in, &p, &err);
+    int rc = pipe_read(arena, doc, asked->on.cluster_path, NULL, &in, &p, &err);
     if (rc)
         ap_die(rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT, "%s", err.msg);
     if (asked->trace) {
@@ -297,7 +303,7 @@ static int cost_pipeline(struct ap_arena *arena, struct ap_tool *tool,
     }
     if (asked->html) {
         page_put_stages(arena, &in, &p, doc->file, &text);
-        write_page(arena, asked, cluster_path, &text);
+        write_page(arena, asked, &text);
         text = (struct ap_buf){0};
     }
     if (asked->report || asked->details) {
@@ -360,7 +366,6 @@ static void write_document(struct ap_arena *arena, struct ap_tool *tool,
 int main(int argc, char **argv)
 {
     struct asked asked = {0};
-    const char *cluster_path = NULL;
     bool to_calibrate = false;
     struct ap_list operands = {0};
     const struct ap_opt opts[] = {
@@ -370,7 +375,7 @@ int main(int argc, char **argv)
          "write the cluster whose times the operands measured: profiles of ap-exec, "
          "outputs of nccl-tests",
          NULL, 0, 0, 0},
-        {"cluster", AP_OPT_CLUSTER, &cluster_path, "FILE",
+        {"cluster", AP_OPT_CLUSTER, &asked.on.cluster_path, "FILE",
          "file, or a name of --cluster help (default: the document's, else A100s)", NULL,
          0, 0, 0},
         {"details", AP_OPT_FLAG, &asked.details, NULL,
@@ -378,9 +383,12 @@ int main(int argc, char **argv)
          0, 0, 0},
         {"diff", AP_OPT_STR, &asked.diff, "OTHER",
          "explain the difference in price to another plan", NULL, 0, 0, 0},
+        {"f32-matmul", AP_OPT_CHOICE, &asked.on.f32_matmul, "TYPE",
+         "how contractions of f32 take their operands", ap_f32_matmul_modes,
+         sizeof *ap_f32_matmul_modes, 0, 0},
         {"html", AP_OPT_STR, &asked.html, "FILE",
          "also write the plan as a page for a browser", NULL, 0, 0, 0},
-        {"overlap", AP_OPT_CHOICE, &asked.overlap, "WHEN",
+        {"overlap", AP_OPT_CHOICE, &asked.on.overlap, "WHEN",
          "a step's collectives run beside its operators", ap_overlap_modes,
          sizeof *ap_overlap_modes, 0, 0},
         {"report", AP_OPT_FLAG, &asked.report, NULL,
@@ -406,21 +414,23 @@ int main(int argc, char **argv)
     if (operands.n > 1 && !to_calibrate)
         ap_die_usage("more than one operand: '%s' and '%s'", operands.v[0],
                      operands.v[1]);
+    if (to_calibrate && (asked.on.overlap || asked.on.f32_matmul))
+        ap_die_usage("--calibrate: without --overlap and --f32-matmul");
     if (to_calibrate)
-        return calibrate(&tool, &operands, cluster_path);
+        return calibrate(&tool, &operands, asked.on.cluster_path);
     const bool text = check_asked(&tool, &asked);
     ap_tool_stream(
         &tool, &arena, &doc,
         &(struct ap_stream){.graph = know_graph, .ctx = &known, .keeps_graph = !text});
     if (ap_doc_find(&doc, "stages"))
-        return cost_pipeline(&arena, &tool, &doc, &known, &asked, cluster_path);
+        return cost_pipeline(&arena, &tool, &doc, &known, &asked);
     take_known(&known, &in.graph, &in.nests);
-    read_input(&arena, &doc, cluster_path, NULL, asked.overlap, &in);
+    read_input(&arena, &doc, &asked.on, &in);
     const double planned_sec = price_document(&arena, &doc, &in, &plan);
     if (asked.trace)
         write_trace(&arena, asked.trace, &in, &plan);
     if (asked.html)
-        write_plan_page(&arena, &asked, cluster_path, doc.file, &in, &plan);
+        write_plan_page(&arena, &asked, doc.file, &in, &plan);
     if (text)
         write_text(&arena, &tool, &asked, &in, &plan);
     else

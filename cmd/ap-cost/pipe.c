@@ -90,6 +90,8 @@ int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *clus
     if (!rc)
         rc = read_order(arena, doc, in, err);
     if (!rc)
+        ap_tool_set_f32_matmul(&in->cluster, in->f32_matmul);
+    if (!rc)
         rc = ap_pipeline_price(
             arena,
             &(struct ap_staged_graph){&in->graph, &in->nests, &in->blocks, &in->cluster},
