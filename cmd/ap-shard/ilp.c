@@ -19,7 +19,9 @@
 
 #include "graph/classes.h"
 #include "memory/memory.h"
+#include "axes.h"
 #include "axis_names.h"
+#include "emit.h"
 #include "problem/fold.h"
 #include "problem/fold_bound.h"
 #include "problem/statement.h"
@@ -32,10 +34,6 @@
 #define UNFOLDED_SHARE 0.85
 #define WORTH_FIXING   2 /* the bound rules out at most one in so many strategies */
 #define WORTH_FOLDING  3 /* fold if at least one in so many groups is tied */
-/* The contest's format has integers below 1e18. */
-#define EMIT_SEC     1e15 /* seconds are written in femtoseconds */
-#define EMIT_OTHER   1e3  /* other units in thousandths */
-#define EMIT_LARGEST 9.9e17
 
 const struct shard_solver shard_solvers[] = {
     {"exact", "reductions, dual bound and branch and bound", ap_solve_exact},
@@ -310,7 +308,9 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
     ap_work_tell(task->work, "whole graph", from ? ap_problem_score(&p, from) : INFINITY,
                  0);
     struct ap_work part = ap_work_share(task->work, UNFOLDED_SHARE);
-    const struct ap_solve_params with = {.start = from, .work = &part};
+    struct shard_axes axes = {task, fold, &ip};
+    const struct ap_solve_params with = {
+        .start = from, .work = &part, .better = shard_axes_better, .better_arg = &axes};
     int rc = solver->run(arena, &p, &with, &sol, err);
     ap_work_add(task->work, part.done);
     if (rc == 0) {
@@ -539,7 +539,11 @@ static int solve_left(void *arg, const bool **kept, double share, struct ap_err 
     struct ap_problem p = kept ? problem_left(b, kept) : b->ip.problem;
     ap_work_tell(b->task->work, "folded problem", b->cost, 0);
     struct ap_work part = ap_work_share(b->task->work, share);
-    struct ap_solve_params with = {.start = b->best, .work = &part};
+    struct shard_axes axes = {b->task, b->fold, &b->ip};
+    struct ap_solve_params with = {.start = b->best,
+                                   .work = &part,
+                                   .better = shard_axes_better,
+                                   .better_arg = &axes};
     struct ap_solution sol;
     double t0 = ap_now_sec();
 
@@ -666,49 +670,6 @@ static const char *stats_of(struct ap_arena *arena, const struct shard_task *tas
         (long long)(task->work ? task->work->done : 0));
 }
 
-static double largest_cost(const struct ap_problem *p)
-{
-    double most = 0;
-
-    for (int v = 0; v < p->n_nodes; v++)
-        for (int s = 0; s < p->n_strategies[v]; s++)
-            if (p->cost[v][s] < AP_FORBIDDEN)
-                most = fmax(most, p->cost[v][s]);
-    for (int e = 0; e < p->n_edges; e++) {
-        const struct ap_problem_edge *edge = &p->edges[e];
-        int64_t n = (int64_t)p->n_strategies[edge->a] * p->n_strategies[edge->b];
-        for (int64_t k = 0; k < n; k++)
-            if (edge->cost[k] < AP_FORBIDDEN)
-                most = fmax(most, edge->cost[k]);
-    }
-    return most;
-}
-
-/* The unfolded problem in the contest's format. */
-static int emit_problem(struct ap_arena *arena, const struct shard_task *task,
-                        const struct ap_plan *plans, struct ap_buf *out,
-                        struct ap_err *err)
-{
-    double scale = task->cost->variant == AP_COST_DEFAULT ? EMIT_SEC : EMIT_OTHER;
-    struct ap_mark mark = ap_arena_mark(arena);
-    struct shard_fold alone;
-    struct ilp_problem ip;
-    int rc = 0;
-
-    shard_fold_find(arena, task, NULL, 1, &alone);
-    if (shard_ilp_build(arena, task, &alone, plans, task->n_plans, &ip, err))
-        return -1;
-    const struct ap_problem p = ip.problem;
-    if (largest_cost(&p) * scale < EMIT_LARGEST)
-        ap_problem_write(&p, "ap-shard", scale, out);
-    else
-        rc = ap_err_set(err, "a cost of %g is too large for the contest's format",
-                        largest_cost(&p));
-    select_free(&ip.builder);
-    ap_arena_rewind(arena, mark);
-    return rc;
-}
-
 /* Within the memory limit again; what the plan's program holds at its peak can rise,
  * where that is above the limit the plan stays. */
 static int limit_memory(struct ap_arena *arena, const struct shard_task *task,
@@ -780,7 +741,7 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         plans[i].regather = NULL; /* the search keeps what it gathered */
     }
     struct ap_buf problem = {0};
-    if (task->params->emit && emit_problem(arena, task, plans, &problem, err))
+    if (task->params->emit && shard_emit(arena, task, plans, &problem, err))
         return -1;
     *answer = (struct shard_answer){0};
     whatever.work = &work;

@@ -30,6 +30,7 @@
 #define IN_PLAY       0.01 /* proxies so far into the gap are worth replacing */
 #define CLOSE         5e-3 /* a relative gap that makes the bound tell something */
 #define LOOK_SWEEPS   24
+#define OPEN          0.01 /* a gap behind the look that is worth the caller's search */
 #define EARLY         0.2 /* part of the strategies that a guess between sweeps leaves */
 #define MAX_DIVING    2
 #define DIVE_STAGES   3 /* see solve_connected */
@@ -626,6 +627,23 @@ static bool solve_joined(struct search *s, const struct ap_problem *p,
     return done;
 }
 
+/* Asks the caller for a better choice than the look ahead has found. */
+static void ask_caller(struct search *s, const struct ap_problem *p, struct answer *best)
+{
+    if (!s->params->better || best->cost >= AP_FORBIDDEN || best->bound <= 0 ||
+        best->bound >= best->cost * (1 - OPEN))
+        return;
+    int *choice =
+        ap_arena_dup(s->arena, best->choice, (size_t)p->n_nodes * sizeof *choice);
+    s->params->better(s->params->better_arg, s->budget, choice);
+    double cost = ap_problem_score(p, choice);
+    if (cost < best->cost) {
+        best->cost = cost;
+        memcpy(best->choice, choice, (size_t)p->n_nodes * sizeof *choice);
+    }
+    tell(s, best);
+}
+
 int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
                    const struct ap_solve_params *params, struct ap_solution *sol,
                    struct ap_err *err)
@@ -663,6 +681,8 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     }
     for (int i = 0; i < looks && look_ahead(&s, p, whole, max_sets, &best); i++)
         ap_arena_rewind(arena, round);
+    ap_arena_rewind(arena, round);
+    ask_caller(&s, p, &best);
     ap_arena_rewind(arena, round);
     while ((best.cost >= AP_FORBIDDEN || !s.stopped) &&
            best.bound < best.cost * (1 - fmax(params->gap, PROVEN)) &&

@@ -1,0 +1,11 @@
+/* Private to ap-shard: the problem of the default search as a file. */
+#ifndef EMIT_H
+#define EMIT_H
+
+#include "shard.h"
+
+/* The unfolded problem in the contest's format; plans: whose choices the space holds. */
+int shard_emit(struct ap_arena *arena, const struct shard_task *task,
+               const struct ap_plan *plans, struct ap_buf *out, struct ap_err *err);
+
+#endif
