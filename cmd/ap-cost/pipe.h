@@ -77,8 +77,8 @@ int pipe_diff(struct ap_arena *arena, const struct pipe_input *in,
               struct ap_buf *out, struct ap_err *err);
 
 /* Reads and prices the pipelined plan of a document; cluster NULL: the document's or the
- * one at path. in: zeros but for f32_matmul, and for graph and nests where they are known. -1: bad
- * input. */
+ * one at path. in: zeros but for f32_matmul, and for graph and nests where they are
+ * known. -1: bad input. */
 int pipe_read(struct ap_arena *arena, const struct ap_doc *doc, const char *cluster_path,
               const struct ap_cluster *cluster, struct pipe_input *in,
               struct ap_pipeline_price *p, struct ap_err *err);

@@ -80,8 +80,8 @@ static bool improve(struct descent *d, int axis)
 
     part.progress = NULL;
     shard_ilp_tie(d->arena, &own, d->axes->fold, &ip);
-    const struct ap_solve_params with = {
-        .start = shard_ilp_choice(d->arena, &ip, &plan), .work = &part};
+    const struct ap_solve_params with = {.start = shard_ilp_choice(d->arena, &ip, &plan),
+                                         .work = &part};
     if (with.start && !ap_solve_exact(d->arena, &ip.problem, &with, &sol, &none) &&
         sol.objective < before) {
         d->cost = sol.objective;

@@ -1,5 +1,5 @@
-/* The problem of the default search as a file: the selection problem of the whole graph in
- * the format of the ASPLOS 2025 contest. */
+/* The problem of the default search as a file: the selection problem of the whole graph
+ * in the format of the ASPLOS 2025 contest. */
 #include "emit.h"
 
 #include <math.h>
@@ -32,8 +32,7 @@ static double largest_cost(const struct ap_problem *p)
 
 /* The unfolded problem in the contest's format. */
 int shard_emit(struct ap_arena *arena, const struct shard_task *task,
-                        const struct ap_plan *plans, struct ap_buf *out,
-                        struct ap_err *err)
+               const struct ap_plan *plans, struct ap_buf *out, struct ap_err *err)
 {
     double scale = task->cost->variant == AP_COST_DEFAULT ? EMIT_SEC : EMIT_OTHER;
     struct ap_mark mark = ap_arena_mark(arena);

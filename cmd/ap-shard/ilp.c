@@ -309,8 +309,11 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
                  0);
     struct ap_work part = ap_work_share(task->work, UNFOLDED_SHARE);
     struct shard_axes axes = {task, fold, &ip};
-    const struct ap_solve_params with = {
-        .start = from, .work = &part, .better = shard_axes_better, .better_arg = &axes};
+    const struct ap_solve_params with = {.start = from,
+                                         .gap = task->params->gap,
+                                         .work = &part,
+                                         .better = shard_axes_better,
+                                         .better_arg = &axes};
     int rc = solver->run(arena, &p, &with, &sol, err);
     ap_work_add(task->work, part.done);
     if (rc == 0) {
@@ -541,6 +544,7 @@ static int solve_left(void *arg, const bool **kept, double share, struct ap_err 
     struct ap_work part = ap_work_share(b->task->work, share);
     struct shard_axes axes = {b->task, b->fold, &b->ip};
     struct ap_solve_params with = {.start = b->best,
+                                   .gap = b->task->params->gap,
                                    .work = &part,
                                    .better = shard_axes_better,
                                    .better_arg = &axes};
@@ -591,6 +595,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
         .search = &search,
         .max_rounds = (int)task->params->rounds,
         .work_limit = PIECE_WORK,
+        .gap = task->params->gap,
         .work = task->work,
         .want_kept = f->space.n_strategies / WORTH_FIXING <= task->params->unfold};
     int rc = shard_fold_bound(arena, &f->space, &f->fold, &params, &f->bound, err);
@@ -698,15 +703,16 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
     struct timing whole = {0};
     struct folded folded = {0};
     const struct ap_work *work = task->work;
+    const double near = 1 - fmax(PROVEN, task->params->gap);
 
     for (int period = 1; period <= (int)task->params->period; period++) {
         if (search_folded(arena, task, plans, period, answer, &folded, t, err))
             return -1;
-        if (t->n_tied == 0 || answer->bound >= answer->objective * (1 - PROVEN) ||
+        if (t->n_tied == 0 || answer->bound >= answer->objective * near ||
             ap_work_over(work))
             break;
     }
-    bool open = t->n_tied > 0 && answer->bound < answer->objective * (1 - PROVEN);
+    bool open = t->n_tied > 0 && answer->bound < answer->objective * near;
     int best = open ? cheapest(task) : -1;
     bool named_is_better = best >= 0 && task->plan_sec[best] < answer->objective;
     if (open && ap_work_over(work) && !named_is_better) {

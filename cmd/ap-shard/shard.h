@@ -52,6 +52,7 @@ struct shard_params {
     int solver;           /* row of shard_solvers */
     int64_t work_limit;
     bool prove;        /* go on where the work limit leaves a gap */
+    double gap;        /* relative, ends the search; 0: only a proof does */
     bool no_families;  /* the whole graph at once, whatever repeats */
     int64_t rounds;    /* of the folded search's bound */
     int64_t unfold;    /* the whole graph is searched if so many strategies are left */

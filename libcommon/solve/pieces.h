@@ -56,6 +56,7 @@ struct ap_pieces_params {
     const struct ap_pieces_search *search; /* instead of objective; NULL: it is known */
     int max_rounds;                        /* trials of multipliers */
     int64_t work_limit;                    /* of a piece's solver, per trial */
+    double gap;           /* relative, ends the rounds; 0: only a proof does */
     struct ap_work *work; /* a budget shared with other searches; NULL: none */
     bool want_kept;
 };

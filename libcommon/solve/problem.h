@@ -50,8 +50,8 @@ struct ap_solve_params {
     bool is_small;        /* that solver goes to work at once, without looking ahead */
     struct ap_work *work; /* a budget that it shares with other searches; NULL: none */
     bool tells;           /* who waits for that work is told of its objective and bound */
-    /* Makes the choice better, if it can, within a share of that work; called once, by the
-       exact solver, where a look ahead leaves a gap. NULL: it cannot. */
+    /* Makes the choice better, if it can, within a share of that work; called once, by
+       the exact solver, where a look ahead leaves a gap. NULL: it cannot. */
     void (*better)(void *arg, struct ap_work *work, int *choice);
     void *better_arg;
 };

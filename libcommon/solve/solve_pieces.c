@@ -44,6 +44,7 @@ struct bounder {
     struct ap_work *work;
     bool solved; /* the objective is known: it was given, or the whole was solved */
     bool fresh;  /* what a first look found is as good as a trial */
+    double gap;
 };
 
 /* Runs it for all pieces, side by side, each within its share of the budget. */
@@ -184,9 +185,9 @@ static void find_kept(struct bounder *b, const double *phi, double slack,
     }
 }
 
-static bool is_proven(const struct ap_pieces_answer *out)
+static bool is_proven(const struct bounder *b, const struct ap_pieces_answer *out)
 {
-    return out->bound >= out->objective * (1 - PROVEN);
+    return out->bound >= out->objective * (1 - fmax(PROVEN, b->gap));
 }
 
 /* The price of what the pieces chose last, if it is the lowest so far. */
@@ -337,14 +338,14 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
             out->bound = bound;
             memcpy(best, phi, (size_t)b->n_phi * sizeof *phi);
         }
-        if (!b->solved && !is_proven(out))
+        if (!b->solved && !is_proven(b, out))
             price(b, params->search, out);
-        if (is_proven(out))
+        if (is_proven(b, out))
             break;
         bool stalls = b->n_phi == 0 || n_idle >= PATIENCE;
         if (!b->solved && (stalls || out->n_rounds == LOOK_ROUNDS))
             rc = solve_whole(b, params, best, out, err);
-        if (rc || stalls || is_proven(out))
+        if (rc || stalls || is_proven(b, out))
             break;
         box = out->n_rounds == 1 ? FIRST_BOX * (out->objective - bound) / b->n_pieces
                                  : box * (better ? 2 : shrunk(hoped, out->bound, bound));
@@ -361,7 +362,8 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
                     const struct ap_pieces_params *params, struct ap_pieces_answer *out,
                     struct ap_err *err)
 {
-    struct bounder b = {.arena = arena, .pieces = pieces, .work = params->work};
+    struct bounder b = {
+        .arena = arena, .pieces = pieces, .work = params->work, .gap = params->gap};
     int rc = 0;
 
     *out = (struct ap_pieces_answer){.objective = params->objective};
@@ -383,15 +385,15 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
         b.solved = !params->search;
         if (params->search)
             rc = look(&b, params, best, out, err);
-        if (rc == 0 && is_proven(out))
+        if (rc == 0 && is_proven(&b, out))
             out->n_rounds = 1;
         else if (rc == 0)
             rc = climb(&b, params, best, out, err);
-        if (rc == 0 && !b.solved && !is_proven(out))
+        if (rc == 0 && !b.solved && !is_proven(&b, out))
             rc = solve_whole(&b, params, best, out, err);
         out->bound = fmax(out->bound, 0);
     }
-    bool open = out->bound > 0 && !is_proven(out) && !ap_work_over(params->work);
+    bool open = out->bound > 0 && !is_proven(&b, out) && !ap_work_over(params->work);
     if (rc == 0 && params->want_kept && open &&
         evaluate(&b, best, params->work_limit, 1, &bound, err) == 0)
         find_kept(&b, best, out->objective - bound, out);

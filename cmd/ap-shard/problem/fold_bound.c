@@ -427,6 +427,7 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     struct ap_pieces_params params = {.objective = given->known->objective,
                                       .search = search ? &found : NULL,
                                       .max_rounds = given->max_rounds,
+                                      .gap = given->gap,
                                       .work_limit = given->work_limit,
                                       .work = given->work,
                                       .want_kept = given->want_kept};

@@ -30,6 +30,7 @@ struct fold_bound_params {
     const struct fold_search *search; /* NULL: known is a plan with its objective */
     int max_rounds;
     int64_t work_limit;   /* of a piece's solver, per round */
+    double gap;           /* relative, ends the rounds; 0: only a proof does */
     struct ap_work *work; /* a budget shared with other searches; NULL: none */
     bool want_kept;
 };
