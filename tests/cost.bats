@@ -21,7 +21,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     ap-shard --quiet --mesh 1 --cluster dgx-a100 "$dir/m.json" >"$dir/plan.json"
     [ "$(ap-cost --quiet --f32-matmul f32 "$dir/plan.json" | jq .cost.step_sec)" = "$(sec m --f32-matmul f32)" ]
     ap-cost --quiet --f32-matmul f32 "$dir/plan.json" | jq -e '.cluster | has("tf32_flops_per_sec") | not'
-    ap-cost --quiet --f32-matmul tf32 "$dir/plan.json" | cmp - <(ap-cost --quiet "$dir/plan.json")
+    ap-cost --quiet --no-history --f32-matmul tf32 "$dir/plan.json" | cmp - <(ap-cost --quiet --no-history "$dir/plan.json")
     # stages, too, and the command that prices them
     stage() { ap-coarsen --quiet --blocks 2 "$dir/m.json" | ap-stage --quiet --cluster a100-8 --stages 1 --submeshes 1x1 --microbatches 1 "$@" >"$dir/stages.json"; }
     stage --f32-matmul f32

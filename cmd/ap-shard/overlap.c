@@ -39,10 +39,9 @@
 
 #define ROUNDS 4     /* searches at most */
 #define CLOSE  0.002 /* a gap, or a promised gain of the bound, that is none */
-/* A gap of a weighted problem that is none, but for --prove: half of CLOSE.
-   scripts/ask-table
-   --options "--overlap on" shows seconds and prices. */
-#define EXACT  (CLOSE / 2)
+/* A gap of a weighted problem that is none, but for --prove: a tenth of CLOSE. Seconds
+ * and prices: scripts/ask-table --options "--overlap on". */
+#define EXACT  (CLOSE / 10)
 #define HIDDEN (1 / 256.)  /* of a conversion at least counts, if all of it is hidden */
 #define LEAST  (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
 /* Of the first search's budget for each of the others; with --prove. */
