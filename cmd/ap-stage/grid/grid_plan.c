@@ -107,6 +107,7 @@ static int lay_mesh(struct grid_maker *k, struct ap_err *err)
     if (k->mesh.n_axes == 0)
         add_axis(k, DATA, 1, degrees[DATA].name);
     k->degrees.sequence = l->sequence;
+    k->degrees.ring = l->ring;
     if (limit_shards(k, err))
         return -1;
     ap_degrees_count(&k->degrees, &k->mesh, l->expert > 1);
