@@ -144,7 +144,7 @@ steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-per
         --master-weights --cast-weights >"$d/llama.json"
     # q, k, v, o and three of the feed-forward part: forward, and the gradients of both operands
     ap-fuse --fp8 --stats "$d/llama.json" 2>&1 >"$d/fp8.json" | jq -e '.fp8 == 2 * 7 * 3 and .forward == 2'
-    jq -e '.graph.nodes as $n | [$n[] | select(.op == "dot") | [.dtype, (.in | map($n[.].dtype) | sort)]] |
+    jq -e '.graph.nodes as $n | [$n[] | select(.op == "dot") | [., $n[.in[]]] | map(.shape | sub("\\[.*"; "")) | [.[0], (.[1:] | sort)]] |
         all(.[0] == "bf16") and
         (map(select(.[1] == ["f8e4m3fn", "f8e4m3fn"])) | length) == 14 and
         (map(select(.[1] == ["f8e4m3fn", "f8e5m2"])) | length) == 28 and

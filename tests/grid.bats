@@ -29,7 +29,7 @@ one() {
     done <<'END'
 tp=2,tp=2 tp is given twice
 tp=2,xp=2 'xp' is none of tp, pp, vpp
-tp 'tp': expected KEY=VALUE, sp, overlap or what a trainer
+tp 'tp': expected KEY=VALUE, sp, ring, overlap or what a trainer
 tp=0 tp: expected a number from 1 to
 recompute=some recompute: 'some' is none of none, selective, operators, full
 vpp=2 vpp=2: there is no pipeline (pp)
@@ -82,7 +82,7 @@ words() {
 @test "ap-stage --grid: context parallelism in stripes, gathered or round a ring" {
     local d=$BATS_TEST_TMPDIR line
     small --seq 64 --batch 2 --heads 2 >"$d/plain.json"
-    refuses 3 "has no ring of 2 devices" ap-stage --grid cp=2,ring --cluster "$(cluster 1)" "$d/plain.json"
+    refuses 3 "ring: no attention has one (ap-fuse)" ap-stage --grid cp=2,ring --cluster "$(cluster 1)" "$d/plain.json"
     ap-model gpt --layers 2 --hidden 512 --heads 4 --vocab 64 --seq 65536 --batch 1 --dtype bf16 >"$d/gpt.json"
     for n in 1 8; do
         ap-fuse --quiet --stripes $n "$d/gpt.json" | ap-coarsen --quiet --algorithm layers >"$d/$n.json"
@@ -133,6 +133,20 @@ words() {
     ap-stage --quiet --grid tp=2,pp=2,mbs=4,recompute=full --cluster cpu-4 "$f" | ap-rewrite |
         ap-exec -n 4 --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)' |
         diff "$BATS_TEST_TMPDIR/one" -
+}
+
+@test "ap-stage --grid: a ring over stripes runs, and its numbers are those of one device" {
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/m.json line
+    losses() { ap-rewrite --quiet | ap-exec "$@" --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)'; }
+    small --seq 64 --batch 4 >"$f"
+    losses -n 1 <"$f" >"$BATS_TEST_TMPDIR/one"
+    ap-model gpt --layers 4 --hidden 32 --heads 4 --vocab 64 --seq 64 --batch 4 | ap-fuse --quiet --stripes 8 |
+        ap-coarsen --quiet --algorithm layers >"$BATS_TEST_TMPDIR/fused.json"
+    for line in cp=2,dp=2,ring cp=2,tp=2,sp; do
+        ap-stage --quiet --grid $line --cluster cpu-4 "$BATS_TEST_TMPDIR/fused.json" | losses -n 4 |
+            diff "$BATS_TEST_TMPDIR/one" -
+    done
 }
 
 @test "ap-fuse --kernels: norms and activations are one kernel; the numbers stay" {

@@ -75,8 +75,8 @@ int main(int argc, char **argv)
          attentions, sizeof *attentions, 0, 0},
         {"kernels", AP_OPT_FLAG, &kernels, NULL,
          "also make what is between two contractions one kernel", NULL, 0, 0, 0},
-        {"fp8", AP_OPT_FLAG, &fp8, NULL,
-         "make contractions of layers' weights read fp8", NULL, 0, 0, 0},
+        {"fp8", AP_OPT_FLAG, &fp8, NULL, "make contractions of layers' weights read fp8",
+         NULL, 0, 0, 0},
         {"stripes", AP_OPT_INT, &stripes, "N",
          "parts of a causal sequence that devices may share", NULL, 0, 1, 1 << 20},
         {0}};

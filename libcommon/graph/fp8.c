@@ -21,11 +21,11 @@
 struct caster {
     struct ap_arena *arena;
     const struct ap_graph *g;
-    bool *weight; /* [node]: made of weights and scalars alone */
-    bool *layer;  /* [node]: a contraction that reads fp8 */
-    bool *kept;   /* [node]: an operand of a forward one: not a gradient */
-    bool *read;   /* [node]: an operand of one */
-    int *id, *cast; /* [node]: new number, and that of its copy in fp8 */
+    bool *weight;         /* [node]: made of weights and scalars alone */
+    bool *layer;          /* [node]: a contraction that reads fp8 */
+    bool *kept;           /* [node]: an operand of a forward one: not a gradient */
+    bool *read;           /* [node]: an operand of one */
+    int *id, *cast;       /* [node]: new number, and that of its copy in fp8 */
     struct ap_node *node; /* the new nodes; malloc */
     int n, cap;
 };
@@ -47,8 +47,8 @@ static void find_weights(struct caster *c)
             all &= c->weight[n->in[k]] || g->nodes[n->in[k]].shape.rank == 0;
             any |= c->weight[n->in[k]];
         }
-        c->weight[v] = (all && any) ||
-                       (n->op == AP_OP_PARAMETER && n->role == AP_ROLE_WEIGHT);
+        c->weight[v] =
+            (all && any) || (n->op == AP_OP_PARAMETER && n->role == AP_ROLE_WEIGHT);
     }
 }
 
@@ -77,8 +77,8 @@ static void find_layers(struct caster *c)
     for (int v = g->n_nodes - 1; v >= 0; v--) {
         const struct ap_node *n = &g->nodes[v];
         for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++)
-            followed[v] |= followed[g->users[u]] ||
-                           reads_weight(c, &g->nodes[g->users[u]]);
+            followed[v] |=
+                followed[g->users[u]] || reads_weight(c, &g->nodes[g->users[u]]);
         if (!followed[v] || !reads_weight(c, n) || !is_wide(c, n))
             continue;
         c->layer[v] = true;

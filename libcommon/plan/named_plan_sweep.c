@@ -30,7 +30,7 @@ static int value_factor(const struct ap_sweep *s, const struct ap_nest *nest, in
     if (!ap_choice_is_ring(nest, c))
         return c;
     return ap_ring_part_of(nest, s->g, m) == AP_RING_SUMS ? nest->ring->keys
-                                                           : nest->ring->rows;
+                                                          : nest->ring->rows;
 }
 
 /* How operand i is split on the axis: a factor of the nest, or one of the above. */

@@ -168,10 +168,11 @@ int grid_parse(const char *text, struct grid_line *line, struct ap_err *err)
         else if (!value && trainer_bit(w))
             line->trainer |= trainer_bit(w);
         else if (!value || !*value)
-            rc = ap_err_set(err,
-                            "'%s': expected KEY=VALUE, sp, ring, overlap or what a trainer "
-                            "does (packs, low-sums, ...)",
-                            w);
+            rc = ap_err_set(
+                err,
+                "'%s': expected KEY=VALUE, sp, ring, overlap or what a trainer "
+                "does (packs, low-sums, ...)",
+                w);
         else
             rc = get_key(w, value, line, err);
         strncat(given, key + 1, sizeof given - strlen(given) - 1);
