@@ -1,10 +1,11 @@
 /* ap-fuse: find attentions and make each one operator. */
 #include "cost/cost.h"
 #include "graph/attention.h"
-#include "graph/fp8.h"
 #include "graph/group.h"
 #include "graph/kernels.h"
 #include "tool/tool.h"
+
+#include "fp8.h"
 
 static const struct ap_choice attentions[] = {
     {"fused", "one operator each"},
@@ -27,7 +28,7 @@ static void check_document(const struct ap_doc *doc)
 
 static char *stats(struct ap_arena *arena, const struct ap_graph *g,
                    const struct ap_attention_count *count,
-                   const struct ap_kernel_count *made, const struct ap_fp8_count *fp8)
+                   const struct ap_kernel_count *made, const struct fp8_count *fp8)
 {
     return ap_arena_printf(arena,
                            ",\"nodes\":%d,\"groups\":%d,\"forward\":%d,\"backward\":%d,"
@@ -89,7 +90,7 @@ int main(int argc, char **argv)
     struct ap_graph read, graph;
     struct ap_attention_count count = {0};
     struct ap_kernel_count made = {0};
-    struct ap_fp8_count narrow = {0};
+    struct fp8_count narrow = {0};
     struct ap_err err = {{0}};
 
     ap_tool_start(&tool, argc, argv);
@@ -105,7 +106,7 @@ int main(int argc, char **argv)
     if (fp8) {
         const struct ap_graph marked = graph;
         check_document(&doc);
-        if (ap_fp8_mark(&arena, &marked, &graph, &narrow, &err))
+        if (fp8_mark(&arena, &marked, &graph, &narrow, &err))
             ap_die(AP_BAD_INPUT, "%s", err.msg);
         if (narrow.contractions == 0)
             ap_die(AP_BAD_INPUT,

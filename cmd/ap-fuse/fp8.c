@@ -12,7 +12,7 @@
  * in the graph. Cost: linear. Sources: Micikevicius et al., "FP8 Formats for Deep
  * Learning", 2022; NVIDIA, Transformer Engine (its Linear; the head is not one).
  */
-#include "graph/fp8.h"
+#include "fp8.h"
 
 #include <stdlib.h>
 
@@ -133,8 +133,8 @@ static void copy_nodes(struct caster *c)
     }
 }
 
-int ap_fp8_mark(struct ap_arena *arena, const struct ap_graph *g, struct ap_graph *out,
-                struct ap_fp8_count *count, struct ap_err *err)
+int fp8_mark(struct ap_arena *arena, const struct ap_graph *g, struct ap_graph *out,
+             struct fp8_count *count, struct ap_err *err)
 {
     struct caster c = {.arena = arena,
                        .g = g,
@@ -148,7 +148,7 @@ int ap_fp8_mark(struct ap_arena *arena, const struct ap_graph *g, struct ap_grap
     find_weights(&c);
     find_layers(&c);
     copy_nodes(&c);
-    *count = (struct ap_fp8_count){.casts = c.n - g->n_nodes};
+    *count = (struct fp8_count){.casts = c.n - g->n_nodes};
     for (int v = 0; v < g->n_nodes; v++)
         count->contractions += c.layer[v];
     *out = *g;

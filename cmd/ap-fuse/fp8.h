@@ -1,10 +1,10 @@
-/* Contractions in fp8, as training recipes run them (fp8.c). */
-#ifndef AP_FP8_H
-#define AP_FP8_H
+/* Private to ap-fuse: contractions in fp8, as training recipes run them (fp8.c). */
+#ifndef FP8_H
+#define FP8_H
 
 #include "graph/graph.h"
 
-struct ap_fp8_count {
+struct fp8_count {
     int contractions; /* that read fp8 */
     int casts;        /* nodes that were added */
 };
@@ -17,7 +17,7 @@ struct ap_fp8_count {
  * them. Nodes are new, in the arena; indexed; groups are the caller's to make. Linear in
  * nodes and edges. -1 never happens for graphs that ap_graph_index accepted.
  */
-int ap_fp8_mark(struct ap_arena *arena, const struct ap_graph *g, struct ap_graph *out,
-                struct ap_fp8_count *count, struct ap_err *err);
+int fp8_mark(struct ap_arena *arena, const struct ap_graph *g, struct ap_graph *out,
+             struct fp8_count *count, struct ap_err *err);
 
 #endif
