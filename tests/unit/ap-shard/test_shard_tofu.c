@@ -377,8 +377,9 @@ static bool cuts_weights(const struct net *n)
 }
 
 /*
- * ResNet's bottlenecks: the elementwise operators make one class of all images that blocks
- * add to, so that the weight gradients of a block's convolutions share their operands.
+ * ResNet's bottlenecks: the elementwise operators make one class of all images that
+ * blocks add to, so that the weight gradients of a block's convolutions share their
+ * operands.
  */
 static void test_bottlenecks(void)
 {
