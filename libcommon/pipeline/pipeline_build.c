@@ -658,8 +658,9 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
     *unsupported = true;
     if (add_transfers(&b, err))
         return -1;
-    if (ap_pipeline_order(arena, stages->chunks, program, err))
-        return -1;
+    int rc = ap_pipeline_order(arena, stages->chunks, program, err);
+    if (rc)
+        return rc;
     ap_pipeline_buffers(arena, program);
     return 0;
 }

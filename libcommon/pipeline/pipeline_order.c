@@ -298,7 +298,7 @@ int ap_pipeline_order(struct ap_arena *arena, int chunks,
     for (int i = 0; i < program->n_lanes; i++)
         if (add_lane(&o, i, chunks, err))
             return -1;
-    return ap_pipeline_check(program, &at, err);
+    return ap_pipeline_check(program, &at, err) ? 1 : 0;
 }
 
 /* ---- whether it works ---- */
