@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-const char *const ap_trainer_names[AP_N_TRAINER] = {"packs", "low-sums", "scatters",
-                                                    "keeps-gathered", "keeps-gradients"};
+const char *const ap_trainer_names[AP_N_TRAINER] = {
+    "packs", "low-sums", "scatters", "keeps-gathered", "keeps-gradients", "waits"};
 
 static const enum ap_op kinds[AP_N_PACKED] = {AP_OP_ALL_REDUCE, AP_OP_REDUCE_SCATTER,
                                               AP_OP_ALL_GATHER, AP_OP_ALL_TO_ALL,
@@ -50,8 +50,8 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
             bit++;
         if (bit == AP_N_TRAINER)
             return ap_at_err(&item, err,
-                             "expected packs, low-sums, scatters, keeps-gathered "
-                             "or keeps-gradients");
+                             "expected packs, low-sums, scatters, keeps-gathered, "
+                             "keeps-gradients or waits");
         *trainer |= 1u << bit;
     }
     return 0;
