@@ -90,7 +90,7 @@ static struct ap_sim_result equal(struct ap_arena *arena, enum ap_schedule sched
 {
     struct ap_sim_stage *all = AP_NEW_N(arena, stages, struct ap_sim_stage);
     struct ap_sim sim = {schedule, stages, chunks, microbatches, all, NULL,
-                         false,    false,  0};
+                         true,     false,  0};
     struct ap_sim_result r;
     struct ap_err err = {""};
 
@@ -470,7 +470,7 @@ static void test_ends(struct ap_arena *arena)
     struct ap_sim_stage st[2] = {
         {.forward_sec = 1, .backward_sec = 2, .sync_sec = 3, .update_sec = 1},
         {.forward_sec = 1, .backward_sec = 2, .sync_sec = 1, .update_sec = 5}};
-    struct ap_sim sim = {AP_SCHEDULE_1F1B, 2, 1, 2, st, NULL, false, false, 0};
+    struct ap_sim sim = {AP_SCHEDULE_1F1B, 2, 1, 2, st, NULL, true, false, 0};
     struct ap_sim_result r;
     struct ap_err err = {""};
 
