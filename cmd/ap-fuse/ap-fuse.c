@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     const char *cluster = NULL;
     int64_t stripes = 1;
     int attention = 0;
-    bool kernels = false;
+    bool kernels = false, norms = false;
     const struct ap_opt opts[] = {
         {"cluster", AP_OPT_CLUSTER, &cluster, "FILE",
          "fuse only if its devices have kernels for attention", NULL, 0, 0, 0},
@@ -74,6 +74,8 @@ int main(int argc, char **argv)
          attentions, sizeof *attentions, 0, 0},
         {"kernels", AP_OPT_FLAG, &kernels, NULL,
          "also make what is between two contractions one kernel", NULL, 0, 0, 0},
+        {"norms", AP_OPT_FLAG, &norms, NULL, "the same where it reduces, as norms do",
+         NULL, 0, 0, 0},
         {"stripes", AP_OPT_INT, &stripes, "N",
          "parts of a causal sequence that devices may share", NULL, 0, 1, 1 << 20},
         {0}};
@@ -98,10 +100,10 @@ int main(int argc, char **argv)
         check_document(&doc);
     if (fuse && ap_attention_mark(&arena, &read, &graph, &count, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    if (kernels) {
+    if (kernels || norms) {
         const struct ap_graph marked = graph;
         check_document(&doc);
-        if (ap_kernels_mark(&arena, &marked, &graph, &made, &err))
+        if (ap_kernels_mark(&arena, &marked, !kernels, &graph, &made, &err))
             ap_die(AP_BAD_INPUT, "%s", err.msg);
     }
     if (fuse && stripes > 1)
@@ -112,7 +114,7 @@ int main(int argc, char **argv)
                 "read elsewhere",
                 count.plain);
     struct ap_new_section section = {.name = "graph", .graph = &graph};
-    ap_tool_write(&tool, &doc, &section, fuse || kernels ? 1 : 0,
+    ap_tool_write(&tool, &doc, &section, fuse || kernels || norms ? 1 : 0,
                   ap_arena_printf(&arena, ",\"attentions\":%d", count.forward));
     return ap_tool_finish(&tool, stats(&arena, &graph, &count, &made));
 }

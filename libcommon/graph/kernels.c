@@ -110,6 +110,21 @@ static void find_kernels(struct joiner *j)
                 ap_sets_join(j->up, node_at(j, v)->in[k], v);
 }
 
+/* Leaves only kernels that reduce. */
+static void keep_norms(const struct joiner *j)
+{
+    const struct ap_graph *g = j->g;
+    bool *reduces = AP_NEW_N(j->arena, g->n_nodes, bool); /* [root] */
+    int *root = AP_NEW_N(j->arena, g->n_nodes, int);
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        root[v] = ap_sets_root(j->up, v);
+        reduces[root[v]] |= node_at(j, v)->op == AP_OP_REDUCE;
+    }
+    for (int v = 0; v < g->n_nodes; v++)
+        j->up[v] = reduces[root[v]] ? root[v] : v;
+}
+
 /* ---- what the backward pass computes again ---- */
 
 struct copier {
@@ -294,7 +309,7 @@ static int number(struct ap_arena *arena, struct ap_graph *g)
     return n;
 }
 
-int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g, bool norms,
                     struct ap_graph *out, struct ap_kernel_count *count,
                     struct ap_err *err)
 {
@@ -307,6 +322,8 @@ int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
 
     memset(c.copy, -1, sizeof *c.copy * (size_t)g->n_nodes);
     find_kernels(&c.j);
+    if (norms)
+        keep_norms(&c.j);
     find_chains(&c);
     copy_chains(&c);
     int rc = write_graph(&c, out, err);
