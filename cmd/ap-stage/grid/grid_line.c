@@ -9,7 +9,7 @@ static const char *const recomputes[] = {"none", "selective", "operators", "full
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b"};
 #define KEYS                                                                        \
     "tp, pp, vpp, dp, cp, ep, zero, shard, mbs, sp, overlap, recompute, schedule, " \
-    "layers, packs, low-sums, keeps-gathered, keeps-gradients, waits"
+    "layers, packs, low-sums, keeps-gathered, keeps-gradients, waits, broadcasts"
 
 static int get_number(const char *key, const char *text, int64_t least, int64_t most,
                       int64_t *out, struct ap_err *err)
