@@ -326,8 +326,8 @@ static bool is_read(const struct carry *c, int value, enum ap_phase phase, int b
 static bool may_stay(const struct carry *c, int i, int block)
 {
     const struct ap_node *node = &c->g->nodes[i];
-    bool may = ap_ops[node->op].class == AP_CLASS_ELEMENTWISE &&
-               !is_read(c, i, AP_UPDATE, NONE);
+    bool may =
+        ap_ops[node->op].class == AP_CLASS_ELEMENTWISE && !is_read(c, i, AP_UPDATE, NONE);
 
     for (int k = 0; k < node->n_in && may; k++) {
         const int anchor = anchor_of(c, node->in[k]);
@@ -363,8 +363,7 @@ static void place_backward(const struct carry *c)
                 g->nodes[in].op != AP_OP_PARAMETER && c->block_of[in] < least)
                 least = c->block_of[in];
         }
-        if (least == c->n ||
-            (c->anchor[i] == c->low[i] && !may_stay(c, i, least)))
+        if (least == c->n || (c->anchor[i] == c->low[i] && !may_stay(c, i, least)))
             least = c->low[i];
         c->block_of[i] = least >= 0 ? least : c->n - 1;
     }

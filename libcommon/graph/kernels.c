@@ -133,9 +133,9 @@ static bool *find_others(const struct joiner *j, const int *root)
 }
 
 /*
- * Leaves only kernels that reduce, without what begins or ends them in another part of the
- * model: a residual sum in front of a norm. No way leads from what is left through what
- * is not.
+ * Leaves only kernels that reduce, without what begins or ends them in another part of
+ * the model: a residual sum in front of a norm. No way leads from what is left through
+ * what is not.
  */
 static void keep_norms(const struct joiner *j)
 {

@@ -491,10 +491,10 @@ struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_grap
                                 const struct ap_choice_vec *choice)
 {
     const int a = ap_choice_ring_axis(nest, &cost->mesh, choice);
-    struct ap_rounds r = {
-        .n = 1,
-        .uneven = cost->cluster.uneven_of_peak > 0 && nest->kernel == AP_KERNEL_DOT &&
-                  is_uneven(nest, g, &cost->mesh, choice)};
+    struct ap_rounds r = {.n = 1,
+                          .uneven = cost->cluster.uneven_of_peak > 0 &&
+                                    nest->kernel == AP_KERNEL_DOT &&
+                                    is_uneven(nest, g, &cost->mesh, choice)};
 
     if (a < 0)
         return r;
@@ -514,8 +514,9 @@ double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost
     double compute = ap_plan_kernel_sec(nest, cost, flops / n, dtype, bytes / n);
 
     if (r->uneven && cost->variant == AP_COST_DEFAULT)
-        compute = fmax(compute, flops / n / ap_cluster_peak(c, dtype) / c->uneven_of_peak +
-                                    c->launch_sec);
+        compute =
+            fmax(compute, flops / n / ap_cluster_peak(c, dtype) / c->uneven_of_peak +
+                              c->launch_sec);
     if (r->n == 1)
         return compute;
     const double sums = ap_cost_collective(cost, AP_OP_COLLECTIVE_PERMUTE, r->axes,

@@ -245,8 +245,7 @@ static struct ap_sim random_sim(struct ap_arena *arena)
                          .n_stages = n * chunks,
                          .chunks = chunks,
                          .microbatches = 1 + draw(9),
-                         .overlap_send = draw(2) ||
-                                         schedule == AP_SCHEDULE_INTERLEAVED ||
+                         .overlap_send = draw(2) || schedule == AP_SCHEDULE_INTERLEAVED ||
                                          schedule == AP_SCHEDULE_EAGER};
     if (schedule == AP_SCHEDULE_INTERLEAVED)
         sim.microbatches = n * (1 + draw(3));
@@ -268,7 +267,8 @@ static struct ap_sim random_sim(struct ap_arena *arena)
 /* The same where sends wait: of each message, when its two sides are ready for it. */
 struct sides {
     const struct ap_sim *sim;
-    double *ready[2]; /* of the sender, of the receiver: by direction, stage, microbatch */
+    double
+        *ready[2]; /* of the sender, of the receiver: by direction, stage, microbatch */
     bool changed;
 };
 
@@ -324,7 +324,8 @@ static bool agrees_waiting(struct ap_arena *arena, const struct ap_sim *sim,
                            const struct ap_sim_result *r)
 {
     const int n = sim->n_stages * sim->microbatches * 2;
-    struct sides s = {sim, {AP_NEW_N(arena, n, double), AP_NEW_N(arena, n, double)}, true};
+    struct sides s = {
+        sim, {AP_NEW_N(arena, n, double), AP_NEW_N(arena, n, double)}, true};
     double *end = AP_NEW_N(arena, n, double);
 
     while (s.changed) {
