@@ -40,6 +40,7 @@ dp=4,ep=3 ep=3 does not divide dp=4
 zero=4 zero: expected a number from 0 to 3
 shard=2 shard=2: nothing is sharded (zero)
 pp=2,vpp=2,schedule=1f1b schedule: vpp=2 is interleaved-1f1b
+pp=2,vpp=2,waits waits: not with vpp
 END
     refuses 2 "--stages: --grid says the whole plan" ap-stage --grid tp=2 --stages 2 --cluster cpu-4 "$f"
     refuses 2 "--recompute: --grid says the whole plan" \
@@ -119,10 +120,26 @@ words() {
     beside dp=4,mbs=1,low-sums dp=4,mbs=1 '.[0][2] < .[1][2]'
     beside dp=4,mbs=1,keeps-gradients dp=4,mbs=1 '.[0][2] > .[1][2]'
     beside tp=4,mbs=2,sp,keeps-gathered tp=4,mbs=2,sp '.[0][2] > .[1][2]'
+    beside pp=4,mbs=1,waits pp=4,mbs=1 '.[0][0] == ["waits"] and .[0][1] > .[1][1] and .[0][2] == .[1][2]'
+    # latencies of four broadcasts, not of one gather
+    beside dp=4,mbs=1,zero=1,packs,broadcasts dp=4,mbs=1,zero=1,packs '(.[0][1] - .[1][1]) * 1e6 | . > 44.9 and . < 45.1'
     # ZeRO-2 has a part of the gradients, and sums them with each microbatch
     beside dp=4,mbs=1,zero=2,packs dp=4,mbs=1,zero=1,packs '.[0][0] == ["packs", "scatters"] and .[0][2] < .[1][2] and .[0][1] > .[1][1]'
     ap-stage --quiet --grid dp=4,packs --cluster "$(cluster 1)" "$f" | jq '.stages.trainer = ["what"]' >"$f.bad"
     refuses 1 '/stages/trainer/0: expected packs' ap-cost "$f.bad"
+}
+
+@test "ap-stage --grid: rows of a vocabulary of 63 have a rate of their own, a table's gradient lies like the table" {
+    local even=$BATS_TEST_TMPDIR/e.json uneven=$BATS_TEST_TMPDIR/u.json
+    small >"$even"
+    small --vocab 63 >"$uneven"
+    jq '.uneven_of_peak = 1e-6' "$(cluster 1)" >"$BATS_TEST_TMPDIR/c.json"
+    of() { ap-stage --quiet --grid dp=4 --cluster "$1" "$2" | ap-cost --quiet | jq .cost.step_sec; }
+    [ "$(of "$(cluster 1)" "$even")" = "$(of "$BATS_TEST_TMPDIR/c.json" "$even")" ]
+    jq -ne "$(of "$BATS_TEST_TMPDIR/c.json" "$uneven") > 1.2 * $(of "$(cluster 1)" "$uneven")"
+    # not a sum of whole tables
+    ap-stage --quiet --grid tp=4,sp --cluster cpu-4 "$even" | jq -e '.graph.nodes as $n | .stages.stages[0].sharding.layouts as $l |
+        [range($n | length) | select($n[.].op == "scatter") | $l[.]] == ["S0"]'
 }
 
 @test "ap-stage --grid: stages run, and their numbers are those of one device" {
@@ -148,7 +165,7 @@ words() {
 @test "ap-fuse --kernels: norms and activations are one kernel; the numbers stay" {
     needs_exec
     local f=$BATS_TEST_TMPDIR/k.json words
-    for words in '--kernels' '--attention plain --kernels'; do
+    for words in '--kernels' '--attention plain --kernels' '--norms'; do
         # shellcheck disable=SC2086
         ap-fuse --quiet $words "$(imported gpt2l)" >"$f"
         jq -e '[.graph.nodes[] | select(.kernel)] | length > 100' "$f"

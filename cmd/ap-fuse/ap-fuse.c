@@ -68,7 +68,7 @@ int main(int argc, char **argv)
     const char *cluster = NULL;
     int64_t stripes = 1;
     int attention = 0;
-    bool kernels = false, fp8 = false;
+    bool kernels = false, fp8 = false, norms = false;
     const struct ap_opt opts[] = {
         {"cluster", AP_OPT_CLUSTER, &cluster, "FILE",
          "fuse only if its devices have kernels for attention", NULL, 0, 0, 0},
@@ -76,6 +76,8 @@ int main(int argc, char **argv)
          attentions, sizeof *attentions, 0, 0},
         {"kernels", AP_OPT_FLAG, &kernels, NULL,
          "also make what is between two contractions one kernel", NULL, 0, 0, 0},
+        {"norms", AP_OPT_FLAG, &norms, NULL, "the same where it reduces, as norms do",
+         NULL, 0, 0, 0},
         {"fp8", AP_OPT_FLAG, &fp8, NULL, "make contractions of layers' weights read fp8",
          NULL, 0, 0, 0},
         {"stripes", AP_OPT_INT, &stripes, "N",
@@ -113,10 +115,10 @@ int main(int argc, char **argv)
                    "%s: --fp8: no layer has a contraction of a weight in 16 bits",
                    doc.file);
     }
-    if (kernels) {
+    if (kernels || norms) {
         const struct ap_graph marked = graph;
         check_document(&doc);
-        if (ap_kernels_mark(&arena, &marked, &graph, &made, &err))
+        if (ap_kernels_mark(&arena, &marked, !kernels, &graph, &made, &err))
             ap_die(AP_BAD_INPUT, "%s", err.msg);
     }
     if (fuse && stripes > 1)
@@ -127,7 +129,7 @@ int main(int argc, char **argv)
                 "read elsewhere",
                 count.plain);
     struct ap_new_section section = {.name = "graph", .graph = &graph};
-    ap_tool_write(&tool, &doc, &section, fuse || kernels || fp8 ? 1 : 0,
+    ap_tool_write(&tool, &doc, &section, fuse || kernels || norms || fp8 ? 1 : 0,
                   ap_arena_printf(&arena, ",\"attentions\":%d", count.forward));
     return ap_tool_finish(&tool, stats(&arena, &graph, &count, &made, &narrow));
 }

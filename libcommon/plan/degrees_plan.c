@@ -85,15 +85,32 @@ static int split_dim(const struct ap_plan *plan, int id, int axis)
     return -1;
 }
 
-/* Splits a whole value of the dimensions of a weight like the weight. */
-static bool split_like(const struct ap_plan *plan, const struct ap_sweep *s, int node,
+/* Whether each device has a sum over its own rows of what it is not the product of: a
+ * scatter of a table's gradient, and what is made of it. */
+static bool is_scattered_sum(const struct ap_plan *plan, const struct ap_nest *nest,
+                             int node, int axis)
+{
+    const struct ap_layout l = ap_plan_node_layout(plan, node);
+
+    return !nest->heavy && l.axis[axis].kind == AP_PARTIAL;
+}
+
+/* Splits a value of the dimensions of a weight, that is whole or such a sum, like the
+ * weight: rows are gathered for it, as trainers do, not tables summed up. */
+static void split_like(const struct ap_plan *plan, const struct ap_sweep *s, int node,
                        int dim)
 {
     const struct ap_nest *nest = &plan->nests->nest[plan->graph->nodes[node].group];
     const struct ap_access *value = &nest->values[ap_nest_member(nest, node)];
+    int16_t *choice = &plan->choice[nest->group].axis[s->axis];
+    const int16_t before = *choice;
 
-    return plan->choice[nest->group].axis[s->axis] < 0 && dim < value->rank &&
-           value->dims[dim].n > 0 && ap_sweep_try(s, nest, value->dims[dim].factor[0]);
+    if (dim >= value->rank || value->dims[dim].n == 0)
+        return;
+    if (before >= 0 && is_scattered_sum(plan, nest, node, s->axis))
+        *choice = -1;
+    if (*choice < 0 && !ap_sweep_try(s, nest, value->dims[dim].factor[0]))
+        *choice = before;
 }
 
 /*

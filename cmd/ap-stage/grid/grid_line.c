@@ -9,7 +9,7 @@ static const char *const recomputes[] = {"none", "selective", "operators", "full
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b"};
 #define KEYS                                                                        \
     "tp, pp, vpp, dp, cp, ep, zero, shard, mbs, sp, overlap, recompute, schedule, " \
-    "layers, ring, packs, low-sums, keeps-gathered, keeps-gradients"
+    "layers, ring, packs, low-sums, keeps-gathered, keeps-gradients, waits, broadcasts"
 
 static int get_number(const char *key, const char *text, int64_t least, int64_t most,
                       int64_t *out, struct ap_err *err)
@@ -121,6 +121,8 @@ static int check(const struct grid_line *line, bool schedule, struct ap_err *err
     if (schedule && (line->schedule == AP_SCHEDULE_INTERLEAVED) != (line->chunks > 1))
         return ap_err_set(err, "schedule: vpp=%lld is %s", (long long)line->chunks,
                           line->chunks > 1 ? "interleaved-1f1b" : "not interleaved");
+    if (line->trainer & AP_TRAINER_WAITS && line->chunks > 1)
+        return ap_err_set(err, "waits: not with vpp");
     if (line->sequence && line->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
     if (line->ring && line->context == 1)
