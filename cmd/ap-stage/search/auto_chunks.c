@@ -5,7 +5,8 @@
  * must do B microbatches of all of its stages, and ends before the way back through those
  * g. The average over the groups is a sum over stages with the weight B + max(0, G - 1 -
  * s) for stage s, whose least value over all cuts a programme finds, for every number of
- * stages at once: a bound. Another programme finds the cuts of least maximum and, among
+ * stages at once: a bound. The busiest group (auto_whole.c) and the memory of each device
+ * (auto_room.c) raise it. Another programme finds the cuts of least maximum and, among
  * those, least sum: the plan, with the fastest points but for the first stages, which get
  * the leanest until it fits. Small lines are searched whole, the bounds being what is
  * chosen and the rest's programme. Cost: blocks^2 x stages for each shape; the search is
@@ -31,6 +32,7 @@ struct chunks {
     struct run_cost *cost; /* [lo * n + hi], sum INFINITY: not usable */
     double *least[2];      /* [stages * (n + 1) + block]: by weights; by rest */
     double *max, *sum;     /* likewise: least maximum, its sum */
+    double busiest;        /* no plan is below, whatever its cuts are */
     int *cut;              /* where the last stage of that begins */
     /* the tree */
     int n_stages;
@@ -245,11 +247,30 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
     }
 }
 
+/* The bound of so many stages if all chunks of a device must fit, where that matters. */
+static double with_room(const struct chunks *x, int n_stages, double bound)
+{
+    const struct stage_search *search = x->search;
+    const int at = n_stages * (x->n + 1) + x->n;
+    const struct chunk_plans plans = {.sp = x->sp,
+                                      .c = x->c,
+                                      .mesh = x->mesh,
+                                      .groups = x->groups,
+                                      .n_stages = n_stages,
+                                      .counts_once = x->least[1][at] > x->least[0][at],
+                                      .below = search->least};
+    const double enough =
+        x->ended ? least_of(search->bound, search->least) : search->least;
+
+    return bound < enough ? most_of(bound, chunks_room_bound(&plans, enough)) : bound;
+}
+
 static void one_count(struct chunks *x, int n_stages)
 {
     int at = n_stages * (x->n + 1) + x->n;
     double bound = most_of(x->least[0][at], x->least[1][at]) / x->groups;
 
+    bound = most_of(bound, x->busiest);
     if (!isfinite(bound) || auto_is_over(x->search, bound))
         return;
     if (!x->search->proves) {
@@ -257,6 +278,9 @@ static void one_count(struct chunks *x, int n_stages)
         return;
     }
     x->ended = x->n > MAX_TREE;
+    bound = with_room(x, n_stages, bound);
+    if (auto_is_over(x->search, bound))
+        return;
     if (!x->ended) {
         x->n_stages = n_stages;
         x->node_limit = x->search->nodes + x->search->node_limit / 8;
@@ -269,6 +293,20 @@ static void one_count(struct chunks *x, int n_stages)
     }
     if (x->ended)
         x->search->bound = least_of(x->search->bound, bound);
+}
+
+/* Of the busiest group, whatever the cuts are. */
+static double busiest_sec(const struct chunks *x)
+{
+    const int n = x->n;
+    struct ap_arena scratch = {0};
+    double *sec = AP_NEW_N(&scratch, n * n, double);
+
+    for (int i = 0; i < n * n; i++)
+        sec[i] = x->cost[i].sum;
+    const double least = groups_least_sec(sec, n, x->groups);
+    ap_arena_free(&scratch);
+    return (double)x->c->microbatches * least;
 }
 
 static int one_mesh(struct chunks *x, struct ap_err *err)
@@ -290,6 +328,9 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
     x->now.stage = AP_NEW_N(x->sp->arena, n, struct plan_stage);
     if (fill_costs(x, err))
         return -1;
+    x->busiest = busiest_sec(x);
+    if (auto_is_over(x->search, x->busiest))
+        return 0;
     fill_programs(x);
     for (int s = 2 * x->groups; s <= n; s += x->groups)
         if (want == 0 || want == s)
