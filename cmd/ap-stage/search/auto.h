@@ -157,14 +157,28 @@ bool plan_is_chain(const struct plan_instance *inst);
 /* Of plans whose stages are no runs; INFINITY: there are none. */
 double space_sets_bound(const struct space *sp);
 /*
- * Seconds that the busiest of so many groups takes at least, if the blocks are cut into
- * runs and each run is on some group; sec[lo * n + hi]: of a run at least, INFINITY: is
- * in no plan. 0: nothing is known.
+ * Seconds of a step that no interleaved plan on so many groups is below, by whole blocks;
+ * sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan. 0: nothing
+ * is known. At least as many blocks as groups.
  */
-double groups_least_sec(const double *sec, int n, int groups);
+double groups_least_sec(const double *sec, int n, int groups, double microbatches);
 /* Microbatches that a stage of an interleaved plan holds when its device has run the
  * forwards that come before its first backward. */
 int chunk_flights(const struct config *c, int groups, int n_stages, int stage);
+/* The stages of one device. */
+struct device_stages {
+    int n;
+    double microbatches;
+    struct device_stage {
+        const struct plan_front *front; /* of at least one point */
+        int flights;                    /* microbatches that it holds */
+        const struct plan_point *point;
+    } *stage;
+    double bytes, sec; /* of the points; seconds of a step */
+};
+/* Fills the points, nearly the quickest that fit in so many bytes together (0: no limit).
+ * false: none do. */
+bool choose_points(struct device_stages *d, double limit);
 /* Interleaved plans of a configuration with so many groups and stages. */
 struct chunk_plans {
     const struct space *sp;
