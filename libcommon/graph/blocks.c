@@ -336,15 +336,17 @@ static void place_backward(const struct carry *c)
     }
 }
 
-/* Backward nodes made of constants alone: with the first one that reads them. */
-static void place_constants(const struct carry *c)
+/* Backward nodes made of no input: with the first one that reads them. A weight that
+ * several blocks share lies in the first of them, and what is made of it there would go
+ * against the flow of gradients. */
+static void place_inputless(const struct carry *c)
 {
     const struct ap_graph *g = c->g;
 
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         int first = NONE;
         if (g->nodes[i].phase != AP_BACKWARD || g->nodes[i].op == AP_OP_PARAMETER ||
-            c->origin[i] != AP_FROM_CONSTANTS)
+            c->origin[i] == AP_FROM_INPUTS)
             continue;
         for (int k = g->user_start[i]; k < g->user_start[i + 1]; k++)
             if (g->nodes[g->users[k]].phase == AP_BACKWARD)
@@ -407,7 +409,7 @@ void ap_blocks_carry(struct ap_arena *arena, const struct ap_graph *g, int n,
     find_anchors(&c);
     find_owners(&c);
     place_backward(&c);
-    place_constants(&c);
+    place_inputless(&c);
     place_updates(&c);
     place_rest(&c);
 }
