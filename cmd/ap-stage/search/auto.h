@@ -173,7 +173,7 @@ struct device_stages {
         const struct plan_front *front; /* of at least one point */
         int flights;                    /* microbatches that it holds */
         const struct plan_point *point;
-    } *stage;
+    } * stage;
     double bytes, sec; /* of the points; seconds of a step */
 };
 /* Fills the points, nearly the quickest that fit in so many bytes together (0: no limit).
