@@ -281,13 +281,14 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
         int kind = answer->stage[d].kind;
         int64_t bytes = out.devices[d].peak_bytes, memory = plan_memory(inst, kind);
         int64_t peak = plan_whole_bytes(inst, kind, bytes);
+        if (peak > answer->peak_bytes)
+            answer->peak_bytes = peak;
         if (memory > 0 && bytes > memory)
             return ap_err_set(err,
                               "stage %d needs %lld bytes of memory, a device has "
                               "%lld",
                               d, (long long)bytes, (long long)memory),
                    1;
-        answer->peak_bytes = peak > answer->peak_bytes ? peak : answer->peak_bytes;
     }
     return 0;
 }

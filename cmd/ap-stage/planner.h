@@ -245,7 +245,8 @@ bool plan_same(const struct plan_answer *a, const struct plan_answer *b);
 
 /*
  * Places the plan, runs it through ap_simulate with its schedule, fills step_sec and
- * peak_bytes. 1: it does not fit in memory or places; err says where.
+ * peak_bytes. 1: it does not fit in memory or places; err says where, and peak_bytes is
+ * more than a device has, 0 if it was before and that is not why.
  */
 int plan_judge(struct ap_arena *arena, const struct plan_instance *inst,
                struct plan_answer *answer, struct ap_err *err);

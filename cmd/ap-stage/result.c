@@ -298,14 +298,17 @@ struct best {
     struct price price;
     struct price missed; /* the quickest that does not fit; step_sec INFINITY: none */
     int n_priced, cap_priced;
-    struct plan_answer *priced; /* malloc: all plans that were priced */
+    struct priced {
+        struct plan_answer plan;
+        bool fits;
+    } * priced; /* malloc: all plans that were priced */
 };
 
 static void note_priced(const struct plan_instance *inst, const struct plan_answer *plan,
                         const struct price *p, struct best *best)
 {
     AP_ROOM(best->priced, best->n_priced, best->cap_priced);
-    best->priced[best->n_priced++] = *plan;
+    best->priced[best->n_priced++] = (struct priced){*plan, fits(inst, p)};
     if (!fits(inst, p) && p->step_sec < best->missed.step_sec)
         best->missed = *p;
 }
@@ -357,14 +360,15 @@ static double estimate_of(const struct best *best, const struct plan_answer *pla
     return best->blank.throughput ? plan->batch_sec : plan->step_sec;
 }
 
-/* Whether a priced plan has the same blocks on the same devices in the same order, and a
- * lower estimate. Layouts add the same to both, to about 1e-6: the other one is no
- * better, and matters only where it is the smaller one that fits. */
+/* Whether a priced plan that fits has the same blocks on the same devices in the same
+ * order, and a lower estimate. Layouts add the same to both, to about 1e-6: the other one
+ * is no better. */
 static bool has_quicker_twin(const struct candidate *c, const struct best *best)
 {
     for (int i = 0; i < best->n_priced; i++)
-        if (estimate_of(best, &best->priced[i]) <= c->estimate &&
-            plan_same_outline(&best->priced[i], c->plan))
+        if (best->priced[i].fits &&
+            estimate_of(best, &best->priced[i].plan) <= c->estimate &&
+            plan_same_outline(&best->priced[i].plan, c->plan))
             return true;
     return false;
 }
@@ -377,7 +381,7 @@ static bool is_promising(const struct pricing *x, const struct candidate *c,
     double slack = c->plan->n_stages == 1 ? FRONT_SLACK : 1, least = c->estimate;
 
     for (int i = 0; i < best->n_priced; i++)
-        if (plan_same(&best->priced[i], c->plan))
+        if (plan_same(&best->priced[i].plan, c->plan))
             return false;
     if (fit && !x->select && !(x->replan && x->replan->one_outline) &&
         has_quicker_twin(c, best))

@@ -156,6 +156,40 @@ int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
 bool plan_is_chain(const struct plan_instance *inst);
 /* Of plans whose stages are no runs; INFINITY: there are none. */
 double space_sets_bound(const struct space *sp);
+/*
+ * Seconds of a step that no interleaved plan on so many groups is below, by whole blocks;
+ * sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan. 0: nothing
+ * is known. At least as many blocks as groups.
+ */
+double groups_least_sec(const double *sec, int n, int groups, double microbatches);
+/* Microbatches that a stage of an interleaved plan holds when its device has run the
+ * forwards that come before its first backward. */
+int chunk_flights(const struct config *c, int groups, int n_stages, int stage);
+/* The stages of one device. */
+struct device_stages {
+    int n;
+    double microbatches;
+    struct device_stage {
+        const struct plan_front *front; /* of at least one point */
+        int flights;                    /* microbatches that it holds */
+        const struct plan_point *point;
+    } * stage;
+    double bytes, sec; /* of the points; seconds of a step */
+};
+/* Fills the points, nearly the quickest that fit in so many bytes together (0: no limit).
+ * false: none do. */
+bool choose_points(struct device_stages *d, double limit);
+/* Interleaved plans of a configuration with so many groups and stages. */
+struct chunk_plans {
+    const struct space *sp;
+    const struct config *c;
+    int mesh, groups, n_stages;
+    bool counts_once; /* behind the last backward what is done once, not the way back */
+    double below;     /* plans at or above are of no interest */
+};
+/* Seconds of a step that none of them that fits is below; INFINITY: none is. Looks for no
+ * more than enough. The fronts have been asked for. */
+double chunks_room_bound(const struct chunk_plans *x, double enough);
 /* Interleaved schedules of a configuration. -1: the oracle broke. */
 int auto_chunks(struct stage_search *search, struct space *sp, struct config *c,
                 struct ap_err *err);

@@ -5,9 +5,10 @@
  * must do B microbatches of all of its stages, and ends before the way back through those
  * g. The average over the groups is a sum over stages with the weight B + max(0, G - 1 -
  * s) for stage s, whose least value over all cuts a programme finds, for every number of
- * stages at once: a bound. Another programme finds the cuts of least maximum and, among
- * those, least sum: the plan, with the fastest points but for the first stages, which get
- * the leanest until it fits. Small lines are searched whole, the bounds being what is
+ * stages at once: a bound. The busiest group (auto_whole.c) and the memory of each device
+ * (auto_room.c) raise it. Another programme finds the cuts of least maximum and, among
+ * those, least sum: the plan, in which each device's stages have the quickest points that
+ * fit together (auto_points.c). Small lines are searched whole, the bounds being what is
  * chosen and the rest's programme. Cost: blocks^2 x stages for each shape; the search is
  * exponential within its limits. Source: Narayanan et al., "Efficient large-scale
  * language model training on GPU clusters using Megatron-LM" (SC 2021), section 2.2.
@@ -20,7 +21,6 @@
 
 struct run_cost {
     double sum, rest; /* least per microbatch; least B * sum + what is done once */
-    const struct plan_point *fast, *lean;
 };
 
 struct chunks {
@@ -31,6 +31,7 @@ struct chunks {
     struct run_cost *cost; /* [lo * n + hi], sum INFINITY: not usable */
     double *least[2];      /* [stages * (n + 1) + block]: by weights; by rest */
     double *max, *sum;     /* likewise: least maximum, its sum */
+    double busiest;        /* no plan is below, whatever its cuts are */
     int *cut;              /* where the last stage of that begins */
     /* the tree */
     int n_stages;
@@ -61,13 +62,7 @@ static void fill_cost(const struct chunks *x, const struct plan_front *front,
             rest >= x->search->least)
             continue;
         cost->sum = least_of(cost->sum, p->forward_sec + p->backward_sec);
-        if (!cost->fast || rest < rest_of(x, cost->fast))
-            cost->fast = p;
         cost->rest = least_of(cost->rest, rest);
-        if (!cost->lean ||
-            p->stage_bytes + x->groups * p->microbatch_bytes <
-                cost->lean->stage_bytes + x->groups * cost->lean->microbatch_bytes)
-            cost->lean = p;
     }
 }
 
@@ -82,7 +77,7 @@ static bool may_do(const struct chunks *x, int lo, int hi)
 static int fill_costs(struct chunks *x, struct ap_err *err)
 {
     for (int i = 0; i < x->n * x->n; i++)
-        x->cost[i] = (struct run_cost){INFINITY, INFINITY, NULL, NULL};
+        x->cost[i] = (struct run_cost){INFINITY, INFINITY};
     for (int size = 1; size <= x->n; size++) {
         for (int lo = 0, hi = size - 1; hi < x->n; lo++, hi++)
             if (may_do(x, lo, hi))
@@ -133,51 +128,68 @@ static void fill_programs(struct chunks *x)
         }
 }
 
-/* Simulates stages that end where end says, the first n_lean of them with their leanest
- * points; INFINITY when it does not fit or the limit was met. */
-static double try_cuts(struct chunks *x, const int *end, int n_stages, int n_lean)
+/*
+ * Points of all stages, so that each device's fit in so many bytes: after its first
+ * forwards it holds what chunk_flights says. false: none do, or no such plan is better
+ * than the best.
+ */
+static bool fill_points(struct chunks *x, struct plan_answer *a, double limit)
 {
+    struct device_stages d = {.n = a->chunks, .microbatches = (double)x->c->microbatches};
+    double way = 0;
+
+    d.stage = AP_NEW_N(x->sp->arena, d.n, struct device_stage);
+    for (int g = 0; g < x->groups; g++) {
+        for (int c = 0; c < d.n; c++) {
+            const int s = c * x->groups + g;
+            const struct plan_stage *st = &a->stage[s];
+            struct ap_err err = {0};
+            d.stage[c].flights = chunk_flights(x->c, x->groups, a->n_stages, s);
+            if (config_front(x->sp, x->c, st->lo, st->hi, x->mesh, &d.stage[c].front,
+                             &err))
+                return false; /* it was asked before */
+        }
+        if (!choose_points(&d, limit) || auto_is_over(x->search, way + d.sec))
+            return false;
+        for (int c = 0; c < d.n; c++)
+            a->stage[c * x->groups + g].point = d.stage[c].point;
+        way += a->stage[g].point->forward_sec;
+    }
+    return true;
+}
+
+#define MOST_TRIES                                                                  \
+    6            /* for chunks that hold more later than after their first forwards \
+                  */
+#define LESS 256 /* of the memory is planned without at least, then */
+
+/* The cuts of least maximum. */
+static void try_least(struct chunks *x, int n_stages)
+{
+    const double memory = (double)plan_memory(x->sp->inst, x->c->mesh[x->mesh].kind);
+    struct ap_mark mark = ap_arena_mark(x->sp->arena);
     struct plan_answer a = x->now;
+    int last = x->n - 1;
+    double limit = memory;
 
     a.n_stages = n_stages;
     a.chunks = n_stages / x->groups;
-    a.step_sec = INFINITY;
     a.stage = AP_NEW_N(x->sp->arena, n_stages, struct plan_stage);
-    for (int s = 0; s < n_stages; s++) {
-        int lo = s > 0 ? end[s - 1] + 1 : 0;
-        const struct run_cost *cost = &x->cost[lo * x->n + end[s]];
-        if (!isfinite(cost->sum))
-            return INFINITY;
-        a.stage[s] = (struct plan_stage){.lo = lo,
-                                         .hi = end[s],
+    for (int s = n_stages - 1; s >= 0; s--) {
+        a.stage[s] = (struct plan_stage){.lo = x->cut[(s + 1) * (x->n + 1) + last + 1],
+                                         .hi = last,
                                          .hosts = x->c->mesh[x->mesh].hosts,
                                          .devices = x->c->mesh[x->mesh].devices,
-                                         .kind = x->c->mesh[x->mesh].kind,
-                                         .point = s < n_lean ? cost->lean : cost->fast};
+                                         .kind = x->c->mesh[x->mesh].kind};
+        last = a.stage[s].lo - 1;
     }
-    return auto_score(x->search, x->sp, &a, "chunks");
-}
-
-/* The cuts of least maximum. The first stages hold most: as few of them lean as fit. */
-static void try_least(struct chunks *x, int n_stages)
-{
-    struct ap_mark mark = ap_arena_mark(x->sp->arena);
-    int *end = AP_NEW_N(x->sp->arena, n_stages, int), last = x->n - 1;
-    int lo = 0, hi = n_stages;
-
-    for (int s = n_stages - 1; s >= 0; s--) {
-        end[s] = last;
-        last = x->cut[(s + 1) * (x->n + 1) + last + 1] - 1;
+    for (int i = 0; i < MOST_TRIES && fill_points(x, &a, limit); i++) {
+        a.peak_bytes = 0;
+        const bool fits = isfinite(auto_score(x->search, x->sp, &a, "chunks"));
+        if (fits || a.peak_bytes == 0)
+            break;
+        limit -= most_of((double)a.peak_bytes - memory, memory / LESS);
     }
-    if (!isfinite(try_cuts(x, end, n_stages, lo)) &&
-        isfinite(try_cuts(x, end, n_stages, hi)))
-        while (hi - lo > 1) {
-            int mid = lo + (hi - lo) / 2;
-            if (isfinite(try_cuts(x, end, n_stages, mid)))
-                hi = mid;
-            else
-                lo = mid;
-        }
     ap_arena_rewind(x->sp->arena, mark);
 }
 
@@ -245,11 +257,30 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
     }
 }
 
+/* The bound of so many stages if all chunks of a device must fit, where that matters. */
+static double with_room(const struct chunks *x, int n_stages, double bound)
+{
+    const struct stage_search *search = x->search;
+    const int at = n_stages * (x->n + 1) + x->n;
+    const struct chunk_plans plans = {.sp = x->sp,
+                                      .c = x->c,
+                                      .mesh = x->mesh,
+                                      .groups = x->groups,
+                                      .n_stages = n_stages,
+                                      .counts_once = x->least[1][at] > x->least[0][at],
+                                      .below = search->least};
+    const double enough =
+        x->ended ? least_of(search->bound, search->least) : search->least;
+
+    return bound < enough ? most_of(bound, chunks_room_bound(&plans, enough)) : bound;
+}
+
 static void one_count(struct chunks *x, int n_stages)
 {
     int at = n_stages * (x->n + 1) + x->n;
     double bound = most_of(x->least[0][at], x->least[1][at]) / x->groups;
 
+    bound = most_of(bound, x->busiest);
     if (!isfinite(bound) || auto_is_over(x->search, bound))
         return;
     if (!x->search->proves) {
@@ -257,6 +288,9 @@ static void one_count(struct chunks *x, int n_stages)
         return;
     }
     x->ended = x->n > MAX_TREE;
+    bound = with_room(x, n_stages, bound);
+    if (auto_is_over(x->search, bound))
+        return;
     if (!x->ended) {
         x->n_stages = n_stages;
         x->node_limit = x->search->nodes + x->search->node_limit / 8;
@@ -269,6 +303,20 @@ static void one_count(struct chunks *x, int n_stages)
     }
     if (x->ended)
         x->search->bound = least_of(x->search->bound, bound);
+}
+
+/* Of the busiest group, whatever the cuts are. */
+static double busiest_sec(const struct chunks *x)
+{
+    const int n = x->n;
+    struct ap_arena scratch = {0};
+    double *sec = AP_NEW_N(&scratch, n * n, double);
+
+    for (int i = 0; i < n * n; i++)
+        sec[i] = x->cost[i].sum;
+    const double least = groups_least_sec(sec, n, x->groups, (double)x->c->microbatches);
+    ap_arena_free(&scratch);
+    return least;
 }
 
 static int one_mesh(struct chunks *x, struct ap_err *err)
@@ -290,6 +338,9 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
     x->now.stage = AP_NEW_N(x->sp->arena, n, struct plan_stage);
     if (fill_costs(x, err))
         return -1;
+    x->busiest = busiest_sec(x);
+    if (auto_is_over(x->search, x->busiest))
+        return 0;
     fill_programs(x);
     for (int s = 2 * x->groups; s <= n; s += x->groups)
         if (want == 0 || want == s)
