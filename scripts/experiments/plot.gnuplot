@@ -1,11 +1,12 @@
 # A table's plot. data, picture: file names; kind: bars, lines or log; columns: what to draw over the
-# first (bars of columns from the third on: over the first two); axis, name: of the axes.
+# first (bars of columns from the third on: over the first two); axis, second: heads of the first
+# two columns; name: what the columns are.
 set terminal svg size 640,360 dynamic background "white"
 set output picture
 set datafile separator tab
 set datafile missing "none"
 set key outside bottom center horizontal
-set ylabel name
+set ylabel name . (kind eq "lines" ? "" : ", logarithmic")
 set grid ytics
 set rmargin 12
 if (kind eq "bars") {
@@ -15,9 +16,11 @@ if (kind eq "bars") {
     set logscale y
     set xtics rotate by -20
     if (word(columns, 1) eq "3" || word(columns, 1) eq "4") {
-        plot for [i = 1:words(columns)] data using (column(int(word(columns, i)))):xtic(strcol(1) . " " . strcol(2)[1:12]) title columnhead(int(word(columns, i)))
+        set xlabel axis . ", " . second
+        plot for [i = 1:words(columns)] data using (column(int(word(columns, i)))):xtic(strcol(1) . " " . word(strcol(2), 1)) title columnhead(int(word(columns, i)))
     } else {
-        plot for [i = 1:words(columns)] data using (column(int(word(columns, i)))):xtic(strcol(1)[1:24]) title columnhead(int(word(columns, i)))
+        set xlabel axis
+        plot for [i = 1:words(columns)] data using (column(int(word(columns, i)))):xtic(strcol(1)[1:32]) title columnhead(int(word(columns, i)))
     }
 } else {
     set xlabel axis
