@@ -91,7 +91,7 @@ function said(    i, text, n, one) {
     if (n > 40) text = text "\n... " n - 40 " more lines"
     return text == "" ? "(done, nothing printed)" : text
 }
-function verdict() { return status == "" ? "not run" : status != 0 ? "exit status " status : "good, " seconds " s" }
+function verdict() { return status == "" ? "not run" : status != 0 ? "exit status " status : "ran, " seconds " s" }
 function table(    i, k, n, f) {
     if (html) print "<table>"
     for (i = 1; i <= n_lines; i++) {
@@ -221,7 +221,7 @@ END {
     } else print "# Five papers, re-made\n"
     paragraph("Every table, figure and number of Alpa, Rhino, TAP, Tofu and RaNNC that needs none of their hardware, by pipes of the filters: what the paper has, what comes out here, and why they differ. Steps are predicted seconds, but for Tofu's parts on one device, which are measured on a CPU. Each paper begins with a list of its tables, figures and sections in its own order, with what is not here and why. Each result has its command, which is copied as it stands. What the page needs is installed and built, and the page made, by")
     code("scripts/deps --plots && make all unit && make -C scripts/experiments results")
-    paragraph("Seconds behind a result are its command's, of a CPU.")
+    paragraph("\"ran, 1.5 s\" below a result says that its command ended well after so many seconds of a CPU.")
     contents()
     for (k = 1; k in papers; k++) {
         p = papers[k]
