@@ -106,7 +106,7 @@ function show_table(p, i,    id) {
     id = name[p, "table", i]
     read_result(id)
     heading(3, what[p, "table", i], id)
-    if (theirs[p, "table", i] != "-") paragraph("The paper: " theirs[p, "table", i])
+    if (theirs[p, "table", i] != "-") paragraph("The paper: " theirs[p, "table", i] (theirs[p, "table", i] ~ /\.$/ ? "" : "."))
     paragraph("Here: " why[p, "table", i])
     code(command[p, "table", i])
     if (status == "0") table()
@@ -117,7 +117,7 @@ function show_table(p, i,    id) {
 # The tables of one kind as one, the commands first.
 function show_merged(p,    i, k, n, id, all, n_all, verdicts, commands) {
     heading(3, what[p, "table", 1], "ablation")
-    paragraph("The papers: " theirs[p, "table", 1])
+    paragraph("The papers: " theirs[p, "table", 1] ".")
     paragraph("Here: " why[p, "table", 1])
     for (i = 1; i <= n_tables[p]; i++) {
         id = name[p, "table", i]
