@@ -171,11 +171,12 @@ END
 
 @test "tofu: cheaper than data, model and hybrid parallelism on every golden model" {
     local model mine way algorithm mesh their
+    ms() { awk -v sec="$1" 'BEGIN { printf "%.4g ms", 1e3 * sec }'; }
     for model in mlp gpt2l resnet moe; do
         mine=$(jq .sharding.objective_sec "$(tofu "$model" 8 2018)")
         while read -r way algorithm mesh; do
             their=$(other "$algorithm" "$model" "$mesh")
-            shows "$model: tofu $mine s, $way parallelism (--mesh $mesh --algorithm $algorithm) $their s"
+            shows "$model: tofu $(ms "$mine"), $way parallelism (--mesh $mesh --algorithm $algorithm) $(ms "$their")"
             jq -en "$mine < $their" >/dev/null || { echo "$model: $mine, $way $their"; return 1; }
         done <<<$'data data 2x2x2\nmodel megatron 8\nmodel largest-dim 8\nhybrid megatron 4x2\nhybrid megatron 2x4'
     done

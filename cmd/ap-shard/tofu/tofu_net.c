@@ -15,21 +15,21 @@
  * A tied group follows the scheme of its tensors. A group that cannot follow a place
  * where a contraction cuts such a tensor (a slice of it) is not tied. The two gradients
  * of a contraction y = x w, which share dy and have x and w as the other operands, have
- * one request together; they are found by just that, without names.
+ * one request together; they are found by just that and by what each sums over, without
+ * names.
  *
- * Cost: n log n in operands of groups. Source: Wang, Huang, Li, "Unifying Data, Model and
+ * Cost: linear in operands of groups; gradients are searched among the contractions of
+ * the operand that fewer read. Source: Wang, Huang, Li, "Unifying Data, Model and
  * Hybrid Parallelism in Deep Learning via Tensor Tiling", aligned tilings;
  * Wang, Huang, Li, "Supporting Very Large Models using Automatic Dataflow Graph
  * Partitioning", section 5.1 (coarsening).
  */
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/csr.h"
 #include "base/union_find.h"
 #include "problem/fold.h"
 #include "tofu/tofu.h"
-
-enum { MAX_USERS = 64 }; /* of a tensor, among whose contractions pairs are searched */
 
 struct piece {
     int dim, next; /* next: of the same node */
@@ -285,21 +285,6 @@ static void tie_groups(struct maker *m)
 
 /* ---- contractions and their gradients ---- */
 
-/* A contraction of two tensors, under the order of its operands. */
-struct pair {
-    int a, b, group;
-};
-
-static int by_pair(const void *x, const void *y)
-{
-    const struct pair *p = x, *q = y;
-    if (p->a != q->a)
-        return p->a < q->a ? -1 : 1;
-    if (p->b != q->b)
-        return p->b < q->b ? -1 : 1;
-    return (p->group > q->group) - (p->group < q->group);
-}
-
 /* Operand slot of g of this class, -1. */
 static int slot_of(const struct maker *m, int g, int class)
 {
@@ -384,76 +369,113 @@ static int other(const struct maker *m, int g, int class)
     return class_of(m, m->net->groups[g].slot[1 - slot_of(m, g, class)].node);
 }
 
-/* Two contractions that share class d: the triple that they end, if there is one. */
-static bool find_triple(const struct maker *m, const struct pair *pairs, int n, int d,
-                        int g, int h, struct triple *t)
+/*
+ * Are the two others the gradients of y, place by place? What y sums over is no place of
+ * dy, all other places of x and w are. Contractions that share their tensors by chance
+ * (in a bottleneck, the weight gradients of its three convolutions) differ in this.
+ */
+static bool are_gradients(const struct maker *m, const struct triple *t)
 {
-    int x = other(m, g, d), w = other(m, h, d);
-    struct pair key = {x < w ? x : w, x < w ? w : x, -1};
-    int lo = 0, hi = n;
-
-    if (x == w || x == d || w == d)
-        return false;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if (by_pair(&pairs[mid], &key) < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
+    for (int f = 0; f < m->net->nests->nest[t->y].n_factors; f++) {
+        bool kept = m->net->groups[t->y].slot[2].piece[f] >= 0;
+        int in_dw = factor_at(m, t->dw, t->dw_x, at(m, t->y, t->y_x, f));
+        int in_dx = factor_at(m, t->dx, t->dx_w, at(m, t->y, t->y_w, f));
+        if ((in_dw >= 0 && (at(m, t->dw, t->dw_d, in_dw) >= 0) != kept) ||
+            (in_dx >= 0 && (at(m, t->dx, t->dx_d, in_dx) >= 0) != kept))
+            return false;
     }
-    if (lo == n || pairs[lo].a != key.a || pairs[lo].b != key.b || pairs[lo].group > g ||
-        pairs[lo].group > h)
-        return false;
-    int y = pairs[lo].group;
-    *t = (struct triple){.y = y, .dw = g, .dx = h};
-    t->y_x = slot_of(m, y, x);
-    t->y_w = slot_of(m, y, w);
-    t->dw_x = slot_of(m, g, x);
-    t->dw_d = slot_of(m, g, d);
-    t->dx_w = slot_of(m, h, w);
-    t->dx_d = slot_of(m, h, d);
     return true;
 }
 
-/* Groups that contract two tensors to one; the second of two gradients has a partner. */
-static struct triple *find_triples(struct maker *m, int *n_triples)
+/* Contractions of two tensors to one, and which of them read a class, ascending. */
+struct contractions {
+    bool *is_one; /* per group */
+    struct ap_csr of;
+    bool *taken; /* per group: a gradient */
+};
+
+static void list_contractions(struct maker *m, struct contractions *c)
 {
     struct tofu_net *net = m->net;
-    struct pair *pairs = AP_NEW_N(net->arena, net->nests->n, struct pair);
-    struct pair *uses = AP_NEW_N(net->arena, 2 * net->nests->n, struct pair);
-    bool *taken = AP_NEW_N(net->arena, net->nests->n, bool);
-    struct triple *triples = AP_NEW_N(net->arena, net->nests->n, struct triple);
-    int n = 0, n_uses = 0;
+    int *class = AP_NEW_N(net->arena, 2 * net->nests->n, int);
+    int *group = AP_NEW_N(net->arena, 2 * net->nests->n, int), n = 0;
 
-    *n_triples = 0;
+    c->is_one = AP_NEW_N(net->arena, net->nests->n, bool);
+    c->taken = AP_NEW_N(net->arena, net->nests->n, bool);
     for (int g = 0; g < net->nests->n; g++) {
         const struct ap_nest *nest = &net->nests->nest[g];
         if (!nest->heavy || nest->n_ins != 2 || nest->n_outs != 1)
             continue;
         int a = class_of(m, nest->ins[0].node), b = class_of(m, nest->ins[1].node);
-        if (a == b)
-            continue;
-        pairs[n++] = (struct pair){a < b ? a : b, a < b ? b : a, g};
-        uses[n_uses++] = (struct pair){a, 0, g};
-        uses[n_uses++] = (struct pair){b, 0, g};
-    }
-    qsort(pairs, (size_t)n, sizeof *pairs, by_pair);
-    qsort(uses, (size_t)n_uses, sizeof *uses, by_pair);
-    for (int i = 0, end; i < n_uses; i = end) {
-        for (end = i; end < n_uses && uses[end].a == uses[i].a; end++)
-            continue;
-        if (end - i > MAX_USERS)
-            continue;
-        for (int j = i; j < end; j++) {
-            for (int k = j + 1; k < end; k++) {
-                int g = uses[j].group, h = uses[k].group;
-                struct triple *t = &triples[*n_triples];
-                if (taken[g] || taken[h] || !find_triple(m, pairs, n, uses[i].a, g, h, t))
-                    continue;
-                taken[g] = taken[h] = true;
-                ++*n_triples;
-            }
+        c->is_one[g] = a != b;
+        for (int i = 0; i < 2 && a != b; i++) {
+            class[n] = i ? b : a;
+            group[n++] = g;
         }
+    }
+    c->of = ap_csr_new(net->arena, net->graph->n_nodes, n, class, group);
+}
+
+static int rarer(const struct contractions *c, int a, int b)
+{
+    return ap_csr_count(&c->of, a) <= ap_csr_count(&c->of, b) ? a : b;
+}
+
+/* Contraction h of d is one gradient of y: the other one, of d and x, behind y. */
+static bool find_partner(const struct maker *m, const struct contractions *c, int y,
+                         int h, int d, int x, struct triple *t)
+{
+    int few = rarer(c, x, d), many = few == x ? d : x;
+
+    for (int i = c->of.start[few]; i < c->of.start[few + 1]; i++) {
+        int g = c->of.item[i];
+        if (g <= y || g == h || c->taken[g] || other(m, g, few) != many)
+            continue;
+        int dw = g < h ? g : h, dx = g < h ? h : g;
+        int in_dw = other(m, dw, d), in_dx = other(m, dx, d);
+        *t = (struct triple){.y = y, .dw = dw, .dx = dx};
+        t->y_x = slot_of(m, y, in_dw);
+        t->y_w = slot_of(m, y, in_dx);
+        t->dw_x = slot_of(m, dw, in_dw);
+        t->dw_d = slot_of(m, dw, d);
+        t->dx_w = slot_of(m, dx, in_dx);
+        t->dx_d = slot_of(m, dx, d);
+        if (are_gradients(m, t))
+            return true;
+    }
+    return false;
+}
+
+/* The triple that starts with y, by the operand of y that fewer contractions read. */
+static bool find_triple(const struct maker *m, const struct contractions *c, int y,
+                        struct triple *t)
+{
+    const struct ap_nest *nest = &m->net->nests->nest[y];
+    int a = class_of(m, nest->ins[0].node), b = class_of(m, nest->ins[1].node);
+    int few = rarer(c, a, b), many = few == a ? b : a;
+
+    for (int i = c->of.start[few]; i < c->of.start[few + 1]; i++) {
+        int h = c->of.item[i], d = other(m, h, few);
+        if (h > y && !c->taken[h] && d != many && find_partner(m, c, y, h, d, many, t))
+            return true;
+    }
+    return false;
+}
+
+/* The second of two gradients has a partner. */
+static struct triple *find_triples(struct maker *m, int *n_triples)
+{
+    struct contractions c;
+    struct triple *triples = AP_NEW_N(m->net->arena, m->net->nests->n, struct triple);
+
+    list_contractions(m, &c);
+    *n_triples = 0;
+    for (int y = 0; y < m->net->nests->n; y++) {
+        struct triple *t = &triples[*n_triples];
+        if (!c.is_one[y] || !find_triple(m, &c, y, t))
+            continue;
+        c.taken[t->dw] = c.taken[t->dx] = true;
+        ++*n_triples;
     }
     return triples;
 }

@@ -106,18 +106,18 @@ static int dense(struct net *n, int x, int64_t outputs)
     return ap_build_dot(&n->b, x, weight(n, 2, dims), 0, NULL, NULL, 1, &left, &right);
 }
 
-/* 3x3 on images [batch, height, width, features]. */
-static int convolve(struct net *n, int x, int64_t outputs)
+/* size x size on images [batch, height, width, features]. */
+static int convolve(struct net *n, int x, int64_t size, int64_t outputs)
 {
     struct ap_attrs *a = ap_build_attrs(&n->b);
-    struct ap_window_dim w = {.size = 3,
+    struct ap_window_dim w = {.size = size,
                               .stride = 1,
-                              .pad_lo = 1,
-                              .pad_hi = 1,
+                              .pad_lo = size / 2,
+                              .pad_hi = size / 2,
                               .lhs_dilate = 1,
                               .rhs_dilate = 1};
     struct ap_window_dim windows[2] = {w, w};
-    int64_t dims[4] = {3, 3, ap_build_shape_of(&n->b, x)->dims[3], outputs};
+    int64_t dims[4] = {size, size, ap_build_shape_of(&n->b, x)->dims[3], outputs};
 
     a->n_window = 2;
     a->window = ap_arena_dup(&n->arena, windows, sizeof windows);
@@ -257,7 +257,7 @@ static void make_vgg19(struct net *n, int64_t batch, bool input_gradient)
     start(n);
     int first = input(n, AP_ROLE_INPUT, 4, (int64_t[]){batch, 224, 224, 4}), x = first;
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
-        x = features[i] ? convolve(n, x, features[i]) : pool(n, x);
+        x = features[i] ? convolve(n, x, 3, features[i]) : pool(n, x);
     x = ap_build_reshape(&n->b, x, 2, (int64_t[]){batch, 49 * 512});
     x = dense(n, dense(n, dense(n, x, 4096), 4096), 1000);
     finish(n, x, input_gradient ? first : -1);
@@ -363,6 +363,44 @@ static void test_vgg(void)
     done(&n);
     make_vgg19(&n, 64, true);
     moves(&n, 3, true, 383445248, "tofu: VGG-19 cut only");
+    done(&n);
+}
+
+/* Is every weight cut in each of three halvings? */
+static bool cuts_weights(const struct net *n)
+{
+    for (int i = 0; i < n->n_weights; i++)
+        for (int a = 0; a < 3; a++)
+            if (n->plan.choice[n->g.nodes[n->w[i]].group].axis[a] < 0)
+                return false;
+    return true;
+}
+
+/*
+ * ResNet's bottlenecks: the elementwise operators make one class of all images that
+ * blocks add to, so that the weight gradients of a block's convolutions share their
+ * operands.
+ */
+static void test_bottlenecks(void)
+{
+    struct net n;
+
+    start(&n);
+    int x = input(&n, AP_ROLE_INPUT, 4, (int64_t[]){8, 16, 16, 4});
+    x = convolve(&n, x, 1, 64);
+    for (int block = 0; block < 3; block++) {
+        int y = x;
+        for (int i = 0; i < 3; i++) {
+            y = convolve(&n, y, i == 1 ? 3 : 1, i == 2 ? 64 : 16);
+            y = ap_build_with(&n.b, AP_OP_MAXIMUM, y, 0);
+        }
+        x = ap_build_binary(&n.b, AP_OP_ADD, x, y);
+    }
+    finish(&n, x, -1);
+    double moved = elements(&n, 3, true, 0);
+    CHECK(cuts_weights(&n) && moved > 0,
+          "tofu, cut only: bottlenecks' weights are cut in every halving, %.0f elements",
+          moved);
     done(&n);
 }
 
@@ -609,5 +647,6 @@ int main(void)
     test_toy();
     test_mlp();
     test_vgg();
+    test_bottlenecks();
     return tap_done();
 }
