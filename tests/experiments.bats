@@ -76,7 +76,7 @@ load helpers
     run -0 make -C scripts/experiments results ONLY=page DIR="../../$(realpath --relative-to=. "$dir")"
     [[ $output == *"$dir/index.md, $dir/index.html"* ]]
     run -2 scripts/experiments/results "$dir" RH7 AL99
-    [[ $output == *"there is no AL99"*" tofu rannc "*"alpa-table-1 "*" RH25 "* ]]
+    [[ ${output//$'\n'/ } == *"there is no AL99"*" tofu rannc "*"alpa-table-1 "*" RH25 "* ]]
     [ ! -e "$dir/RH7" ]
 }
 
