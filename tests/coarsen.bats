@@ -33,7 +33,8 @@ END
 }
 
 # Says what is wrong with the blocks of a document: forward edges go forward, backward edges
-# backward, every block has an operator, and sums count each node once.
+# backward (also of what is made of weights alone), every block has an operator, and sums count
+# each node once.
 holds() {
     jq -e '.graph.nodes as $n | .blocks as $b | $b.block_of as $of |
         def inner: ($n[.].in // [] | length) > 0;
@@ -42,7 +43,7 @@ holds() {
             if $n[$i].op == "parameter" then $n[$i].role == "input"
             else . as $made | any($n[$i].in // [] | .[]; $made[.]) end])) as $made |
         [range($n | length) as $v | $n[$v].in // [] | .[] | [., $v]
-            | select($made[.[0]] and (.[0] | inner))
+            | select(($made[.[0]] or $n[.[0]].phase == "backward") and (.[0] | inner))
             | select($n[.[0]].phase == $n[.[1]].phase)
             | select(if $n[.[1]].phase == "forward" then $of[.[0]] > $of[.[1]]
                      elif $n[.[1]].phase == "backward" then $of[.[0]] < $of[.[1]]

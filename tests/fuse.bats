@@ -138,6 +138,27 @@ steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-per
     refuses 2 "--stripes" ap-fuse --stripes 0 "$d/llama.json"
 }
 
+@test "ap-fuse --fp8: layers' contractions read fp8, the head and attentions do not" {
+    local d=$BATS_TEST_TMPDIR
+    ap-model llama --layers 2 --hidden 64 --heads 4 --kv-heads 2 --ffn 128 --vocab 96 --seq 16 --batch 4 --dtype bf16 \
+        --master-weights --cast-weights >"$d/llama.json"
+    # q, k, v, o and three of the feed-forward part: forward, and the gradients of both operands
+    ap-fuse --fp8 --stats "$d/llama.json" 2>&1 >"$d/fp8.json" | jq -e '.fp8 == 2 * 7 * 3 and .forward == 2'
+    jq -e '.graph.nodes as $n | [$n[] | select(.op == "dot") | [., $n[.in[]]] | map(.shape | sub("\\[.*"; "")) | [.[0], (.[1:] | sort)]] |
+        all(.[0] == "bf16") and
+        (map(select(.[1] == ["f8e4m3fn", "f8e4m3fn"])) | length) == 14 and
+        (map(select(.[1] == ["f8e4m3fn", "f8e5m2"])) | length) == 28 and
+        (map(select(.[1] == ["bf16", "bf16"])) | length) > 3' "$d/fp8.json"
+    # the products take half as long, the rest and the casts do not
+    ap-model llama --layers 2 --hidden 4096 --heads 32 --kv-heads 8 --ffn 14336 --vocab 4096 --seq 4096 --batch 4 --dtype bf16 \
+        --master-weights --cast-weights | tee >(ap-fuse --fp8 >"$d/large8.json") | ap-fuse >"$d/large.json"
+    sec() { ap-shard --quiet --mesh 1 --cluster dgx-h100 --algorithm data "$d/$1.json" | ap-cost --quiet | jq .cost.step_sec; }
+    jq -n -e "($(sec large8) / $(sec large)) | . > 0.55 and . < 0.8"
+    loss() { ap-rewrite "$1" | ap-exec --seed 1 --int-range 16 --steps 1 --json --quiet | jq '.losses[0]'; }
+    jq -n -e "($(loss "$d/fp8.json") / $(loss "$d/llama.json") - 1) | fabs | . > 0 and . < 0.02"
+    refuses 1 "--fp8: no layer has a contraction of a weight in 16 bits" ap-fuse --fp8 "$(imported mlp)"
+}
+
 @test "ap-fuse: a ring is cheaper than a gather, and takes less memory" {
     local doc=$BATS_TEST_TMPDIR/gpt.json
     ap-model gpt --layers 1 --hidden 1024 --heads 4 --seq 131072 --batch 1 --vocab 512 --dtype bf16 | ap-fuse --quiet >"$doc"

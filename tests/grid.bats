@@ -29,16 +29,18 @@ one() {
     done <<'END'
 tp=2,tp=2 tp is given twice
 tp=2,xp=2 'xp' is none of tp, pp, vpp
-tp 'tp': expected KEY=VALUE, sp, overlap or what a trainer
+tp 'tp': expected KEY=VALUE, sp, ring, overlap or what a trainer
 tp=0 tp: expected a number from 1 to
 recompute=some recompute: 'some' is none of none, selective, operators, full
 vpp=2 vpp=2: there is no pipeline (pp)
+ring,tp=2 ring: there is no context parallelism (cp)
 sp,pp=2 sp: there is no tensor parallelism (tp)
 pp=2,layers=1:2:1 layers: 3 numbers for 2 stages
 dp=4,ep=3 ep=3 does not divide dp=4
 zero=4 zero: expected a number from 0 to 3
 shard=2 shard=2: nothing is sharded (zero)
 pp=2,vpp=2,schedule=1f1b schedule: vpp=2 is interleaved-1f1b
+pp=2,vpp=2,waits waits: not with vpp
 END
     refuses 2 "--stages: --grid says the whole plan" ap-stage --grid tp=2 --stages 2 --cluster cpu-4 "$f"
     refuses 2 "--recompute: --grid says the whole plan" \
@@ -78,6 +80,23 @@ words() {
     [ "$(words 1 cp=2,dp=2,zero=1 --dtype bf16 --master-weights)" = 'CP 2 · DP 2 · ZeRO-1 · micro-batch 1' ]
 }
 
+@test "ap-stage --grid: context parallelism in stripes, gathered or round a ring" {
+    local d=$BATS_TEST_TMPDIR line
+    small --seq 64 --batch 2 --heads 2 >"$d/plain.json"
+    refuses 3 "ring: no attention has one (ap-fuse)" ap-stage --grid cp=2,ring --cluster "$(cluster 1)" "$d/plain.json"
+    ap-model gpt --layers 2 --hidden 512 --heads 4 --vocab 64 --seq 65536 --batch 1 --dtype bf16 >"$d/gpt.json"
+    for n in 1 8; do
+        ap-fuse --quiet --stripes $n "$d/gpt.json" | ap-coarsen --quiet --algorithm layers >"$d/$n.json"
+        for line in cp=4 cp=4,ring; do
+            ap-stage --quiet --grid $line --cluster "$(cluster 1)" "$d/$n.json" | ap-cost --quiet |
+                jq -c --arg k "$n $line" '{($k): [.cost.step_sec, .cost.peak_bytes, .cost.plan.words]}'
+        done
+    done | jq -s add >"$d/all.json"
+    # the last of four devices sees 7/8 of all pairs in blocks, 1/2 + 3/64 in eight stripes
+    jq -e '.["8 cp=4"][0] < 0.75 * .["1 cp=4"][0] and .["8 cp=4,ring"][0] < .["8 cp=4"][0] and
+        .["8 cp=4,ring"][1] < .["8 cp=4"][1] and all(.[][2]; startswith("CP 4 "))' "$d/all.json"
+}
+
 @test "ap-stage --grid: layers of stages, devices, what is recomputed" {
     local f=$BATS_TEST_TMPDIR/s.json
     small | ap-stage --quiet --grid pp=2,tp=2,layers=3:1,recompute=selective,mbs=4 --cluster cpu-4 >"$f"
@@ -101,10 +120,26 @@ words() {
     beside dp=4,mbs=1,low-sums dp=4,mbs=1 '.[0][2] < .[1][2]'
     beside dp=4,mbs=1,keeps-gradients dp=4,mbs=1 '.[0][2] > .[1][2]'
     beside tp=4,mbs=2,sp,keeps-gathered tp=4,mbs=2,sp '.[0][2] > .[1][2]'
+    beside pp=4,mbs=1,waits pp=4,mbs=1 '.[0][0] == ["waits"] and .[0][1] > .[1][1] and .[0][2] == .[1][2]'
+    # latencies of four broadcasts, not of one gather
+    beside dp=4,mbs=1,zero=1,packs,broadcasts dp=4,mbs=1,zero=1,packs '(.[0][1] - .[1][1]) * 1e6 | . > 44.9 and . < 45.1'
     # ZeRO-2 has a part of the gradients, and sums them with each microbatch
     beside dp=4,mbs=1,zero=2,packs dp=4,mbs=1,zero=1,packs '.[0][0] == ["packs", "scatters"] and .[0][2] < .[1][2] and .[0][1] > .[1][1]'
     ap-stage --quiet --grid dp=4,packs --cluster "$(cluster 1)" "$f" | jq '.stages.trainer = ["what"]' >"$f.bad"
     refuses 1 '/stages/trainer/0: expected packs' ap-cost "$f.bad"
+}
+
+@test "ap-stage --grid: rows of a vocabulary of 63 have a rate of their own, a table's gradient lies like the table" {
+    local even=$BATS_TEST_TMPDIR/e.json uneven=$BATS_TEST_TMPDIR/u.json
+    small >"$even"
+    small --vocab 63 >"$uneven"
+    jq '.uneven_of_peak = 1e-6' "$(cluster 1)" >"$BATS_TEST_TMPDIR/c.json"
+    of() { ap-stage --quiet --grid dp=4 --cluster "$1" "$2" | ap-cost --quiet | jq .cost.step_sec; }
+    [ "$(of "$(cluster 1)" "$even")" = "$(of "$BATS_TEST_TMPDIR/c.json" "$even")" ]
+    jq -ne "$(of "$BATS_TEST_TMPDIR/c.json" "$uneven") > 1.2 * $(of "$(cluster 1)" "$uneven")"
+    # not a sum of whole tables
+    ap-stage --quiet --grid tp=4,sp --cluster cpu-4 "$even" | jq -e '.graph.nodes as $n | .stages.stages[0].sharding.layouts as $l |
+        [range($n | length) | select($n[.].op == "scatter") | $l[.]] == ["S0"]'
 }
 
 @test "ap-stage --grid: stages run, and their numbers are those of one device" {
@@ -117,10 +152,20 @@ words() {
         diff "$BATS_TEST_TMPDIR/one" -
 }
 
+@test "ap-stage --grid: a ring over stripes runs, and its numbers are those of one device" {
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/m.json
+    losses() { ap-rewrite --quiet | ap-exec "$@" --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)'; }
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 64 --batch 4 >"$f"
+    losses -n 1 <"$f" >"$BATS_TEST_TMPDIR/one"
+    ap-fuse --quiet --stripes 8 "$f" | ap-coarsen --quiet --algorithm layers |
+        ap-stage --quiet --grid cp=2,tp=2,sp,ring --cluster cpu-4 | losses -n 4 | diff "$BATS_TEST_TMPDIR/one" -
+}
+
 @test "ap-fuse --kernels: norms and activations are one kernel; the numbers stay" {
     needs_exec
     local f=$BATS_TEST_TMPDIR/k.json words
-    for words in '--kernels' '--attention plain --kernels'; do
+    for words in '--kernels' '--attention plain --kernels' '--norms'; do
         # shellcheck disable=SC2086
         ap-fuse --quiet $words "$(imported gpt2l)" >"$f"
         jq -e '[.graph.nodes[] | select(.kernel)] | length > 100' "$f"

@@ -85,6 +85,15 @@ priced() {
     done
 }
 
+@test "tile: ap-cost says that it prices the plan, not the program of several devices per rank" {
+    ap-rewrite --quiet --devices-per-rank 2 data.json -o run.json
+    run --separate-stderr ap-cost --no-history run.json
+    [ "$status" -eq 0 ] && [[ $stderr == *"/program: its ranks play 2 devices each; the price is that of the plan"* ]]
+    [ "$(jq -c .cost <<<"$output")" = "$(ap-cost --no-history data.json | jq -c .cost)" ]
+    ap-rewrite --quiet data.json | ap-cost --no-history >plain.json 2>err
+    [ ! -s err ]
+}
+
 @test "tile: what devices of a rank hold alike, a rank has once" {
     # states and weights whole, activations of one device after the other
     ap-model gpt --layers 2 --hidden 64 --heads 4 --seq 64 --vocab 128 --batch 16 |

@@ -156,8 +156,13 @@ static double price_document(struct ap_arena *arena, const struct ap_doc *doc,
     if (!json || ap_program_from_json(arena, json, &at, &prog, &err))
         ap_die(AP_BAD_INPUT, "%s%s%s", json ? doc->file : "", json ? ": " : "", err.msg);
     json_decref(json);
-    if (ap_program_per_rank(&prog) > 1) /* of ranks; the plan is of devices */
+    if (ap_program_per_rank(&prog) > 1) {
+        ap_warn(
+            "/program: its ranks play %d devices each; the price is that of the plan, "
+            "with every device for itself",
+            ap_program_per_rank(&prog));
         return sec;
+    }
     price_packed(arena, in, &prog, plan);
     price_kernels(arena, in, &prog, plan);
     return sec;

@@ -11,6 +11,8 @@
 
 #include "pipe.h"
 
+#include "doc/trace.h"
+
 #define COMPUTE 1 /* tracks; each chunk of a device has two more */
 
 struct pipe_tracer {
@@ -47,11 +49,11 @@ static void put_send(const struct pipe_tracer *t, const struct ap_sim_slice *s, 
         &t->p->result.devices[device].slices[t->slice_of[back][at]];
     double start = s->arrive_sec - sec;
     int track = send_track(t, s->instr.stage, back);
-    trace_slice(t->out, pid, track, "send", "send", start, s->arrive_sec - start);
+    ap_trace_slice(t->out, pid, track, "send", "send", start, s->arrive_sec - start);
     ap_buf_printf(t->out, ",\"args\":{\"microbatch\":%d,\"to\":%d,\"bytes\":%lld}}",
                   s->instr.microbatch, to, (long long)bytes);
-    trace_flow(t->out, "send", id, true, pid, track, start);
-    trace_flow(t->out, "send", id, false, device + 1, COMPUTE, reader->start_sec);
+    ap_trace_flow(t->out, "send", id, true, pid, track, start);
+    ap_trace_flow(t->out, "send", id, false, device + 1, COMPUTE, reader->start_sec);
 }
 
 static void put_device(const struct pipe_tracer *t, struct ap_arena *arena, int device)
@@ -61,31 +63,31 @@ static void put_device(const struct pipe_tracer *t, struct ap_arena *arena, int 
     double end = 0;
     int64_t held = 0;
 
-    trace_name(t->out, pid, 0, "process_name",
-               ap_arena_printf(arena, "stage %d: each of %lld x %s", device,
-                               (long long)t->in->stages.stage[device].n_devices,
-                               t->in->cluster.device));
-    trace_name(t->out, pid, COMPUTE, "thread_name", "microbatches");
+    ap_trace_name(t->out, pid, 0, "process_name",
+                  ap_arena_printf(arena, "stage %d: each of %lld x %s", device,
+                                  (long long)t->in->stages.stage[device].n_devices,
+                                  t->in->cluster.device));
+    ap_trace_name(t->out, pid, COMPUTE, "thread_name", "microbatches");
     for (int i = device; i < t->p->sim.n_stages; i += t->p->result.n_devices) {
-        trace_name(t->out, pid, send_track(t, i, false), "thread_name",
-                   ap_arena_printf(arena, "sends of stage %d on", i));
-        trace_name(t->out, pid, send_track(t, i, true), "thread_name",
-                   ap_arena_printf(arena, "sends of stage %d back", i));
+        ap_trace_name(t->out, pid, send_track(t, i, false), "thread_name",
+                      ap_arena_printf(arena, "sends of stage %d on", i));
+        ap_trace_name(t->out, pid, send_track(t, i, true), "thread_name",
+                      ap_arena_printf(arena, "sends of stage %d back", i));
         held = ap_add64(held, t->p->stage[i].fixed_bytes);
     }
-    trace_memory(t->out, pid, 0, held);
+    ap_trace_memory(t->out, pid, 0, held);
     for (int i = 0; i < d->n_slices; i++) {
         const struct ap_sim_slice *s = &d->slices[i];
         bool back = s->instr.backward;
-        trace_slice(t->out, pid, COMPUTE,
-                    ap_arena_printf(arena, "%s %d", back ? "backward" : "forward",
-                                    s->instr.microbatch),
-                    back ? "backward" : "forward", s->start_sec,
-                    s->end_sec - s->start_sec);
+        ap_trace_slice(t->out, pid, COMPUTE,
+                       ap_arena_printf(arena, "%s %d", back ? "backward" : "forward",
+                                       s->instr.microbatch),
+                       back ? "backward" : "forward", s->start_sec,
+                       s->end_sec - s->start_sec);
         ap_buf_printf(t->out, ",\"args\":{\"stage\":%d,\"microbatch\":%d}}",
                       s->instr.stage, s->instr.microbatch);
-        trace_memory(t->out, pid, s->start_sec, s->bytes);
-        trace_memory(t->out, pid, s->end_sec, s->after_bytes);
+        ap_trace_memory(t->out, pid, s->start_sec, s->bytes);
+        ap_trace_memory(t->out, pid, s->end_sec, s->after_bytes);
         put_send(t, s, pid);
         end = s->end_sec;
     }
@@ -93,14 +95,14 @@ static void put_device(const struct pipe_tracer *t, struct ap_arena *arena, int 
     for (int i = device; i < t->p->sim.n_stages; i += t->p->result.n_devices)
         update += t->p->stage[i].update_sec;
     if (d->end_sec - update > end) {
-        trace_slice(t->out, pid, COMPUTE, "sum of gradients", "sync", end,
-                    d->end_sec - update - end);
+        ap_trace_slice(t->out, pid, COMPUTE, "sum of gradients", "sync", end,
+                       d->end_sec - update - end);
         ap_buf_putc(t->out, '}');
     }
     if (update > 0) {
-        trace_slice(t->out, pid, COMPUTE, "update", "update",
-                    fmax(end, d->end_sec - update),
-                    d->end_sec - fmax(end, d->end_sec - update));
+        ap_trace_slice(t->out, pid, COMPUTE, "update", "update",
+                       fmax(end, d->end_sec - update),
+                       d->end_sec - fmax(end, d->end_sec - update));
         ap_buf_putc(t->out, '}');
     }
 }
@@ -118,8 +120,8 @@ void pipe_trace(struct ap_arena *arena, const struct pipe_input *in,
             const struct ap_instr *instr = &p->result.devices[d].slices[i].instr;
             t.slice_of[instr->backward][cell(&t, instr->stage, instr->microbatch)] = i;
         }
-    trace_head(out);
+    ap_trace_head(out);
     for (int d = 0; d < p->result.n_devices; d++)
         put_device(&t, arena, d);
-    ap_buf_puts(out, TRACE_END);
+    ap_buf_puts(out, AP_TRACE_END);
 }

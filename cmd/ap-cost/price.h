@@ -141,17 +141,6 @@ int price_diff(struct ap_arena *arena, const struct cost_input *in,
                const struct priced *plan, const struct cost_input *other_in,
                const struct priced *other, struct ap_buf *out, struct ap_err *err);
 
-/* Events of a timeline; slices stay open for their args, seconds become microseconds. */
-#define TRACE_END "\n]}\n"
-void trace_head(struct ap_buf *out);
-void trace_name(struct ap_buf *out, int pid, int tid, const char *what, const char *name);
-void trace_slice(struct ap_buf *out, int pid, int tid, const char *name,
-                 const char *category, double at, double sec);
-void trace_memory(struct ap_buf *out, int pid, double at, int64_t bytes);
-/* An arrow's start or end. */
-void trace_flow(struct ap_buf *out, const char *what, int id, bool start, int pid,
-                int tid, double at);
-
 /* The weights of a plan by kind of name, shape and layout, under a title. */
 void price_put_weights(const struct ap_plan *plan, const char *title, struct ap_buf *out);
 

@@ -15,11 +15,11 @@
 #include "plan/microbatch.h"
 #include "price.h"
 #include "cost/convert.h"
+#include "doc/trace.h"
 
-#define PID      1
-#define COMPUTE  1
-#define COMM     2
-#define MICROSEC 1e6
+#define PID     1
+#define COMPUTE 1
+#define COMM    2
 
 struct trace {
     const struct cost_input *in;
@@ -91,56 +91,6 @@ static int64_t *memory_of_groups(struct ap_arena *arena, const struct cost_input
 
 /* ---- events ---- */
 
-void trace_head(struct ap_buf *out)
-{
-    ap_buf_puts(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-                     "{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_sort_index\","
-                     "\"args\":{\"sort_index\":0}}");
-}
-
-static void begin_event(struct ap_buf *out, const char *phase, int pid, int tid,
-                        double at)
-{
-    ap_buf_printf(out, ",\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":", phase, pid,
-                  tid);
-    ap_json_num(out, at * MICROSEC);
-}
-
-void trace_name(struct ap_buf *out, int pid, int tid, const char *what, const char *name)
-{
-    ap_buf_printf(out,
-                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\","
-                  "\"args\":{\"name\":",
-                  pid, tid, what);
-    ap_json_str(out, name);
-    ap_buf_puts(out, "}}");
-}
-
-void trace_slice(struct ap_buf *out, int pid, int tid, const char *name,
-                 const char *category, double at, double sec)
-{
-    begin_event(out, "X", pid, tid, at);
-    ap_buf_puts(out, ",\"dur\":");
-    ap_json_num(out, sec * MICROSEC);
-    ap_put_str(out, "name", name);
-    ap_put_str(out, "cat", category);
-}
-
-void trace_memory(struct ap_buf *out, int pid, double at, int64_t bytes)
-{
-    begin_event(out, "C", pid, 0, at);
-    ap_buf_printf(out, ",\"name\":\"memory\",\"args\":{\"bytes\":%lld}}",
-                  (long long)bytes);
-}
-
-void trace_flow(struct ap_buf *out, const char *what, int id, bool start, int pid,
-                int tid, double at)
-{
-    begin_event(out, start ? "s" : "f", pid, tid, at);
-    ap_buf_printf(out, ",\"id\":%d,\"name\":\"%s\",\"cat\":\"%s\"%s}", id, what, what,
-                  start ? "" : ",\"bp\":\"e\"");
-}
-
 static void put_conversion(struct trace *t, const struct ap_stretch *at)
 {
     const struct ap_conversion *c = &t->p->conv.conv[at->id];
@@ -152,8 +102,8 @@ static void put_conversion(struct trace *t, const struct ap_stretch *at)
         const struct ap_step *step = &c->path.steps[k];
         if (step->sec <= 0)
             continue;
-        trace_slice(t->out, PID, COMM, ap_ops[step->op].name, ap_phase_names[c->phase],
-                    now, step->sec * share);
+        ap_trace_slice(t->out, PID, COMM, ap_ops[step->op].name, ap_phase_names[c->phase],
+                       now, step->sec * share);
         now += step->sec * share;
         ap_buf_puts(t->out, ",\"args\":{\"tensor\":");
         ap_json_str(t->out, t->in->graph.nodes[c->node].name);
@@ -167,7 +117,7 @@ static void put_conversion(struct trace *t, const struct ap_stretch *at)
     }
     if (c->first_group < t->in->nests.n && t->sec[c->first_group] > 0 &&
         !t->arrived[at->id]) /* not that of a later microbatch */
-        trace_flow(t->out, "conversion", at->id, true, PID, COMM, at->start_sec);
+        ap_trace_flow(t->out, "conversion", at->id, true, PID, COMM, at->start_sec);
 }
 
 static void put_group(struct trace *t, const struct ap_stretch *at)
@@ -177,18 +127,18 @@ static void put_group(struct trace *t, const struct ap_stretch *at)
     const struct ap_nest *nest = &in->nests.nest[group];
     int node = nest->n_outs ? nest->outs[0] : nest->members[0];
 
-    trace_memory(t->out, PID, at->start_sec, t->memory[group]);
+    ap_trace_memory(t->out, PID, at->start_sec, t->memory[group]);
     for (int k = 0; k < nest->n_ins; k++) {
         int c = t->p->conv.in_conv[t->p->conv.in_start[group] + k];
         if (c < 0 || t->arrived[c] || t->p->conv.conv[c].path.sec <= 0 ||
             t->p->conv.conv[c].first_group != group)
             continue;
         t->arrived[c] = true;
-        trace_flow(t->out, "conversion", c, false, PID, COMPUTE, at->start_sec);
+        ap_trace_flow(t->out, "conversion", c, false, PID, COMPUTE, at->start_sec);
     }
     enum ap_phase phase = ap_plan_group_phase(&in->graph, nest);
-    trace_slice(t->out, PID, COMPUTE, in->graph.nodes[node].name, ap_phase_names[phase],
-                at->start_sec, at->sec);
+    ap_trace_slice(t->out, PID, COMPUTE, in->graph.nodes[node].name,
+                   ap_phase_names[phase], at->start_sec, at->sec);
     ap_buf_printf(t->out, ",\"args\":{\"group\":%d,\"operators\":%d", group,
                   nest->n_members);
     ap_put_str(t->out, "scope", in->graph.nodes[node].scope);
@@ -201,8 +151,8 @@ static void put_microbatches(struct trace *t, const struct ap_stretch *at)
     char name[64];
 
     snprintf(name, sizeof name, "%d microbatches like the first", at->times);
-    trace_slice(t->out, PID, at->comm ? COMM : COMPUTE, name, "microbatches",
-                at->start_sec, at->sec);
+    ap_trace_slice(t->out, PID, at->comm ? COMM : COMPUTE, name, "microbatches",
+                   at->start_sec, at->sec);
     ap_buf_puts(t->out, ",\"args\":{}}");
 }
 
@@ -286,10 +236,10 @@ void price_trace(struct ap_arena *arena, const struct cost_input *in,
                         (long long)ap_mesh_devices(&p->plan.mesh), in->cluster.device);
     double end = 0;
 
-    trace_head(out);
-    trace_name(out, PID, 0, "process_name", who);
-    trace_name(out, PID, COMPUTE, "thread_name", "operators");
-    trace_name(out, PID, COMM, "thread_name", "collectives");
+    ap_trace_head(out);
+    ap_trace_name(out, PID, 0, "process_name", who);
+    ap_trace_name(out, PID, COMPUTE, "thread_name", "operators");
+    ap_trace_name(out, PID, COMM, "thread_name", "collectives");
     for (int i = 0; i < n; i++)
         if (!list[i].comm && list[i].id >= 0)
             t.sec[list[i].id] = list[i].sec;
@@ -302,6 +252,6 @@ void price_trace(struct ap_arena *arena, const struct cost_input *in,
             put_group(&t, &list[i]);
         end = fmax(end, list[i].start_sec + list[i].sec);
     }
-    trace_memory(out, PID, end, p->parameter_bytes);
-    ap_buf_puts(out, TRACE_END);
+    ap_trace_memory(out, PID, end, p->parameter_bytes);
+    ap_buf_puts(out, AP_TRACE_END);
 }

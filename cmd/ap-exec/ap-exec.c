@@ -189,6 +189,8 @@ static void end_run(struct ap_arena *arena, struct task *t, struct ap_buf *out)
     if (s->profile && comm->rank == 0)
         ap_tool_write_file(set->profile_path, &profile);
     ap_buf_free(&profile);
+    if (s->trace)
+        trace_write(s->trace, &s->exec, comm);
     if (comm->rank == 0 && set->out_dir)
         rc = report_files(s, set->out_dir, &err);
     if (comm->rank == 0 && set->compare_dir && !rc)
@@ -412,6 +414,16 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .out = &set->profile_path,
          .arg = "FILE",
          .help = "also write what kernels and collectives take, for ap-cost --calibrate"},
+        {.name = "trace",
+         .kind = AP_OPT_STR,
+         .out = &set->trace_path,
+         .arg = "FILE",
+         .help = "also write the last step's timeline as Perfetto JSON"},
+        {.name = "beside",
+         .kind = AP_OPT_STR,
+         .out = &set->beside_path,
+         .arg = "FILE",
+         .help = "with --trace: a timeline of ap-cost --trace in the same file"},
         {.name = "compare",
          .kind = AP_OPT_STR,
          .out = &set->compare_dir,
@@ -518,6 +530,8 @@ static void check_options(struct settings *set, const struct chosen *chosen)
 {
     if (set->tolerance < 0)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set->tolerance);
+    if (set->beside_path && !set->trace_path)
+        ap_die_usage("--beside: needs --trace");
     if (set->save_every && !set->save_dir)
         ap_die_usage("--every: needs --save");
     if (set->steps == 0)
@@ -527,6 +541,7 @@ static void check_options(struct settings *set, const struct chosen *chosen)
     const char *one = set->save_dir       ? "save"
                       : set->resume_dir   ? "resume"
                       : set->profile_path ? "profile"
+                      : set->trace_path   ? "trace"
                       : set->out_dir      ? "out"
                                           : NULL;
     if (chosen->alternate.n && one)
@@ -550,6 +565,7 @@ int main(int argc, char **argv)
                            .opts = options(&arena, &set, &chosen)};
     ap_tool_start(&tool, argc, argv);
     ap_tool_check_file(&tool, "profile", set.profile_path);
+    ap_tool_check_file(&tool, "trace", set.trace_path);
     check_options(&set, &chosen);
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */
     if (set.n_ranks && !set.check && !job_is_started())

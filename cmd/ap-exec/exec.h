@@ -133,6 +133,7 @@ struct exec {
     struct exec *inner, *next;  /* the computations of loops, chained by next */
     void *recording;            /* the backend's, of a step; NULL: none */
     struct exec_timing *timing; /* NULL: calls are not timed */
+    struct trace *trace;        /* of the rank (run/trace.h); NULL: no timeline */
     struct exec_noise *noise;   /* rounding at random (run/noise.h); NULL: none */
     int exit_code; /* of a failed preparation: 1, or 2 for "not supported yet" */
 };

@@ -5,6 +5,8 @@
 #include "graph/kernels.h"
 #include "tool/tool.h"
 
+#include "fp8.h"
+
 static const struct ap_choice attentions[] = {
     {"fused", "one operator each"},
     {"plain", "what they are"},
@@ -26,15 +28,15 @@ static void check_document(const struct ap_doc *doc)
 
 static char *stats(struct ap_arena *arena, const struct ap_graph *g,
                    const struct ap_attention_count *count,
-                   const struct ap_kernel_count *made)
+                   const struct ap_kernel_count *made, const struct fp8_count *fp8)
 {
     return ap_arena_printf(arena,
                            ",\"nodes\":%d,\"groups\":%d,\"forward\":%d,\"backward\":%d,"
                            "\"copies\":%d,\"plain\":%d,\"kernels\":%d,"
-                           "\"striped\":%d",
+                           "\"striped\":%d,\"fp8\":%d",
                            g->n_nodes, g->n_groups, count->forward, count->backward,
                            count->copies + made->copies, count->plain, made->kernels,
-                           count->striped);
+                           count->striped, fp8->contractions);
 }
 
 /* Whether the devices of a cluster have kernels for attention. */
@@ -66,7 +68,7 @@ int main(int argc, char **argv)
     const char *cluster = NULL;
     int64_t stripes = 1;
     int attention = 0;
-    bool kernels = false;
+    bool kernels = false, fp8 = false, norms = false;
     const struct ap_opt opts[] = {
         {"cluster", AP_OPT_CLUSTER, &cluster, "FILE",
          "fuse only if its devices have kernels for attention", NULL, 0, 0, 0},
@@ -74,6 +76,10 @@ int main(int argc, char **argv)
          attentions, sizeof *attentions, 0, 0},
         {"kernels", AP_OPT_FLAG, &kernels, NULL,
          "also make what is between two contractions one kernel", NULL, 0, 0, 0},
+        {"norms", AP_OPT_FLAG, &norms, NULL, "the same where it reduces, as norms do",
+         NULL, 0, 0, 0},
+        {"fp8", AP_OPT_FLAG, &fp8, NULL, "make contractions of layers' weights read fp8",
+         NULL, 0, 0, 0},
         {"stripes", AP_OPT_INT, &stripes, "N",
          "parts of a causal sequence that devices may share", NULL, 0, 1, 1 << 20},
         {0}};
@@ -86,6 +92,7 @@ int main(int argc, char **argv)
     struct ap_graph read, graph;
     struct ap_attention_count count = {0};
     struct ap_kernel_count made = {0};
+    struct fp8_count narrow = {0};
     struct ap_err err = {{0}};
 
     ap_tool_start(&tool, argc, argv);
@@ -98,10 +105,20 @@ int main(int argc, char **argv)
         check_document(&doc);
     if (fuse && ap_attention_mark(&arena, &read, &graph, &count, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    if (kernels) {
+    if (fp8) {
         const struct ap_graph marked = graph;
         check_document(&doc);
-        if (ap_kernels_mark(&arena, &marked, &graph, &made, &err))
+        if (fp8_mark(&arena, &marked, &graph, &narrow, &err))
+            ap_die(AP_BAD_INPUT, "%s", err.msg);
+        if (narrow.contractions == 0)
+            ap_die(AP_BAD_INPUT,
+                   "%s: --fp8: no layer has a contraction of a weight in 16 bits",
+                   doc.file);
+    }
+    if (kernels || norms) {
+        const struct ap_graph marked = graph;
+        check_document(&doc);
+        if (ap_kernels_mark(&arena, &marked, !kernels, &graph, &made, &err))
             ap_die(AP_BAD_INPUT, "%s", err.msg);
     }
     if (fuse && stripes > 1)
@@ -112,7 +129,7 @@ int main(int argc, char **argv)
                 "read elsewhere",
                 count.plain);
     struct ap_new_section section = {.name = "graph", .graph = &graph};
-    ap_tool_write(&tool, &doc, &section, fuse || kernels ? 1 : 0,
+    ap_tool_write(&tool, &doc, &section, fuse || kernels || norms || fp8 ? 1 : 0,
                   ap_arena_printf(&arena, ",\"attentions\":%d", count.forward));
-    return ap_tool_finish(&tool, stats(&arena, &graph, &count, &made));
+    return ap_tool_finish(&tool, stats(&arena, &graph, &count, &made, &narrow));
 }

@@ -338,7 +338,8 @@ static const char *stats_text(struct ap_arena *arena, const struct stage_model *
         (long long)s->n_refused, s->wait_sec);
 }
 
-/* Adds the sections; what was derived from an older plan goes. */
+/* Adds the sections, of a plan that ap-rewrite can order; what was derived from an older
+ * plan goes. */
 static void write_stages(struct ap_tool *tool, const struct ap_doc *doc,
                          const struct stage_model *model,
                          const struct stage_result *result)
@@ -348,7 +349,11 @@ static void write_stages(struct ap_tool *tool, const struct ap_doc *doc,
         {.name = "sharding"}, {.name = "cost"},
         {.name = "program"},  {.name = "pipeline"},
         {.name = "placement"}};
+    struct ap_err err = {0};
 
+    if (stage_result_check(model, &result->json, &err))
+        ap_die(AP_NO_SOLUTION, "the plan that was found has no order to run in: %s",
+               err.msg);
     ap_cluster_to_json(&model->cluster, &out[0].json);
     ap_tool_write(tool, doc, out, (int)(sizeof out / sizeof *out), result->found);
 }

@@ -56,4 +56,13 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                       struct plan_answer *answer, struct ap_stages *stages,
                       struct stage_result *out, struct ap_err *err);
 
+/*
+ * Whether ap-rewrite can order what the section's stages run: 1 with err set where they
+ * would wait for each other for ever. What else it refuses of a plan is not asked.
+ * Linear, and programs are built only where a value of the backward pass goes to a later
+ * block.
+ */
+int stage_result_check(const struct stage_model *m, const struct ap_buf *section,
+                       struct ap_err *err);
+
 #endif

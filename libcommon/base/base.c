@@ -1,5 +1,7 @@
 #include "base/base.h"
 
+#include "base/poison.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,10 @@ _Noreturn static void out_of_memory(size_t size)
 
 enum { ARENA_ALIGN = 16, ARENA_FIRST = 16 << 10, ARENA_MOST = 1 << 20 };
 
+/* Between two allocations, and what is not allocated is poisoned: with AddressSanitizer
+ * an overflow is seen as in malloc's memory. */
+enum { ARENA_GAP = AP_POISONS ? ARENA_ALIGN : 0 };
+
 struct ap_arena_chunk {
     struct ap_arena_chunk *up; /* made before this one */
     size_t size, used;         /* bytes of data */
@@ -55,26 +61,29 @@ static void arena_grow(struct ap_arena *arena, size_t size)
     chunk->used = 0;
     chunk->kept = NULL;
     arena->head = chunk;
+    ap_poison(chunk->data, want);
 }
 
-/* Up to ARENA_ALIGN - 1 bytes more than size; not zeroed. */
-static char *arena_take(struct ap_arena *arena, size_t size, size_t *step)
+/* room: size and up to ARENA_ALIGN - 1 bytes more, not zeroed; with gaps, size. */
+static char *arena_take(struct ap_arena *arena, size_t size, size_t *room)
 {
-    if (size > SIZE_MAX - ARENA_ALIGN)
+    if (size > SIZE_MAX - ARENA_ALIGN - ARENA_GAP)
         out_of_memory(size);
-    *step = (size + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    if (!arena->head || arena->head->size - arena->head->used < *step)
-        arena_grow(arena, *step);
+    const size_t step = (size + ARENA_GAP + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    if (!arena->head || arena->head->size - arena->head->used < step)
+        arena_grow(arena, step);
     char *p = (char *)arena->head->data + arena->head->used;
-    arena->head->used += *step;
+    arena->head->used += step;
+    *room = ARENA_GAP ? size : step;
+    ap_unpoison(p, *room);
     return p;
 }
 
 void *ap_arena_alloc(struct ap_arena *arena, size_t size)
 {
-    size_t step;
-    char *p = arena_take(arena, size, &step);
-    return memset(p, 0, step);
+    size_t room;
+    char *p = arena_take(arena, size, &room);
+    return memset(p, 0, room);
 }
 
 void *ap_arena_alloc_n(struct ap_arena *arena, size_t n, size_t size)
@@ -86,11 +95,11 @@ void *ap_arena_alloc_n(struct ap_arena *arena, size_t n, size_t size)
 
 void *ap_arena_dup(struct ap_arena *arena, const void *src, size_t size)
 {
-    size_t step;
-    char *p = arena_take(arena, size, &step);
+    size_t room;
+    char *p = arena_take(arena, size, &room);
     if (size)
         memcpy(p, src, size);
-    memset(p + size, 0, step - size);
+    memset(p + size, 0, room - size);
     return p;
 }
 
@@ -98,11 +107,11 @@ char *ap_arena_strndup(struct ap_arena *arena, const char *s, size_t len)
 {
     if (len == SIZE_MAX)
         out_of_memory(len);
-    size_t step;
-    char *p = arena_take(arena, len + 1, &step);
+    size_t room;
+    char *p = arena_take(arena, len + 1, &room);
     if (len)
         memcpy(p, s, len);
-    memset(p + len, 0, step - len);
+    memset(p + len, 0, room - len);
     return p;
 }
 
@@ -156,8 +165,10 @@ void ap_arena_rewind(struct ap_arena *arena, struct ap_mark mark)
         free(arena->head);
         arena->head = up;
     }
-    if (arena->head)
-        arena->head->used = mark.used;
+    if (!arena->head)
+        return;
+    ap_poison((char *)arena->head->data + mark.used, arena->head->used - mark.used);
+    arena->head->used = mark.used;
 }
 
 void ap_arena_free(struct ap_arena *arena)

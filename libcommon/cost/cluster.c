@@ -99,6 +99,7 @@ static void copy_devices(struct ap_cluster *c, const struct ap_cluster *from)
     c->host_sec = from->host_sec;
     c->tf32_flops_per_sec = from->tf32_flops_per_sec;
     c->attention_of_peak = from->attention_of_peak;
+    c->uneven_of_peak = from->uneven_of_peak;
     c->efficiency = from->efficiency;
     c->n_curve = from->n_curve;
     memcpy(c->curve, from->curve, sizeof c->curve);
@@ -309,6 +310,8 @@ static int get_devices(struct ap_arena *arena, const json_t *o, const struct ap_
          get_amount(o, at, "tf32_flops_per_sec", rates, &c->tf32_flops_per_sec, err)) ||
         (json_object_get(o, "attention_of_peak") &&
          get_amount(o, at, "attention_of_peak", shares, &c->attention_of_peak, err)) ||
+        (json_object_get(o, "uneven_of_peak") &&
+         get_amount(o, at, "uneven_of_peak", shares, &c->uneven_of_peak, err)) ||
         (json_object_get(o, "host_sec") &&
          get_amount(o, at, "host_sec", seconds, &c->host_sec, err)) ||
         get_efficiency(o, at, c, err) ||
@@ -489,6 +492,8 @@ static void put_devices(const struct ap_cluster *c, struct ap_buf *out)
         put_num(out, "tf32_flops_per_sec", c->tf32_flops_per_sec);
     if (c->attention_of_peak > 0)
         put_num(out, "attention_of_peak", c->attention_of_peak);
+    if (c->uneven_of_peak > 0)
+        put_num(out, "uneven_of_peak", c->uneven_of_peak);
     if (c->host_sec > 0)
         put_num(out, "host_sec", c->host_sec);
     put_efficiency(c, out);

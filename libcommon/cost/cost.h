@@ -54,6 +54,9 @@ struct ap_cluster {
     double memory_bandwidth_bytes_per_sec, launch_sec, efficiency; /* (0, 1] */
     double tf32_flops_per_sec; /* of contractions of f32, rounded to tf32; 0: as f32's */
     double attention_of_peak;  /* what fused attentions reach; 0: as products do */
+    /* what contractions reach at most where rows of their operands or results are not at
+       multiples of 16 bytes; 0: as others do */
+    double uneven_of_peak;
     double host_sec; /* in which the host launches an operator: devices wait for it */
     /* by size, FLOPs rising, none when all operators reach the same; `efficiency` is then
        that of the last row */

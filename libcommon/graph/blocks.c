@@ -305,6 +305,39 @@ static void find_owners(const struct carry *c)
     spread_owners(c);
 }
 
+/* Whether a node of the phase, in the block or, with NONE, in any, reads a value. */
+static bool is_read(const struct carry *c, int value, enum ap_phase phase, int block)
+{
+    const struct ap_graph *g = c->g;
+    bool reads = false;
+
+    for (int k = g->user_start[value]; k < g->user_start[value + 1] && !reads; k++)
+        reads = g->nodes[g->users[k]].phase == phase &&
+                (block == NONE || c->block_of[g->users[k]] == block);
+    return reads;
+}
+
+/*
+ * Whether a backward node may be in a block behind the forward values that it reads,
+ * where its gradients are: the block has these values, too, as it reads them. So what a
+ * norm's backward makes of the block's input is summed up there, and one gradient goes on
+ * to the block before.
+ */
+static bool may_stay(const struct carry *c, int i, int block)
+{
+    const struct ap_node *node = &c->g->nodes[i];
+    bool may =
+        ap_ops[node->op].class == AP_CLASS_ELEMENTWISE && !is_read(c, i, AP_UPDATE, NONE);
+
+    for (int k = 0; k < node->n_in && may; k++) {
+        const int anchor = anchor_of(c, node->in[k]);
+        may = anchor == NONE || anchor == block ||
+              (c->origin[node->in[k]] == AP_FROM_INPUTS &&
+               is_read(c, node->in[k], AP_FORWARD, block));
+    }
+    return may;
+}
+
 static void place_backward(const struct carry *c)
 {
     const struct ap_graph *g = c->g;
@@ -330,21 +363,23 @@ static void place_backward(const struct carry *c)
                 g->nodes[in].op != AP_OP_PARAMETER && c->block_of[in] < least)
                 least = c->block_of[in];
         }
-        if (least == c->n || c->anchor[i] == c->low[i])
+        if (least == c->n || (c->anchor[i] == c->low[i] && !may_stay(c, i, least)))
             least = c->low[i];
         c->block_of[i] = least >= 0 ? least : c->n - 1;
     }
 }
 
-/* Backward nodes made of constants alone: with the first one that reads them. */
-static void place_constants(const struct carry *c)
+/* Backward nodes made of no input: with the first one that reads them. A weight that
+ * several blocks share lies in the first of them, and what is made of it there would go
+ * against the flow of gradients. */
+static void place_inputless(const struct carry *c)
 {
     const struct ap_graph *g = c->g;
 
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         int first = NONE;
         if (g->nodes[i].phase != AP_BACKWARD || g->nodes[i].op == AP_OP_PARAMETER ||
-            c->origin[i] != AP_FROM_CONSTANTS)
+            c->origin[i] == AP_FROM_INPUTS)
             continue;
         for (int k = g->user_start[i]; k < g->user_start[i + 1]; k++)
             if (g->nodes[g->users[k]].phase == AP_BACKWARD)
@@ -407,7 +442,7 @@ void ap_blocks_carry(struct ap_arena *arena, const struct ap_graph *g, int n,
     find_anchors(&c);
     find_owners(&c);
     place_backward(&c);
-    place_constants(&c);
+    place_inputless(&c);
     place_updates(&c);
     place_rest(&c);
 }

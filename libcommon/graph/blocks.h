@@ -62,11 +62,11 @@ struct ap_block_sum {
  * places the rest: a parameter, or a forward node made of weights and constants alone, in
  * the first block that reads it; a forward node that only backward nodes need where the
  * last of its operands is; a backward node where the forward values and weights are that
- * it works on, in mirrored order, or, made of constants alone, with its first reader;
- * update nodes with their weight, or where all that they
- * read is; what no block owns (global norms, step counters) in the last block. Recomputed
- * nodes are backward nodes: where they span blocks, they are in the last of them.
- * block_of is completed in place; n is the number of blocks. Linear.
+ * it works on, in mirrored order, or, made of weights and constants alone, with its first
+ * reader; update nodes with their weight, or where all that they read is; what no block
+ * owns (global norms, step counters) in the last block. Recomputed nodes are backward
+ * nodes: where they span blocks, they are in the last of them. block_of is completed in
+ * place; n is the number of blocks. Linear.
  */
 void ap_blocks_carry(struct ap_arena *arena, const struct ap_graph *g, int n,
                      int *block_of);

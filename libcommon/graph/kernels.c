@@ -110,6 +110,65 @@ static void find_kernels(struct joiner *j)
                 ap_sets_join(j->up, node_at(j, v)->in[k], v);
 }
 
+/* [node]: whether no reduction of its set is of the same part of the model (scope). */
+static bool *find_others(const struct joiner *j, const int *root)
+{
+    const struct ap_graph *g = j->g;
+    bool *other = AP_NEW_N(j->arena, g->n_nodes, bool);
+    int *last = AP_NEW_N(j->arena, g->n_nodes, int); /* [root]: 1 + a reduction */
+    int *next = AP_NEW_N(j->arena, g->n_nodes, int);
+
+    for (int v = 0; v < g->n_nodes; v++)
+        if (node_at(j, v)->op == AP_OP_REDUCE) {
+            next[v] = last[root[v]];
+            last[root[v]] = 1 + v;
+        }
+    for (int v = 0; v < g->n_nodes; v++) {
+        int r = last[root[v]];
+        while (r > 0 && strcmp(node_at(j, r - 1)->scope, node_at(j, v)->scope) != 0)
+            r = next[r - 1];
+        other[v] = r == 0;
+    }
+    return other;
+}
+
+/*
+ * Leaves only kernels that reduce, without what begins or ends them in another part of
+ * the model: a residual sum in front of a norm. No way leads from what is left through
+ * what is not.
+ */
+static void keep_norms(const struct joiner *j)
+{
+    const struct ap_graph *g = j->g;
+    int *root = AP_NEW_N(j->arena, g->n_nodes, int);
+    int *least = AP_NEW_N(j->arena, g->n_nodes, int); /* [root]: 1 + the least left */
+
+    for (int v = 0; v < g->n_nodes; v++)
+        root[v] = ap_sets_root(j->up, v);
+    const bool *other = find_others(j, root);
+    bool *begins = ap_arena_dup(j->arena, other, (size_t)g->n_nodes * sizeof *other);
+    bool *ends = ap_arena_dup(j->arena, other, (size_t)g->n_nodes * sizeof *other);
+    for (int v = 0; v < g->n_nodes; v++)
+        for (int k = 0; k < node_at(j, v)->n_in; k++) {
+            const int u = node_at(j, v)->in[k];
+            begins[v] &= root[u] != root[v] || begins[u];
+        }
+    for (int v = g->n_nodes - 1; v >= 0; v--)
+        for (int k = 0; k < node_at(j, v)->n_in; k++) {
+            const int u = node_at(j, v)->in[k];
+            ends[u] &= root[u] != root[v] || ends[v];
+        }
+    for (int v = 0; v < g->n_nodes; v++) {
+        int *set = &least[root[v]];
+        if (begins[v] || ends[v]) {
+            j->up[v] = v;
+            continue;
+        }
+        *set = *set ? *set : 1 + v;
+        j->up[v] = *set - 1;
+    }
+}
+
 /* ---- what the backward pass computes again ---- */
 
 struct copier {
@@ -294,7 +353,7 @@ static int number(struct ap_arena *arena, struct ap_graph *g)
     return n;
 }
 
-int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g, bool norms,
                     struct ap_graph *out, struct ap_kernel_count *count,
                     struct ap_err *err)
 {
@@ -307,6 +366,8 @@ int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
 
     memset(c.copy, -1, sizeof *c.copy * (size_t)g->n_nodes);
     find_kernels(&c.j);
+    if (norms)
+        keep_norms(&c.j);
     find_chains(&c);
     copy_chains(&c);
     int rc = write_graph(&c, out, err);

@@ -17,9 +17,10 @@ struct ap_kernel_count {
  * in memory as its rounded copy alone, the backward pass reads that one: this rounds, as
  * such kernels do. Groups are made anew by the caller; attentions (attention.h) are left
  * as they are. Indexed; nodes are new, in the arena. Linear in nodes and edges, but for
- * copies. -1 never happens for graphs that ap_graph_index accepted.
+ * copies. With `norms` only of those that reduce. -1 never happens for graphs that
+ * ap_graph_index accepted.
  */
-int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g, bool norms,
                     struct ap_graph *out, struct ap_kernel_count *count,
                     struct ap_err *err);
 

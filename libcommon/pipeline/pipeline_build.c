@@ -609,7 +609,7 @@ static int lie_in_time(struct builder *b, bool *unsupported, struct ap_err *err)
     if (b->stages->microbatches == 1)
         return 0;
     if (!b->stages->each)
-        return ap_microbatch_choices(b->arena, b->g, b->nests, b->whole.n,
+        return ap_microbatch_choices(b->arena, b->g, b->nests, b->whole.n, false,
                                      &b->whole.choice, &why)
                    ? ap_err_set(err, "/stages/microbatches: %s", why.msg)
                    : 0;
@@ -658,8 +658,9 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
     *unsupported = true;
     if (add_transfers(&b, err))
         return -1;
-    if (ap_pipeline_order(arena, stages->chunks, program, err))
-        return -1;
+    int rc = ap_pipeline_order(arena, stages->chunks, program, err);
+    if (rc)
+        return rc;
     ap_pipeline_buffers(arena, program);
     return 0;
 }

@@ -298,7 +298,7 @@ int ap_pipeline_order(struct ap_arena *arena, int chunks,
     for (int i = 0; i < program->n_lanes; i++)
         if (add_lane(&o, i, chunks, err))
             return -1;
-    return ap_pipeline_check(program, &at, err);
+    return ap_pipeline_check(program, &at, err) ? 1 : 0;
 }
 
 /* ---- whether it works ---- */
@@ -392,14 +392,28 @@ static const char *value_name(const struct ap_pipeline_program *r, int transfer)
     return g->nodes[g->params[t->param]].name;
 }
 
+/* The receive that a lane waits with; NULL: it is through. */
+static const struct ap_pipeline_instr *waits_with(const struct player *p, int lane)
+{
+    const struct ap_lane *l = &p->r->lane[lane];
+    return p->next[lane] < l->n ? &l->instr[p->next[lane]] : NULL;
+}
+
 static int check_ends(const struct player *p)
 {
     const struct ap_pipeline_program *r = p->r;
+    const struct ap_pipeline_instr *x = NULL;
+    int lane = 0;
 
-    for (int i = 0; i < r->n_lanes; i++) {
-        if (p->next[i] == r->lane[i].n)
-            continue;
-        const struct ap_pipeline_instr *x = &r->lane[i].instr[p->next[i]];
+    while (lane < r->n_lanes && !waits_with(p, lane))
+        lane++;
+    /* who waits for a lane that waits: after as many as there are it is one of a cycle,
+       or one that waits for a lane that is through */
+    for (int i = 0; i <= r->n_lanes && lane < r->n_lanes && waits_with(p, lane); i++) {
+        x = waits_with(p, lane);
+        lane = r->stage[r->transfer[x->transfer].from].lane;
+    }
+    if (x) {
         const struct ap_transfer *t = &r->transfer[x->transfer];
         return ap_at_err(
             p->at, p->err,

@@ -396,7 +396,7 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
                                .microbatches = (int)stages->microbatches,
                                .stages = out->stage,
                                .order = stages->order,
-                               .overlap_send = true,
+                               .overlap_send = !(stages->trainer & AP_TRAINER_WAITS),
                                .overlap_sync = stages->overlap};
     if (check_graph(p, err) || find_axis(p, nests, known, err))
         return -1;

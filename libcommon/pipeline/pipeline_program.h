@@ -92,7 +92,8 @@ struct ap_pipeline_program {
  * The programs of a plan. g is grouped, nests and blocks are its own. form: of each
  * stage's program; without `split` attentions are as the plan is priced, their scores in
  * no memory. -1 where the plan cannot be run, with *unsupported where programs for such
- * plans do not exist yet.
+ * plans do not exist yet; 1, with *unsupported, where its stages would wait for each
+ * other for ever.
  */
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                       const struct ap_stages *stages, const struct ap_program_form *form,
@@ -169,7 +170,8 @@ static inline int64_t ap_pipeline_offset(const struct ap_pipeline_stage *st, int
 
 /* ---- private: the order of instructions (pipeline_order.c) ---- */
 
-/* Fills the lanes' instructions. -1 when some lane would wait for ever. */
+/* Fills the lanes' instructions. 1 when some lane would wait for ever; -1 when there are
+ * too many. */
 int ap_pipeline_order(struct ap_arena *arena, int chunks,
                       struct ap_pipeline_program *program, struct ap_err *err);
 

@@ -116,34 +116,45 @@ static void wake(struct run *r, int device)
     r->todo[r->n_todo++] = device;
 }
 
+/* Stage that the result of a pass goes to. */
+static int next_stage(const struct ap_instr *i)
+{
+    return i->stage + (i->backward ? -1 : 1);
+}
+
+static double send_sec(const struct run *r, const struct ap_instr *i)
+{
+    const struct ap_sim_stage *st = &r->sim->stages[i->stage];
+
+    return i->backward ? st->send_backward_sec : st->send_forward_sec;
+}
+
+static void count_sent(struct run *r, const struct ap_instr *i)
+{
+    const struct ap_sim_stage *st = &r->sim->stages[i->stage];
+    int64_t *sum = &r->out->level_bytes[i->backward ? st->send_backward_level
+                                                    : st->send_forward_level];
+
+    *sum = ap_add64(*sum, i->backward ? st->send_backward_bytes : st->send_forward_bytes);
+}
+
 /* Sends the result of a slice to the stage that needs it and wakes its device. */
-static void send(struct run *r, int device, struct ap_sim_slice *s)
+static void send(struct run *r, struct ap_sim_slice *s)
 {
     const struct ap_sim *sim = r->sim;
-    const struct ap_sim_stage *st = &sim->stages[s->instr.stage];
-    bool back = s->instr.backward;
-    int to = s->instr.stage + (back ? -1 : 1), last = sim->n_stages - 1;
-    double sec = back ? st->send_backward_sec : st->send_forward_sec;
-    int64_t bytes = back ? st->send_backward_bytes : st->send_forward_bytes;
+    const struct ap_instr *i = &s->instr;
+    int to = next_stage(i), last = sim->n_stages - 1;
 
     s->arrive_sec = s->end_sec;
-    if (!back && s->instr.stage == last && sim->schedule != AP_SCHEDULE_INFERENCE)
-        *arrival(r, true, last, s->instr.microbatch) = s->end_sec;
+    if (!i->backward && i->stage == last && sim->schedule != AP_SCHEDULE_INFERENCE)
+        *arrival(r, true, last, i->microbatch) = s->end_sec;
     if (to < 0 || to > last)
         return;
-    if (sim->overlap_send) {
-        double *link = &r->link[back][s->instr.stage];
-        *link = fmax(*link, s->end_sec) + sec;
-        s->arrive_sec = *link;
-    } else {
-        s->arrive_sec = s->end_sec + sec;
-        r->out->devices[device].send_sec += sec;
-        r->free_at[device] = s->arrive_sec;
-    }
-    int64_t *sum =
-        &r->out->level_bytes[back ? st->send_backward_level : st->send_forward_level];
-    *sum = ap_add64(*sum, bytes);
-    *arrival(r, back, to, s->instr.microbatch) = s->arrive_sec;
+    double *link = &r->link[i->backward][i->stage];
+    *link = fmax(*link, s->end_sec) + send_sec(r, i);
+    s->arrive_sec = *link;
+    count_sent(r, i);
+    *arrival(r, i->backward, to, i->microbatch) = s->arrive_sec;
     wake(r, to % r->out->n_devices);
 }
 
@@ -170,6 +181,22 @@ static void account_memory(struct run *r, int device, struct ap_sim_slice *s)
     s->after_bytes = r->held[device];
 }
 
+/* Runs a pass whose input is there at `input`. */
+static void run_pass(struct run *r, int device, struct ap_sim_slice *s, double input)
+{
+    const struct ap_sim_stage *st = &r->sim->stages[s->instr.stage];
+    bool back = s->instr.backward;
+    double sec = back ? st->recompute_sec + st->backward_sec : st->forward_sec;
+
+    s->start_sec = fmax(input, r->free_at[device]);
+    s->end_sec = s->arrive_sec = s->start_sec + sec;
+    r->free_at[device] = s->end_sec;
+    r->out->devices[device].compute_sec += sec;
+    if (back)
+        r->last_start[s->instr.stage] = s->start_sec;
+    account_memory(r, device, s);
+}
+
 /* Runs a device until it lacks an input or is done. */
 static void run_device(struct run *r, int device)
 {
@@ -177,20 +204,108 @@ static void run_device(struct run *r, int device)
 
     for (; r->next[device] < d->n_slices; r->next[device]++) {
         struct ap_sim_slice *s = &d->slices[r->next[device]];
-        const struct ap_sim_stage *st = &r->sim->stages[s->instr.stage];
-        bool back = s->instr.backward;
-        double input = *arrival(r, back, s->instr.stage, s->instr.microbatch);
+        double input =
+            *arrival(r, s->instr.backward, s->instr.stage, s->instr.microbatch);
         if (isnan(input))
             return;
-        double sec = back ? st->recompute_sec + st->backward_sec : st->forward_sec;
-        s->start_sec = fmax(input, r->free_at[device]);
-        s->end_sec = s->start_sec + sec;
-        r->free_at[device] = s->end_sec;
-        d->compute_sec += sec;
-        if (back)
-            r->last_start[s->instr.stage] = s->start_sec;
-        account_memory(r, device, s);
-        send(r, device, s);
+        run_pass(r, device, s, input);
+        send(r, s);
+    }
+}
+
+/* ---- simulation of sends that wait ---- */
+
+/* What a device does next: a pass, or its message: in, or out. */
+struct act {
+    enum { RUNS, RECEIVES, SENDS } kind;
+    struct ap_sim_slice *slice;
+};
+
+struct acts {
+    struct act *list;
+    int n;
+};
+
+static void add_act(struct acts *a, int kind, struct ap_sim_slice *slice)
+{
+    a->list[a->n++] = (struct act){kind, slice};
+}
+
+/*
+ * The acts of a device. Where a pass of the other direction follows, its result is sent
+ * beside what that one receives: activations before gradients, by both of two neighbours
+ * (nanotron's order, pipeline_parallel/state.py).
+ */
+static struct acts list_acts(struct ap_arena *arena, const struct ap_sim *sim,
+                             const struct ap_sim_device *d)
+{
+    struct acts a = {.list = AP_NEW_N(arena, 3 * d->n_slices, struct act)};
+    struct ap_sim_slice *left = NULL; /* whose result is still to be sent */
+
+    for (int k = 0; k < d->n_slices; k++) {
+        struct ap_sim_slice *s = &d->slices[k];
+        const struct ap_instr *i = &s->instr;
+        const int to = next_stage(i);
+        if (left && i->backward) {
+            add_act(&a, SENDS, left);
+            left = NULL;
+        }
+        if (i->stage != (i->backward ? sim->n_stages - 1 : 0))
+            add_act(&a, RECEIVES, s);
+        if (left)
+            add_act(&a, SENDS, left);
+        left = NULL;
+        add_act(&a, RUNS, s);
+        if (to < 0 || to >= sim->n_stages)
+            continue;
+        if (k + 1 < d->n_slices && d->slices[k + 1].instr.backward != i->backward)
+            left = s;
+        else
+            add_act(&a, SENDS, s);
+    }
+    return a;
+}
+
+/* The neighbour's next act, if that is the other side of the message; else NULL. */
+static const struct act *other_side(const struct run *r, const struct acts *acts,
+                                    const struct act *act, int *neighbour)
+{
+    const struct ap_instr *i = &act->slice->instr;
+    const int sender = i->backward ? i->stage + 1 : i->stage - 1;
+
+    *neighbour = act->kind == SENDS ? next_stage(i) : sender;
+    const struct acts *of = &acts[*neighbour];
+    if (r->next[*neighbour] == of->n)
+        return NULL;
+    const struct act *other = &of->list[r->next[*neighbour]];
+    const struct ap_instr *j = &other->slice->instr;
+    return other->kind == (act->kind == SENDS ? RECEIVES : SENDS) &&
+                   j->backward == i->backward && j->microbatch == i->microbatch &&
+                   *neighbour == j->stage
+               ? other
+               : NULL;
+}
+
+/* Runs a device until it waits for a neighbour that is not there yet, or is done. */
+static void run_acts(struct run *r, const struct acts *acts, int device)
+{
+    for (int to; r->next[device] < acts[device].n; r->next[device]++) {
+        const struct act *act = &acts[device].list[r->next[device]], *other;
+        if (act->kind == RUNS) {
+            run_pass(r, device, act->slice, 0);
+            continue;
+        }
+        if (!(other = other_side(r, acts, act, &to)))
+            return;
+        struct ap_sim_slice *sent = (act->kind == SENDS ? act : other)->slice;
+        const double sec = send_sec(r, &sent->instr);
+        sent->arrive_sec = fmax(r->free_at[device], r->free_at[to]) + sec;
+        r->free_at[device] = r->free_at[to] = sent->arrive_sec;
+        r->out->devices[device].send_sec += sec;
+        r->out->devices[to].send_sec += sec;
+        count_sent(r, &sent->instr);
+        r->next[to]++;
+        wake(r, to);
     }
 }
 
@@ -285,6 +400,9 @@ int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
     if (sim->chunks < 1 || sim->n_stages < 1 || sim->n_stages % sim->chunks != 0)
         return ap_err_set(err, "%d stages are not %d to a device", sim->n_stages,
                           sim->chunks);
+    if (sim->chunks > 1 && !sim->overlap_send)
+        return ap_err_set(err, "%s: its sends cannot wait",
+                          ap_schedule_names[sim->schedule]);
     int n = out->n_devices = sim->n_stages / sim->chunks;
     out->devices = AP_NEW_N(arena, n, struct ap_sim_device);
     struct run r = {.sim = sim,
@@ -299,15 +417,22 @@ int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
 
     if (prepare(arena, &r, err))
         return -1;
-    for (int d = n - 1; d >= 0; d--)
+    struct acts *acts = sim->overlap_send ? NULL : AP_NEW_N(arena, n, struct acts);
+    for (int d = n - 1; d >= 0; d--) {
+        if (acts)
+            acts[d] = list_acts(arena, sim, &out->devices[d]);
         wake(&r, d);
+    }
     while (r.n_todo > 0) {
         int d = r.todo[--r.n_todo];
         r.listed[d] = false;
-        run_device(&r, d);
+        if (acts)
+            run_acts(&r, acts, d);
+        else
+            run_device(&r, d);
     }
     for (int d = 0; d < n; d++)
-        if (r.next[d] < out->devices[d].n_slices)
+        if (r.next[d] < (acts ? acts[d].n : out->devices[d].n_slices))
             return ap_err_set(err, "the instructions of device %d wait for ever", d);
     finish(&r);
     return 0;
@@ -320,8 +445,9 @@ double ap_sim_batch_sec(const struct ap_sim *sim)
     for (int i = 0; i < sim->n_stages; i++) {
         const struct ap_sim_stage *s = &sim->stages[i];
         double send = i + 1 < sim->n_stages ? s->send_forward_sec : 0;
+        double receive = i > 0 ? s[-1].send_forward_sec : 0;
         most = fmax(most, sim->overlap_send ? fmax(s->forward_sec, send)
-                                            : s->forward_sec + send);
+                                            : receive + s->forward_sec + send);
     }
     return most * sim->microbatches;
 }

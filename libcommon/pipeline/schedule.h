@@ -88,8 +88,10 @@ struct ap_sim {
     int n_stages, chunks, microbatches; /* n_stages / chunks devices */
     const struct ap_sim_stage *stages;
     const struct ap_instr_list *order; /* [device]; NULL: the schedule's */
-    bool overlap_send; /* a device computes while it sends; sends of one link wait for
-                          each other; otherwise a sender is busy until the end */
+    /* a device computes while it sends; sends of one link wait for each other. Otherwise
+       a stage sends between its passes, one message at a time, and sender and receiver
+       wait for each other and for the message; not with chunks */
+    bool overlap_send;
     bool overlap_sync; /* gradients are reduced beside the last backward of a stage */
     double norm_sec;   /* between all reductions and all updates: a global norm; with 0
                           no stage waits for another */
@@ -107,7 +109,7 @@ struct ap_sim_device {
     int n_slices;
     struct ap_sim_slice *slices; /* in order */
     double compute_sec;          /* forwards, backwards, recompute and updates */
-    double send_sec;             /* busy with sends, 0 with overlap_send */
+    double send_sec;             /* busy with messages, 0 with overlap_send */
     double sync_sec; /* reduction of gradients that nothing hides, and the norm's */
     double end_sec;  /* after its update */
     int64_t peak_bytes;

@@ -24,9 +24,13 @@ enum ap_trainer {
     /* keeps activations that were gathered for a product up to the backward pass */
     AP_TRAINER_KEEPS_GATHERED = 8,
     /* keeps gradients of 16 bits beside their sums in f32: DeepSpeed's bf16 optimizer */
-    AP_TRAINER_KEEPS_GRADIENTS = 16
+    AP_TRAINER_KEEPS_GRADIENTS = 16,
+    /* stages send between passes, and wait: !overlap_send of struct ap_sim */
+    AP_TRAINER_WAITS = 32,
+    /* updated weights are not gathered: each device broadcasts its own, in turn */
+    AP_TRAINER_BROADCASTS = 64
 };
-#define AP_N_TRAINER 5
+#define AP_N_TRAINER 7
 extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
 /* The member "trainer": ",\"trainer\":[...]", nothing where it is 0. */
 void ap_trainer_put(unsigned trainer, struct ap_buf *out);

@@ -11,8 +11,9 @@
 
 #include <string.h>
 
-const char *const ap_trainer_names[AP_N_TRAINER] = {"packs", "low-sums", "scatters",
-                                                    "keeps-gathered", "keeps-gradients"};
+const char *const ap_trainer_names[AP_N_TRAINER] = {
+    "packs",           "low-sums", "scatters",  "keeps-gathered",
+    "keeps-gradients", "waits",    "broadcasts"};
 
 static const enum ap_op kinds[AP_N_PACKED] = {AP_OP_ALL_REDUCE, AP_OP_REDUCE_SCATTER,
                                               AP_OP_ALL_GATHER, AP_OP_ALL_TO_ALL,
@@ -50,8 +51,8 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
             bit++;
         if (bit == AP_N_TRAINER)
             return ap_at_err(&item, err,
-                             "expected packs, low-sums, scatters, keeps-gathered "
-                             "or keeps-gradients");
+                             "expected packs, low-sums, scatters, keeps-gathered, "
+                             "keeps-gradients, waits or broadcasts");
         *trainer |= 1u << bit;
     }
     return 0;
@@ -111,6 +112,24 @@ static double pack_sec(const struct ap_stage_packs *packs, int pack,
     return sec;
 }
 
+/*
+ * What broadcasts take longer than the gathers of the same weights: as many bytes cross
+ * the links, but the latency counts for each owner.
+ */
+static double broadcasts_sec(const struct ap_stage_packs *packs,
+                             const struct ap_cost *cost)
+{
+    const int gather = 2; /* of kinds */
+    double latency = 0, owners = 1;
+
+    for (unsigned axes = 1; axes < 1u << cost->mesh.n_axes; axes++)
+        if (packs->bytes[AP_PACK_UPDATE][gather][axes] > 0) {
+            latency += ap_cost_collective(cost, AP_OP_ALL_GATHER, axes, 0);
+            owners *= (double)ap_mesh_group(&cost->mesh, axes);
+        }
+    return latency * (owners - 1);
+}
+
 void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
                         const struct ap_stage_packs *packs, const struct ap_cost *cost,
                         struct ap_stage_point *point, double gather_sec[2])
@@ -126,4 +145,6 @@ void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
     gather_sec[1] += micro->overlap ? backward : 0;
     point->sync_sec += pack_sec(packs, AP_PACK_SYNC, cost);
     point->update_sec += pack_sec(packs, AP_PACK_UPDATE, cost);
+    if (micro->trainer & AP_TRAINER_BROADCASTS)
+        point->update_sec += broadcasts_sec(packs, cost);
 }

@@ -33,6 +33,8 @@ struct ap_degrees {
     int64_t expert, expert_tensor;
     bool sequence; /* what lies between tensor parallel regions is split along the
                       sequence */
+    bool ring;     /* of a plan to make: keys and values go round the outermost axis that
+                      splits the sequence; else they are gathered */
     /*
      * 0: weights, gradients and states whole. 1: states and update sharded. 2: gradients,
      * too: they are reduce-scattered as they are made. 3: weights, too: they are gathered

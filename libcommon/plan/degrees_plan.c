@@ -85,15 +85,32 @@ static int split_dim(const struct ap_plan *plan, int id, int axis)
     return -1;
 }
 
-/* Splits a whole value of the dimensions of a weight like the weight. */
-static bool split_like(const struct ap_plan *plan, const struct ap_sweep *s, int node,
+/* Whether each device has a sum over its own rows of what it is not the product of: a
+ * scatter of a table's gradient, and what is made of it. */
+static bool is_scattered_sum(const struct ap_plan *plan, const struct ap_nest *nest,
+                             int node, int axis)
+{
+    const struct ap_layout l = ap_plan_node_layout(plan, node);
+
+    return !nest->heavy && l.axis[axis].kind == AP_PARTIAL;
+}
+
+/* Splits a value of the dimensions of a weight, that is whole or such a sum, like the
+ * weight: rows are gathered for it, as trainers do, not tables summed up. */
+static void split_like(const struct ap_plan *plan, const struct ap_sweep *s, int node,
                        int dim)
 {
     const struct ap_nest *nest = &plan->nests->nest[plan->graph->nodes[node].group];
     const struct ap_access *value = &nest->values[ap_nest_member(nest, node)];
+    int16_t *choice = &plan->choice[nest->group].axis[s->axis];
+    const int16_t before = *choice;
 
-    return plan->choice[nest->group].axis[s->axis] < 0 && dim < value->rank &&
-           value->dims[dim].n > 0 && ap_sweep_try(s, nest, value->dims[dim].factor[0]);
+    if (dim >= value->rank || value->dims[dim].n == 0)
+        return;
+    if (before >= 0 && is_scattered_sum(plan, nest, node, s->axis))
+        *choice = -1;
+    if (*choice < 0 && !ap_sweep_try(s, nest, value->dims[dim].factor[0]))
+        *choice = before;
 }
 
 /*
@@ -146,6 +163,29 @@ static int plan_weights(struct ap_arena *arena, const struct ap_degrees *d, int 
     return d->expert_use[axis] == AP_USE_EXPERT ? plan_experts(d, axis, plan, s, err) : 0;
 }
 
+/* All attentions that the axis splits are rings. */
+static int check_rings(const struct ap_sweep *s, struct ap_err *err)
+{
+    for (int i = 0; i < s->nests->n; i++) {
+        const struct ap_nest *nest = &s->nests->nest[i];
+        const int c = s->choice[i].axis[s->axis];
+        if (nest->attention && nest->heavy && c >= 0 && !ap_choice_is_ring(nest, c))
+            return ap_err_set(err, "%s has no ring of %lld devices (ap-fuse)",
+                              s->g->nodes[nest->members[0]].name,
+                              (long long)s->mesh->size[s->axis]);
+    }
+    return 0;
+}
+
+/* The outermost axis that splits the sequence, where that is a ring; -1: none is. */
+static int ring_axis(const struct ap_degrees *d, const struct ap_mesh *mesh)
+{
+    for (int a = 0; d->ring && a < mesh->n_axes; a++)
+        if (!is_idle(mesh, a) && d->use[a] == AP_USE_CONTEXT)
+            return a;
+    return -1;
+}
+
 /* An axis that splits the batch or the sequence. */
 static int plan_data(const struct ap_degrees *d, int axis, const struct ap_plan *plan,
                      struct ap_sweep *s, struct ap_err *err)
@@ -153,6 +193,7 @@ static int plan_data(const struct ap_degrees *d, int axis, const struct ap_plan 
     int64_t batch = ap_batch_size(plan->graph);
 
     ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
+    s->ring = axis == ring_axis(d, &plan->mesh);
     if (d->use[axis] == AP_USE_CONTEXT) {
         if (ap_sweep_seed_sequence(s) < plan->mesh.size[axis])
             return ap_err_set(err, "no input has a sequence for %lld devices",
@@ -165,7 +206,7 @@ static int plan_data(const struct ap_degrees *d, int axis, const struct ap_plan 
     }
     seed_shards(d, axis, plan, s);
     ap_sweep_run(s);
-    return 0;
+    return s->ring ? check_rings(s, err) : 0;
 }
 
 int ap_degrees_plan(struct ap_arena *arena, const struct ap_degrees *d,

@@ -48,13 +48,15 @@ int64_t ap_batch_size(const struct ap_graph *g)
     return best;
 }
 
-/* Splits an input along the major factor of dimension d (some have size 1). */
-static void seed_input(struct ap_sweep *s, int id, int d)
+/* Splits an input along the major factor of dimension d (some have size 1), but for what
+ * that one has in `stripes` parts. */
+static void seed_input(struct ap_sweep *s, int id, int d, int64_t stripes)
 {
     const struct ap_nest *nest = &s->nests->nest[s->g->nodes[id].group];
     const struct ap_dim_factors *list = &nest->values[0].dims[d];
     int j = 0;
-    while (j + 1 < list->n && nest->factors[list->factor[j]].size == 1)
+    while (j + 1 < list->n && (nest->factors[list->factor[j]].size == 1 ||
+                               nest->factors[list->factor[j]].size == stripes))
         j++;
     if (s->fixed && s->fixed[nest->group]) {
         int c = s->choice[nest->group].axis[s->axis];
@@ -70,7 +72,7 @@ void ap_sweep_seed_batch(struct ap_sweep *s, int64_t batch)
     for (int i = 0; i < s->g->n_params; i++) {
         const struct ap_node *p = &s->g->nodes[s->g->params[i]];
         if (p->role == AP_ROLE_INPUT && p->shape.rank > 0 && p->shape.dims[0] == batch)
-            seed_input(s, s->g->params[i], 0);
+            seed_input(s, s->g->params[i], 0, 1);
     }
 }
 
@@ -82,8 +84,22 @@ static bool has_sequence(const struct ap_node *p, int64_t batch)
     return ap_dtype_is_int(p->shape.dtype) ? p->shape.rank == 2 : p->shape.rank == 3;
 }
 
+/* Of the attentions' sequences (graph/attention.h). */
+static int64_t stripes_of(const struct ap_graph *g)
+{
+    int64_t most = 1;
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_ints *scores = &g->nodes[v].attrs->scores;
+        if (scores->n > 5 && scores->v[5] > most)
+            most = scores->v[5];
+    }
+    return most;
+}
+
 int64_t ap_sweep_seed_sequence(struct ap_sweep *s)
 {
+    const int64_t stripes = stripes_of(s->g);
     int64_t batch = ap_batch_size(s->g), len = 0;
 
     for (int i = 0; i < s->g->n_params; i++) {
@@ -91,7 +107,7 @@ int64_t ap_sweep_seed_sequence(struct ap_sweep *s)
         if (!has_sequence(p, batch))
             continue;
         len = p->shape.dims[1] > len ? p->shape.dims[1] : len;
-        seed_input(s, s->g->params[i], 1);
+        seed_input(s, s->g->params[i], 1, stripes);
     }
     return len;
 }

@@ -33,6 +33,7 @@ struct ap_sweep {
     struct ap_choice_vec *choice;
     int axis;
     enum ap_sweep_mode mode;
+    bool ring; /* attentions whose queries the axis splits are rings, if they have one */
     bool *batch;  /* per node: split along the batch on this axis */
     bool *aside;  /* per node: split along the sequence, or the experts, on this axis */
     bool *leaves; /* per group: partial at the end of a tensor parallel region */

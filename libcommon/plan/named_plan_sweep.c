@@ -22,6 +22,17 @@ static int64_t operand_bytes(const struct ap_sweep *s, const struct ap_nest *nes
     return ap_shape_bytes(&s->g->nodes[nest->ins[i].node].shape);
 }
 
+/* Of a group's choice on the axis, the factor of a member's value; past the factors: the
+ * choice is a linear set. */
+static int value_factor(const struct ap_sweep *s, const struct ap_nest *nest, int m,
+                        int c)
+{
+    if (!ap_choice_is_ring(nest, c))
+        return c;
+    return ap_ring_part_of(nest, s->g, m) == AP_RING_SUMS ? nest->ring->keys
+                                                          : nest->ring->rows;
+}
+
 /* How operand i is split on the axis: a factor of the nest, or one of the above. */
 static int operand_split(const struct ap_sweep *s, const struct ap_nest *nest, int i)
 {
@@ -31,9 +42,10 @@ static int operand_split(const struct ap_sweep *s, const struct ap_nest *nest, i
 
     if (c < 0)
         return SPLIT_BY_NONE;
-    if (c >= from->n_factors)
+    const int f = value_factor(s, from, s->member[node], c);
+    if (f >= from->n_factors)
         return IS_PARTIAL;
-    struct ap_place p = ap_place_of(from, &from->values[s->member[node]], c);
+    struct ap_place p = ap_place_of(from, &from->values[s->member[node]], f);
     if (p.kind == AP_SPLIT)
         return ap_place_factor(nest, &nest->ins[i].access, p);
     return p.kind == AP_PARTIAL ? IS_PARTIAL : SPLIT_BY_NONE;
@@ -162,6 +174,15 @@ static bool may_follow(const struct ap_sweep *s, const struct ap_nest *nest, int
     return s->batch[node] || s->derived[nest->group] || s->update[nest->group];
 }
 
+/* Takes factor f; of an attention, where the sweep has rings, its ring. */
+static bool take(const struct ap_sweep *s, const struct ap_nest *nest, int f)
+{
+    if (s->ring && nest->ring && (f == nest->ring->rows || f == nest->ring->keys) &&
+        ap_sweep_try(s, nest, nest->n_factors))
+        return true;
+    return ap_sweep_try(s, nest, f);
+}
+
 /* The factor along which most bytes of the operands that may be followed are split
  * already, -1 for none. */
 static int followed_factor(struct ap_sweep *s, const struct ap_nest *nest, enum from from,
@@ -191,7 +212,7 @@ static int followed_factor(struct ap_sweep *s, const struct ap_nest *nest, enum 
                 best = f;
         if (best < 0)
             return -1;
-        if (ap_sweep_try(s, nest, best)) {
+        if (take(s, nest, best)) {
             *batch = of_batch[best];
             return best;
         }
@@ -228,11 +249,17 @@ static int take_weight_factor(struct ap_sweep *s, const struct ap_nest *nest)
     return f >= 0 && ap_sweep_try(s, nest, f) ? f : -1;
 }
 
-/* Marks the members whose values are split by factor f. */
-static void mark_split(const struct ap_nest *nest, int f, bool *marks)
+/* Marks the members whose values are split by factor f, or by the ring that was taken. */
+static void mark_split(const struct ap_sweep *s, const struct ap_nest *nest, int f,
+                       bool *marks)
 {
-    for (int m = 0; m < nest->n_members; m++)
-        marks[nest->members[m]] = ap_place_of(nest, &nest->values[m], f).kind == AP_SPLIT;
+    const int c = s->choice[nest->group].axis[s->axis];
+
+    for (int m = 0; m < nest->n_members; m++) {
+        const int of = ap_choice_is_ring(nest, c) ? value_factor(s, nest, m, c) : f;
+        marks[nest->members[m]] =
+            ap_place_of(nest, &nest->values[m], of).kind == AP_SPLIT;
+    }
 }
 
 /* ---- sequences between tensor parallel regions ---- */
@@ -279,7 +306,7 @@ static void sweep_sequence(struct ap_sweep *s, const struct ap_nest *nest)
     if (f < 0 && region && along >= 0 && ap_sweep_try(s, nest, along))
         f = along;
     if (f >= 0)
-        mark_split(nest, f, s->aside);
+        mark_split(s, nest, f, s->aside);
 }
 
 /* ---- experts ---- */
@@ -342,7 +369,7 @@ static void sweep_expert(struct ap_sweep *s, const struct ap_nest *nest)
     if (f < 0 || !ap_sweep_try(s, nest, f))
         f = shared_factor(s, nest);
     if (f >= 0 && ap_sweep_try(s, nest, f)) {
-        mark_split(nest, f, s->aside);
+        mark_split(s, nest, f, s->aside);
         pull_back_all(s, nest);
         return;
     }
@@ -352,7 +379,7 @@ static void sweep_expert(struct ap_sweep *s, const struct ap_nest *nest)
     else if (s->update[nest->group])
         pull_back_all(s, nest);
     else if (batch)
-        mark_split(nest, f, s->batch);
+        mark_split(s, nest, f, s->batch);
 }
 
 /* ---- the sweep ---- */
@@ -387,7 +414,7 @@ static void sweep_group(struct ap_sweep *s, const struct ap_nest *nest)
         pull_back_all(s, nest);
     s->decided[nest->group] = true;
     if (batch)
-        mark_split(nest, f, s->batch);
+        mark_split(s, nest, f, s->batch);
 }
 
 /* A group made of positions and scalars, such as random numbers, lies as its first user

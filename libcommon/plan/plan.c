@@ -455,12 +455,46 @@ double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost
     return nest->launched ? fmax(0, sec - cost->cluster.launch_sec) : sec;
 }
 
+/* Whether rows of a local tensor, which are along its last dimension, are not at
+ * multiples of 16 bytes, as the loads of tensor cores want them. */
+static bool has_uneven_rows(const struct ap_nest *nest, const struct ap_graph *g,
+                            const struct ap_mesh *mesh,
+                            const struct ap_choice_vec *choice, int node,
+                            const struct ap_access *access)
+{
+    int64_t bytes = ap_dtype_size(ap_value_shape(&g->nodes[node])->dtype);
+
+    if (access->rank < 2)
+        return false;
+    const struct ap_dim_factors *last = &access->dims[access->rank - 1];
+    for (int i = 0; i < last->n; i++)
+        bytes = ap_mul64(bytes, ap_nest_extent(nest, mesh, choice, last->factor[i]));
+    return bytes % 16 != 0;
+}
+
+static bool is_uneven(const struct ap_nest *nest, const struct ap_graph *g,
+                      const struct ap_mesh *mesh, const struct ap_choice_vec *choice)
+{
+    bool uneven = false;
+
+    for (int i = 0; i < nest->n_ins && !uneven; i++)
+        uneven = has_uneven_rows(nest, g, mesh, choice, nest->ins[i].node,
+                                 &nest->ins[i].access);
+    for (int m = 0; m < nest->n_members && !uneven; m++)
+        uneven =
+            has_uneven_rows(nest, g, mesh, choice, nest->members[m], &nest->values[m]);
+    return uneven;
+}
+
 struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_graph *g,
                                 const struct ap_cost *cost,
                                 const struct ap_choice_vec *choice)
 {
     const int a = ap_choice_ring_axis(nest, &cost->mesh, choice);
-    struct ap_rounds r = {.n = 1};
+    struct ap_rounds r = {.n = 1,
+                          .uneven = cost->cluster.uneven_of_peak > 0 &&
+                                    nest->kernel == AP_KERNEL_DOT &&
+                                    is_uneven(nest, g, &cost->mesh, choice)};
 
     if (a < 0)
         return r;
@@ -476,8 +510,13 @@ double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost
                           double bytes)
 {
     const double n = (double)r->n;
-    const double compute = ap_plan_kernel_sec(nest, cost, flops / n, dtype, bytes / n);
+    const struct ap_cluster *c = &cost->cluster;
+    double compute = ap_plan_kernel_sec(nest, cost, flops / n, dtype, bytes / n);
 
+    if (r->uneven && cost->variant == AP_COST_DEFAULT)
+        compute =
+            fmax(compute, flops / n / ap_cluster_peak(c, dtype) / c->uneven_of_peak +
+                              c->launch_sec);
     if (r->n == 1)
         return compute;
     const double sums = ap_cost_collective(cost, AP_OP_COLLECTIVE_PERMUTE, r->axes,

@@ -108,6 +108,8 @@ struct ap_rounds {
     unsigned axes;              /* of the ring */
     double in_bytes, out_bytes; /* that a device sends on in a round: operands, sums */
     int messages;               /* of which these are */
+    bool uneven; /* a contraction of rows that are not at multiples of 16 bytes, on a
+                    cluster where that counts (uneven_of_peak) */
 };
 struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_graph *g,
                                 const struct ap_cost *cost,

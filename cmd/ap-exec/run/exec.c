@@ -10,6 +10,7 @@
 #include "run/guard.h"
 #include "run/noise.h"
 #include "run/overlap.h"
+#include "run/trace.h"
 #include "run/watch.h"
 
 #include "base/array.h"
@@ -642,6 +643,7 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
             watch_note(ap_ops[x->prog->local.nodes[call->nodes[0]].op].name);
         guard_begin(x, call);
         struct timing_start start = {0};
+        const double clock = trace_clock(x->trace);
         if (timing_is_on(x))
             start = timing_begin(x);
         overlap_run(x, i, call->each ? call->each[j] : call->state);
@@ -649,6 +651,7 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
             overlap_finish(x, x->n_calls);
         if (timing_is_on(x))
             timing_note(x, i, &start);
+        trace_call(x, i, j, clock);
         guard_end(x);
         x->comm->progress(x->comm);
         if (x->noise)

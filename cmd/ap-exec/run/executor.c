@@ -213,6 +213,7 @@ static void run_step(void *ctx)
     for (int i = 0; i < p->lane->n; i++) {
         const struct ap_pipeline_instr *x = &p->lane->instr[i];
         const struct ap_transfer *t = &p->pipeline->transfer[x->transfer];
+        const double clock = trace_clock(p->session->trace);
         switch (x->what) {
         case AP_PIPELINE_RUN:
             next = expect_ahead(p, next, &n_ahead);
@@ -229,6 +230,7 @@ static void run_step(void *ctx)
                               x->message);
             break;
         }
+        trace_instr(p->session->trace, i, clock);
     }
     p->job->settle(p->job);
 }
@@ -419,6 +421,10 @@ struct executor *executor_open(struct session *s, struct ap_arena *arena,
     open_stages(p, set);
     p->outline.peak_bytes = most_bytes(p, false);
     s->exec.scratch_bytes = most_bytes(p, true);
+    s->trace = session_trace(arena, set, job, pipeline, (int)(p->lane - pipeline->lane));
+    for (int i = 0; i < pipeline->n_stages; i++)
+        for (int k = 0; p->mine[i] && k < n_slots(&pipeline->stage[i]); k++)
+            at_slot(p, i, k)->trace = s->trace;
     if (set->prepare_only || !set->profile_path)
         return p;
     s->profile = profile_open(arena, job, set->steps);

@@ -15,6 +15,8 @@
  */
 #include "run/overlap.h"
 
+#include "run/trace.h"
+
 static void add(struct call *call, const void *p, int64_t bytes, bool write)
 {
     if (p && bytes > 0)
@@ -116,6 +118,7 @@ void overlap_finish(struct exec *x, int i)
         if (x->late)
             f.call->run(x, f.state);
         f.call->finish(x, f.state);
+        trace_awaited(x, f.call);
     }
     x->n_flight = n;
 }

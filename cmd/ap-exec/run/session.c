@@ -1,4 +1,5 @@
 /* The loop over training steps, and a program's step. */
+#include "backend.h"
 #include "run/job.h"
 #include "run/memory.h"
 #include "run/noise.h"
@@ -48,6 +49,26 @@ int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_g
     return checkpoint_list(arena, g, &s->saver->file, err);
 }
 
+struct trace *session_trace(struct ap_arena *arena, const struct settings *set,
+                            struct comm *comm, const struct ap_pipeline_program *pipeline,
+                            int lane)
+{
+    struct ap_err err = {{0}};
+    int rc = 0;
+
+    if (!set->trace_path || set->prepare_only)
+        return NULL;
+    if (!set->backend->on_host)
+        rc = ap_err_set(&err, "--trace: backend %s runs its calls later than they begin",
+                        set->backend->name);
+    job_agree(comm, rc, AP_USAGE, &err);
+    struct trace *t = trace_new(arena, set->trace_path, pipeline, lane);
+    if (set->beside_path && comm->rank == 0)
+        rc = trace_beside(t, set->beside_path, &err);
+    job_agree(comm, rc, AP_BAD_INPUT, &err);
+    return t;
+}
+
 /* After step i of this run, where a checkpoint is due: writes it. */
 static void save(struct session *s, int64_t i)
 {
@@ -88,6 +109,7 @@ static void take_step(struct session *s, int64_t i)
     if (s->batches)
         feed(s, i);
     comm->max(comm, 0); /* ranks start together */
+    trace_begin(s->trace, i + 1 == s->steps);
     const double start = ap_now_sec(), cpu = timing_process_sec();
     watch_step(s->first + i + 1);
     if (s->profile)
@@ -236,6 +258,8 @@ void session_open(struct session *s, struct ap_arena *arena,
     if (opts->keep_start)
         s->start = collect_params(s);
     noise_set(&s->exec, opts->noise);
+    if (opts->save)
+        s->exec.trace = s->trace = session_trace(arena, set, comm, NULL, 0);
     if (opts->save && set->profile_path) {
         s->profile = profile_open(arena, comm, set->steps);
         profile_watch(s->profile, &s->exec, 0);

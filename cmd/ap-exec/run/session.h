@@ -6,6 +6,7 @@
 #include "run/checkpoint.h"
 #include "run/data.h"
 #include "profile/profile.h"
+#include "run/trace.h"
 #include "pipeline/pipeline_program.h"
 
 struct settings {
@@ -18,6 +19,8 @@ struct settings {
     int64_t save_every;   /* steps; 0: after the last one only */
     const char *resume_dir;
     const char *profile_path; /* --profile; NULL: none */
+    const char *trace_path;   /* --trace; NULL: none */
+    const char *beside_path;  /* --beside; NULL: the timeline stands alone */
     int n_programs;           /* whose steps alternate */
     double watchdog_sec;      /* 0: none */
     bool json, report, verify, quiet;
@@ -69,6 +72,7 @@ struct session {
     struct saver *saver; /* NULL: no checkpoints */
     int64_t save_every;
     struct profile *profile; /* NULL: none */
+    struct trace *trace;     /* NULL: none */
     /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
      * and results that become no parameter. */
     void **params, **results;
@@ -98,8 +102,9 @@ int session_loss(const struct ap_graph *g);
 struct session_opts {
     bool keep;       /* parameters and results of the last step */
     bool keep_start; /* parameters before the first one */
-    bool save;       /* checkpoints and a profile, where the settings ask for them */
-    bool timed;      /* seconds by kind of kernel (timing.c) */
+    bool
+        save; /* checkpoints, a profile and a timeline, where the settings ask for them */
+    bool timed; /* seconds by kind of kernel (timing.c) */
     struct exec_noise *noise;
     const struct session_hook *hook; /* NULL: none */
 };
@@ -137,6 +142,11 @@ void executor_close(struct executor *p, struct session *s);
  * results of the whole graph. */
 int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_graph *g,
                     const struct settings *set, bool save, struct ap_err *err);
+/* The timeline that --trace asks for, or NULL; called by all ranks. pipeline, lane: as
+ * trace_new's. */
+struct trace *session_trace(struct ap_arena *arena, const struct settings *set,
+                            struct comm *comm, const struct ap_pipeline_program *pipeline,
+                            int lane);
 /* A scalar node's value. */
 double session_scalar(const struct exec *x, int node);
 

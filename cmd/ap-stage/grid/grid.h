@@ -26,6 +26,7 @@ struct grid_line {
     int64_t micro_batch; /* samples of a replica at a time */
     int zero;
     bool sequence;    /* what lies between tensor parallel regions is split along it */
+    bool ring;        /* keys and values go round the devices that share a sequence */
     bool overlap;     /* as in struct ap_stages */
     unsigned trainer; /* likewise */
     enum grid_recompute recompute;

@@ -9,7 +9,7 @@ static const char *const recomputes[] = {"none", "selective", "operators", "full
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b"};
 #define KEYS                                                                        \
     "tp, pp, vpp, dp, cp, ep, zero, shard, mbs, sp, overlap, recompute, schedule, " \
-    "layers, packs, low-sums, keeps-gathered, keeps-gradients"
+    "layers, ring, packs, low-sums, keeps-gathered, keeps-gradients, waits, broadcasts"
 
 static int get_number(const char *key, const char *text, int64_t least, int64_t most,
                       int64_t *out, struct ap_err *err)
@@ -121,8 +121,12 @@ static int check(const struct grid_line *line, bool schedule, struct ap_err *err
     if (schedule && (line->schedule == AP_SCHEDULE_INTERLEAVED) != (line->chunks > 1))
         return ap_err_set(err, "schedule: vpp=%lld is %s", (long long)line->chunks,
                           line->chunks > 1 ? "interleaved-1f1b" : "not interleaved");
+    if (line->trainer & AP_TRAINER_WAITS && line->chunks > 1)
+        return ap_err_set(err, "waits: not with vpp");
     if (line->sequence && line->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
+    if (line->ring && line->context == 1)
+        return ap_err_set(err, "ring: there is no context parallelism (cp)");
     if (line->n_layers > 0 && line->n_layers != stages)
         return ap_err_set(err, "layers: %d numbers for %lld stages", line->n_layers,
                           (long long)stages);
@@ -159,15 +163,18 @@ int grid_parse(const char *text, struct grid_line *line, struct ap_err *err)
             rc = ap_err_set(err, "%s is given twice", w);
         else if (!strcmp(w, "sp") && !value)
             line->sequence = true;
+        else if (!strcmp(w, "ring") && !value)
+            line->ring = true;
         else if (!strcmp(w, "overlap") && !value)
             line->overlap = true;
         else if (!value && trainer_bit(w))
             line->trainer |= trainer_bit(w);
         else if (!value || !*value)
-            rc = ap_err_set(err,
-                            "'%s': expected KEY=VALUE, sp, overlap or what a trainer "
-                            "does (packs, low-sums, ...)",
-                            w);
+            rc = ap_err_set(
+                err,
+                "'%s': expected KEY=VALUE, sp, ring, overlap or what a trainer "
+                "does (packs, low-sums, ...)",
+                w);
         else
             rc = get_key(w, value, line, err);
         strncat(given, key + 1, sizeof given - strlen(given) - 1);

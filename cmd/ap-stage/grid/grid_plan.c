@@ -107,6 +107,7 @@ static int lay_mesh(struct grid_maker *k, struct ap_err *err)
     if (k->mesh.n_axes == 0)
         add_axis(k, DATA, 1, degrees[DATA].name);
     k->degrees.sequence = l->sequence;
+    k->degrees.ring = l->ring;
     if (limit_shards(k, err))
         return -1;
     ap_degrees_count(&k->degrees, &k->mesh, l->expert > 1);
@@ -512,6 +513,19 @@ void grid_place(const struct grid_maker *k)
         place(k, s);
 }
 
+/* A line that says ring has one in some stage. */
+static int check_ring(const struct grid_maker *k, struct ap_err *err)
+{
+    for (int s = 0; s < k->stages->n && k->line->ring; s++) {
+        const struct ap_plan *plan = &k->stages->stage[s].sharding.plan;
+        for (int i = 0; i < plan->nests->n; i++)
+            if (ap_choice_ring_axis(&plan->nests->nest[i], &plan->mesh,
+                                    &plan->choice[i]) >= 0)
+                return 0;
+    }
+    return k->line->ring ? ap_err_set(err, "ring: no attention has one (ap-fuse)") : 0;
+}
+
 int grid_build(struct grid_maker *k, struct ap_pipeline_price *price, struct ap_err *err)
 {
     const struct stage_model *m = k->m;
@@ -528,6 +542,7 @@ int grid_build(struct grid_maker *k, struct ap_pipeline_price *price, struct ap_
     grid_place(k);
     list_recomputed(k);
     return ap_in_arenas(k->arena, k->stages->n, shard_stage, k, err) ||
+                   check_ring(k, err) ||
                    ap_pipeline_compare(k->arena, &of, k->stages, &own, price, err)
                ? -1
                : 0;

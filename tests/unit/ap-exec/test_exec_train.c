@@ -2,18 +2,10 @@
  * Optimizer updates against their formulas in double precision, and the loss scale: steps
  * with a gradient that is not finite change nothing but the scale.
  */
+#include "base/poison.h"
 #include "grad_case.h"
 #include "run/guard.h"
 #include "tap.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#define HIDDEN(p) __asan_address_is_poisoned(p)
-#define GUARDS    true
-#else
-#define HIDDEN(p) ((void)(p), false)
-#define GUARDS    false
-#endif
 
 struct step {
     struct ap_arena arena;
@@ -170,15 +162,15 @@ static void test_guard(void)
     for (int i = 0; i < x->n_calls; i++) {
         guard_begin(x, &x->calls[i]);
         for (int k = 0; k < x->calls[i].n_access; k++)
-            n_own += HIDDEN(x->calls[i].access[k].p);
+            n_own += ap_is_poisoned(x->calls[i].access[k].p);
         for (int64_t at = 0; at < exec_memory_bytes(x); at += 64)
-            n_hidden += HIDDEN(x->memory + at);
+            n_hidden += ap_is_poisoned(x->memory + at);
         guard_end(x);
     }
-    CHECK(n_own == 0 && (n_hidden > 0) == GUARDS, "%d places are hidden from %d calls",
-          n_hidden, x->n_calls);
+    CHECK(n_own == 0 && (n_hidden > 0) == AP_POISONS,
+          "%d places are hidden from %d calls", n_hidden, x->n_calls);
     for (int64_t at = 0; at < exec_memory_bytes(x); at += 64)
-        n_own += HIDDEN(x->memory + at);
+        n_own += ap_is_poisoned(x->memory + at);
     CHECK(n_own == 0, "and none when they are through");
     exec_close(&s.x);
     ap_arena_free(&s.arena);

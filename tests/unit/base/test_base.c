@@ -3,8 +3,11 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/float16.h"
+#include "base/poison.h"
 #include "tap.h"
 
 static void test_err(void)
@@ -66,6 +69,41 @@ static void test_arena(void)
     CHECK(!strcmp(p, "a-5"), "and frees what it took over");
     ap_arena_free(&arena);
     CHECK(!arena.head, "a freed arena is empty");
+}
+
+/* Whether a process that writes there is ended. */
+static bool dies(char *p)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(STDERR_FILENO);
+        *(volatile char *)p = 1;
+        _exit(0);
+    }
+    int status = 0;
+    return child > 0 && waitpid(child, &status, 0) == child && status != 0;
+}
+
+/* With AddressSanitizer; elsewhere nothing is poisoned. */
+static void test_gaps(void)
+{
+    struct ap_arena arena = {0};
+
+    char *a = ap_arena_alloc(&arena, 13);
+    struct ap_mark mark = ap_arena_mark(&arena);
+    char *b = ap_arena_alloc(&arena, 16);
+    CHECK(!ap_is_poisoned(a + 12) && !ap_is_poisoned(b) && !ap_is_poisoned(b + 15),
+          "an allocation can be used");
+    CHECK(ap_is_poisoned(a + 13) == AP_POISONS && ap_is_poisoned(b - 1) == AP_POISONS &&
+              ap_is_poisoned(b + 16) == AP_POISONS,
+          "what lies around it cannot");
+    CHECK(dies(a + 13) == AP_POISONS && dies(b - 1) == AP_POISONS && !dies(b + 15),
+          "who writes into the gap to a neighbour is ended");
+    ap_arena_rewind(&arena, mark);
+    CHECK(!ap_is_poisoned(a + 12) && ap_is_poisoned(b) == AP_POISONS,
+          "what a rewind gives back cannot be used any more");
+    ap_arena_free(&arena);
 }
 
 static void test_buf(void)
@@ -174,6 +212,7 @@ int main(void)
 {
     test_err();
     test_arena();
+    test_gaps();
     test_buf();
     test_numbers();
     for (size_t i = 0; i < sizeof(narrows) / sizeof(narrows[0]); i++)
