@@ -164,7 +164,7 @@ paper_448() {
             --algorithm inter-only --shard-command "$DATA" "$f"
         refuses 3 "pp-dp: " plan "$(cluster "$nodes")" 96 --microbatch each --algorithm pp-dp \
             --shard-command "$DATA" "$f"
-        shows "$m on $((8 * nodes)): ${stderr#*nothing }"
+        shows "$m on $((8 * nodes)): nothing ${stderr#*nothing }"
     done <<<$'wresnet-6.8b 4\nwresnet-13b 8'
 }
 

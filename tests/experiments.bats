@@ -41,12 +41,25 @@ load helpers
     run -0 bash -c 'scripts/experiments/results "$1" 2>/dev/null' - "$dir" # plots of three words fail
     [ "$output" = "$dir/index.md, $dir/index.html" ] # nothing was run
     printf '3 0.1\nno such plan\n' >"$dir/RH7"
+    printf '0 0.1\n1..2\n# 7 of 7\nok 1 - alpha\nnot ok 2 beta\n' >"$dir/AL8"
     run -1 scripts/experiments/results "$dir" page
     [[ $output == *"failed: RH7" ]]
     [ "$(grep -cE '^#### [A-Z]+[0-9.]+: ' "$dir/index.md")" = 191 ]
     [ "$(grep -cE '<h4 id="[A-Z]+[0-9.]+">' "$dir/index.html")" = 191 ]
     grep -q '42 &amp; &lt;of AL21' "$dir/index.html"
     grep -q 'exit status 3' "$dir/index.md"
+    # of tests what they show and check, no lines of their protocol
+    [[ $(<"$dir/index.md") == *$'\n```\n7 of 7\nchecked: alpha\nFAILS: beta\n```\n'* ]]
+    # a table is found by its number, a paper is run as a whole, and no link leads nowhere
+    grep -qxF '| Table 3 | seven ways to split a batched product | [table](#alpa-table-3), [AL6](#AL6) |' "$dir/index.md"
+    for id in alpa rhino tap tofu rannc across; do
+        grep -qx "make -C scripts/experiments results ONLY=$id" "$dir/index.md"
+    done
+    grep -oE '\]\(#[^)]*\)' "$dir/index.md" | sed 's/](#\(.*\))/\1/' | sort -u >"$dir.links"
+    [ "$(wc -l <"$dir.links")" -gt 220 ]
+    sed -n 's/^<a id="\(.*\)"><\/a>$/\1/p' "$dir/index.md" | sort | comm -13 - "$dir.links" | diff - /dev/null
+    grep -oE 'href="#[^"]*"' "$dir/index.html" | sed 's/.*#//; s/"//' | sort -u | diff - "$dir.links"
+    grep -oE ' id="[^"]*"' "$dir/index.html" | sed 's/.*="//; s/"//' | sort | comm -13 - "$dir.links" | diff - /dev/null
     # commands stand as they are: a reader copies them
     while read -r id; do
         grep -qxF -- "$id" "$dir/index.md" || { echo "no $id"; return 1; }
@@ -63,7 +76,7 @@ load helpers
     run -0 make -C scripts/experiments results ONLY=page DIR="../../$(realpath --relative-to=. "$dir")"
     [[ $output == *"$dir/index.md, $dir/index.html"* ]]
     run -2 scripts/experiments/results "$dir" RH7 AL99
-    [[ $output == *"there is no AL99"*" tofu rannc "*"alpa-table-1 "*" RH25 "* ]]
+    [[ ${output//$'\n'/ } == *"there is no AL99"*" tofu rannc "*"alpa-table-1 "*" RH25 "* ]]
     [ ! -e "$dir/RH7" ]
 }
 
@@ -74,6 +87,7 @@ load helpers
     cp scripts/experiments/* "$mine"
     sed -i -E '/^(tofu one-device|TO[289]|TO20|RA5) ::/!d' "$mine/tables.txt" "$mine/claims.txt"
     printf '%s\n' '#!/usr/bin/env bash' "printf 'a\\tb\\n'; seq -f 'c\\t%g' 50" >"$mine/tofu"
+    : >"$mine/papers.txt"
     sed -i '/^TO2 /s/:: build[^:]*::/:: seq 2 46 ::/; /^TO20 /s/:: bats[^:]*::/:: seq 2 41 ::/' "$mine/claims.txt"
     run -0 "$mine/results" "$dir" tofu
     [ "$(sed 's/ [0-9.]* s$/ s/' <<<"$output")" = "tofu-one-device: s
@@ -86,6 +100,11 @@ $dir/index.md, $dir/index.html" ]
     grep -A 1 '^41$' "$dir/index.md" | grep -qx '... 5 more lines'
     grep -q '<li><a href="#tofu-one-device">' "$dir/index.html"
     grep -q 'EuroSys 2019 (arXiv 1807.08887)' "$dir/index.md"
+    # what the list of places does not name is at its end; what it names has to be there
+    grep -q '^| [^|]* | [^|]* | \[table\](#tofu-one-device) |$' "$dir/index.md"
+    echo "tofu :: section 1 :: halvings :: TO2 TO99" >"$mine/papers.txt"
+    run -1 "$mine/results" "$dir" page
+    [[ $output == *"there is no TO99"* ]]
 }
 
 @test "experiments: usage, and what is not built or not installed" {

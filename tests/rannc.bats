@@ -174,8 +174,8 @@ non_constant() {
         asked+=("$(ap-stage --algorithm rannc --cluster p3x1 --microbatches 8 --shard-command 'ap-shard --serve --algorithm data' \
             --stats -o /dev/null "$BATS_TEST_TMPDIR/blocks.json" 2>&1 | jq .asked)")
     done
-    shows "${asked[*]} stages are asked for with 8 and 64 blocks; with all $((48 * 586 / 10)) of 48 layers" \
-        "$((asked[0] * (48 * 586 / 10 / 8) ** 2)), seconds if each is profiled for one (a day: 86400)"
+    shows "stages asked for: ${asked[0]} with 8 blocks, ${asked[1]} with 64," \
+        "$((asked[0] * (48 * 586 / 10 / 8) ** 2)) with all $((48 * 586 / 10)) components of 48 layers; a day has 86400 seconds"
     [ "${asked[1]}" -gt $((50 * asked[0])) ] && [ "${asked[1]}" -lt $((80 * asked[0])) ]
     # 58.6 components a layer (§III-A): at a second for a profile, 48 layers alone take longer than a day
     [ $((asked[0] * (48 * 586 / 10 / 8) ** 2)) -gt $((24 * 3600)) ]

@@ -237,7 +237,9 @@ static void alpa_is_exact(void)
     CHECK(same == N_CASES, "alpa is exact: %d of %d, %d have plans", same, N_CASES,
           n_plans);
     CHECK(several >= 80, "%d of them with several stages", several);
-    CHECK(pruned == N_CASES, "alpa §5.2: epsilon 1e-6 changes no optimum: %d", pruned);
+    CHECK(pruned == N_CASES,
+          "alpa §5.2: epsilon 1e-6 changes no optimum: %d of %d random chains", pruned,
+          N_CASES);
 }
 
 /* ---- rannc ---- */
@@ -442,8 +444,14 @@ static void rhino_units(void)
     for (int b = 0; b < 8; b++)
         cases.flops[b] = 1;
     rhino_bounds(&arena, &cases.inst, 4, 0, least, most);
+    struct ap_buf said = {0};
+    for (int b = 0; b < 8; b++)
+        ap_buf_printf(&said, "%s %d to %d", b ? "," : "", least[b], most[b]);
     CHECK(!memcmp(least, want, sizeof want) && !memcmp(most, want, sizeof want),
-          "rhino §5.2: corrected bounds of 8 identical operators in 4 stages");
+          "rhino §5.2: corrected bounds of 8 identical operators in 4 stages, earliest "
+          "to latest:%s",
+          said.data);
+    ap_buf_free(&said);
     for (int i = 0; i < 6; i++)
         good += lists_proposals(whole[i]);
     CHECK(good == 6,
