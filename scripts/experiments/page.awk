@@ -4,11 +4,11 @@ BEGIN {
     html = format == "html"
     split("alpa rhino tap tofu rannc across", papers, " ")
     title["alpa"] = "Alpa (OSDI 2022)"; title["rhino"] = "Rhino (arXiv 2023)"; title["tap"] = "TAP (arXiv 2023)"
-    title["tofu"] = "Tofu (tensor tiling, arXiv 2018; EuroSys 2019)"; title["rannc"] = "RaNNC (IPDPS 2021)"; title["across"] = "Across the papers"
+    title["tofu"] = "Tofu (slides; SoyBean, arXiv 2018; EuroSys 2019)"; title["rannc"] = "RaNNC (IPDPS 2021)"; title["across"] = "Across the papers"
     source["alpa"] = "Zheng et al., \"Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning\", OSDI 2022."
     source["rhino"] = "Zhang et al., \"Auto-Parallelizing Large Models with Rhino: A Systematic Approach on Production AI Platform\", arXiv 2302.08141, 2023."
     source["tap"] = "Shi et al., \"TAP: Accelerating Large-Scale DNN Training Through Tensor Automatic Parallelisation\", arXiv 2302.00247, 2023."
-    source["tofu"] = "Two documents by Wang, Huang and Li. \"The slides\" are of Tofu as tensor tiling, \"Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling\", arXiv 1805.04170, 2018: tensors are cut or replicated, and `--tofu-space 2018` is this one, the default. \"EuroSys 2019\" is \"Supporting Very Large Models using Automatic Dataflow Graph Partitioning\", EuroSys 2019 (arXiv 1807.08887): tensors are cut only, `--tofu-space eurosys`; \"the later code\" is its public fork of NNVM. Each row says which of them it is from; values of EuroSys 2019's own tables are not quoted here."
+    source["tofu"] = "Three documents by Wang, Huang and Li. \"SoyBean\" is \"Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling\", arXiv 1805.04170, 2018: tensors are cut or replicated, and `--tofu-space 2018`, the default, is this one. \"The slides\" are of a talk about Tofu, with that algorithm; rows name their subject. \"EuroSys 2019\" is \"Supporting Very Large Models using Automatic Dataflow Graph Partitioning\", EuroSys 2019 (arXiv 1807.08887): tensors are cut only, `--tofu-space eurosys`. \"The authors' code\" is their public forks of NNVM and MXNet. Of SoyBean and EuroSys 2019 what is quoted here was looked up in their abstracts; values of their tables and figures are not quoted."
     source["rannc"] = "Tanaka et al., \"Automatic Graph Partitioning for Very Large-scale Deep Learning\", IPDPS 2021."
     paper["AL"] = "alpa"; paper["RH"] = "rhino"; paper["TP"] = "tap"; paper["TO"] = "tofu"; paper["RA"] = "rannc"
     paper["B"] = "all"
