@@ -262,8 +262,9 @@ static int make(struct ap_arena *arena, const struct pricing *x,
     return weigh(arena, x, detail, stages, price, err);
 }
 
-/* Plans of the planner that are priced with their layouts: more where the estimated sends
- * mislead (tests/stage.bats: slow links between hosts). What other planners reported
+/* Plans of the planner that are priced with their layouts, interleaved ones and others: more where
+ * the estimated sends mislead (tests/stage.bats: slow links between hosts), and memory does, which
+ * interleaved plans as written may need more of. What other planners reported
  * does not count, unless every price means a selection of what is recomputed. */
 #define MOST_PRICED 4
 /* A stage as it is written may be so many times quicker than its front: plans of one
@@ -398,7 +399,8 @@ static int price_all(const struct pricing *x, const struct plan_answer *first,
                      struct best *best, struct plan_answer *answer,
                      struct ap_stages *stages, struct ap_err *err)
 {
-    int n = first->n_others + first->n_reported, rc = 0, left = MOST_PRICED;
+    int n = first->n_others + first->n_reported, rc = 0;
+    int left[2] = {MOST_PRICED, MOST_PRICED}; /* interleaved ones */
     struct candidate *list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
 
     for (int i = 0; i < n; i++)
@@ -408,7 +410,7 @@ static int price_all(const struct pricing *x, const struct plan_answer *first,
     qsort(list, (size_t)n, sizeof *list, compare_estimates);
     for (int i = 0; i < n && rc == 0; i++)
         if (is_promising(x, &list[i], best) &&
-            ((list[i].reported && !x->select) || left-- > 0))
+            ((list[i].reported && !x->select) || left[list[i].plan->chunks > 1]-- > 0))
             rc = price_plan(x, list[i].plan, best, answer, stages, err);
     free(list);
     return rc;
