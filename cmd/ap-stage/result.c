@@ -262,10 +262,11 @@ static int make(struct ap_arena *arena, const struct pricing *x,
     return weigh(arena, x, detail, stages, price, err);
 }
 
-/* Plans of the planner that are priced with their layouts, interleaved ones and others: more where
- * the estimated sends mislead (tests/stage.bats: slow links between hosts), and memory does, which
- * interleaved plans as written may need more of. What other planners reported
- * does not count, unless every price means a selection of what is recomputed. */
+/* Plans of the planner that are priced with their layouts, interleaved ones and others:
+ * more where the estimated sends mislead (tests/stage.bats: slow links between hosts),
+ * and memory does, which interleaved plans as written may need more of. What other
+ * planners reported does not count, unless every price means a selection of what is
+ * recomputed. */
 #define MOST_PRICED 4
 /* A stage as it is written may be so many times quicker than its front: plans of one
  * stage are priced although their estimate is that much slower (tests/stage.bats). */

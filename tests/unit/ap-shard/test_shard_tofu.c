@@ -341,7 +341,7 @@ static void check_tilings(const struct net *n)
             dense &= n_cuts == 3;
     }
     CHECK(early, "tofu, VGG-19: early convolutions keep their weights whole");
-    CHECK(late, "tofu, VGG-19: late ones cut them once");
+    CHECK(late, "tofu, VGG-19: at least one of the last eight cuts them once");
     CHECK(dense, "tofu, VGG-19: dense layers cut them every time");
 }
 
