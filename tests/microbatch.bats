@@ -65,31 +65,6 @@ END
     done
 }
 
-@test "microbatches: a batch that they do not divide is padded, with the numbers of the whole batch" {
-    local model mesh n algorithm dir=$BATS_TEST_TMPDIR
-    while read -r model mesh n algorithm; do
-        ap-shard --quiet --no-history --mesh "$mesh" --microbatches "$n" --pad-microbatches --algorithm "$algorithm" \
-            "$(imported "$model")" | ap-rewrite --no-history >"$dir/run.json"
-        timeout 60 ap-exec -n "$(jq .program.n_ranks "$dir/run.json")" --quiet --data "$MODELS/$model/in" --steps 5 \
-            --compare "$MODELS/$model" --tolerance 1e-4 "$dir/run.json" || { echo "$model $mesh $n $algorithm"; return 1; }
-    done <<END
-mlp 2 3 data
-mlp 2 3 zero2
-mlp 1 7 ilp
-gpt2l 2 3 megatron
-END
-    # any number that does divide is the same plan with it and without
-    ap-shard --no-history --mesh 2 --microbatches 4 "$(imported mlp)" >"$dir/a"
-    ap-shard --no-history --mesh 2 --microbatches 4 --pad-microbatches "$(imported mlp)" | cmp - "$dir/a"
-    # 10 rows in 4 microbatches, of which the last has one
-    ap-model --quiet --no-history mlp --layers 2 --hidden 8 --batch 10 |
-        ap-shard --quiet --no-history --mesh 2 --algorithm megatron --microbatches 4 --pad-microbatches |
-        ap-rewrite --no-history | ap-exec -n 2 --quiet --steps 2 --verify
-    refuses 3 'a batch of 8 has no rows for 9 microbatches' \
-        ap-shard --mesh 2 --microbatches 9 --pad-microbatches "$(imported mlp)"
-    refuses 2 'stages of pipelines are not padded' ap-shard --serve --pad-microbatches "$(imported mlp)"
-}
-
 # given OPTION...: objective of a plan of mlp on 2x2
 given() {
     ap-shard --no-history --cluster "$CLUSTERS/cpu-8.json" "$@" "$(imported mlp)" |

@@ -164,9 +164,8 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
     if (ap_mesh_add_microbatches(&timed, n, &err))
         ap_die_usage("--microbatches: %s", err.msg);
     mesh = &timed;
-    if (mesh->microbatch &&
-        ap_microbatch_choices(arena, &job->graph, &job->nests, n, req->pad_microbatches,
-                              &job->microbatch_choice, &err))
+    if (mesh->microbatch && ap_microbatch_choices(arena, &job->graph, &job->nests, n,
+                                                  &job->microbatch_choice, &err))
         ap_die(AP_NO_SOLUTION, "--microbatches: %s", err.msg);
     if (ap_cluster_get(arena, doc, req->cluster_path, ap_mesh_devices(mesh),
                        &job->cluster, &err))

@@ -51,11 +51,11 @@ static void check_microbatches(const struct shard_request *req)
 {
     if (req->microbatch == MICROBATCH_EACH && !req->serve)
         ap_die_usage("--microbatch each is supported with --serve only");
-    if (req->microbatches > 1 && req->serve)
+    if (req->microbatches <= 1)
+        return;
+    if (req->serve)
         ap_die_usage("--serve: requests have their own number, --microbatches cannot be "
                      "combined with it");
-    if (req->pad_microbatches && req->serve)
-        ap_die_usage("--pad-microbatches: stages of pipelines are not padded");
 }
 
 /* ---- what goes with what ---- */
@@ -266,8 +266,6 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
          0},
         {"microbatches", AP_OPT_INT, &req->microbatches, "B",
          "accumulate gradients over B microbatches (1)", NULL, 0, 1, AP_MAX_MICROBATCHES},
-        {"pad-microbatches", AP_OPT_FLAG, &req->pad_microbatches, NULL,
-         "microbatches that do not divide the batch: pad it", NULL, 0, 0, 0},
         {"microbatch", AP_OPT_CHOICE, &req->microbatch, "MODE",
          "what reductions over the batch mean", microbatch_modes,
          sizeof *microbatch_modes, 0, 0},

@@ -275,7 +275,6 @@ struct shard_request {
     int f32_matmul;                            /* row of ap_f32_matmul_modes */
     int64_t top, jobs, max_axes, microbatches; /* 0: 1, or those of the plan file */
     int microbatch;                            /* 0: exact */
-    bool pad_microbatches;
     bool serve;
     int space;                          /* SHARD_SPACE_... */
     const char *batch_axis;             /* NULL: Alpa's default */

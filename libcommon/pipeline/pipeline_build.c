@@ -609,7 +609,7 @@ static int lie_in_time(struct builder *b, bool *unsupported, struct ap_err *err)
     if (b->stages->microbatches == 1)
         return 0;
     if (!b->stages->each)
-        return ap_microbatch_choices(b->arena, b->g, b->nests, b->whole.n, false,
+        return ap_microbatch_choices(b->arena, b->g, b->nests, b->whole.n,
                                      &b->whole.choice, &why)
                    ? ap_err_set(err, "/stages/microbatches: %s", why.msg)
                    : 0;

@@ -28,7 +28,6 @@ struct splitter {
     bool *each; /* per group: runs on estimates; NULL: statistics are the whole batch's */
     bool *sums; /* per group: makes sums of sums */
     int *stack;
-    bool pads; /* the last microbatches may have fewer rows, or none */
     bool *cut; /* per node: a parameter that another part of the whole graph makes */
 };
 
@@ -529,7 +528,7 @@ static int finish(struct ap_arena *arena, struct splitter *s, int16_t *out,
             *c = -1;
         if (s->each && *c >= 0)
             s->each[i] = false;
-        if (*c >= 0 && nest->factors[*c].size % n && !s->pads)
+        if (*c >= 0 && nest->factors[*c].size % n)
             return ap_err_set(err,
                               "%s splits its batch of %lld, which does not divide into "
                               "%lld microbatches; %d would do",
@@ -550,17 +549,14 @@ static int finish(struct ap_arena *arena, struct splitter *s, int16_t *out,
 
 /* each: NULL, or per group. */
 static int choose(struct ap_arena *arena, const struct ap_graph *g,
-                  const struct ap_nests *nests, int64_t n, bool pads, int16_t *out,
-                  bool *each, struct ap_err *err)
+                  const struct ap_nests *nests, int64_t n, int16_t *out, bool *each,
+                  struct ap_err *err)
 {
     int64_t batch = ap_batch_size(g);
 
     if (batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
-    if (pads && batch < n)
-        return ap_err_set(err, "a batch of %lld has no rows for %lld microbatches",
-                          (long long)batch, (long long)n);
-    if (batch % n && !pads)
+    if (batch % n)
         return ap_err_set(err,
                           "a batch of %lld does not divide into %lld microbatches; %d "
                           "would do",
@@ -569,7 +565,6 @@ static int choose(struct ap_arena *arena, const struct ap_graph *g,
     struct splitter s = splitter_new(arena, g, nests, n);
     struct ap_sweep sweep = sweep_new(arena, &s);
     s.each = each;
-    s.pads = pads;
     ap_sweep_batch(&sweep, 0);
     int rc = finish(arena, &s, out, err);
     ap_arena_rewind(arena, mark);
@@ -577,12 +572,12 @@ static int choose(struct ap_arena *arena, const struct ap_graph *g,
 }
 
 int ap_microbatch_choices(struct ap_arena *arena, const struct ap_graph *g,
-                          const struct ap_nests *nests, int64_t n, bool pads,
-                          const int16_t **choice, struct ap_err *err)
+                          const struct ap_nests *nests, int64_t n, const int16_t **choice,
+                          struct ap_err *err)
 {
     int16_t *out = AP_NEW_N(arena, nests->n, int16_t);
     *choice = out;
-    return choose(arena, g, nests, n, pads, out, NULL, err);
+    return choose(arena, g, nests, n, out, NULL, err);
 }
 
 int ap_microbatch_choices_each(struct ap_arena *arena, const struct ap_graph *g,
@@ -594,7 +589,7 @@ int ap_microbatch_choices_each(struct ap_arena *arena, const struct ap_graph *g,
     bool *marks = AP_NEW_N(arena, nests->n + 1, bool);
     *choice = out;
     *each = marks;
-    return choose(arena, g, nests, n, false, out, marks, err);
+    return choose(arena, g, nests, n, out, marks, err);
 }
 
 /* ---- parts of a graph ---- */

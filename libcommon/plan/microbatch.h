@@ -27,13 +27,11 @@
 /*
  * Choices on the axis of n microbatches, per group (arena). -1 with the reason when the
  * batch does not divide (the nearest number that does is named), or when something that
- * is combined over the batch is read before the update (the node is named). pads: where
- * it does not divide, it is padded, as a tensor is over devices: all microbatches have
- * as many rows as the first, and those behind the batch's last one count in no sum.
+ * is combined over the batch is read before the update (the node is named).
  */
 int ap_microbatch_choices(struct ap_arena *arena, const struct ap_graph *g,
-                          const struct ap_nests *nests, int64_t n, bool pads,
-                          const int16_t **choice, struct ap_err *err);
+                          const struct ap_nests *nests, int64_t n, const int16_t **choice,
+                          struct ap_err *err);
 
 /*
  * The same with statistics of each microbatch: each[group] as in struct ap_plan. -1 when

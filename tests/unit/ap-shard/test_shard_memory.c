@@ -43,7 +43,7 @@ static bool ask(struct question *q, const char *json, const char *mesh, int micr
         ap_mesh_add_microbatches(&q->mesh, microbatches, &q->err) ||
         (q->mesh.microbatch &&
          ap_microbatch_choices(&q->arena, &q->sample.g, &q->sample.nests, microbatches,
-                               false, &q->task.microbatch_choice, &q->err)) ||
+                               &q->task.microbatch_choice, &q->err)) ||
         make_cost(&q->arena, AP_COST_DEFAULT, &q->mesh, &q->cost, &q->err))
         return false;
     shard_fold_find(&q->arena, &q->task, NULL, 1, &fold);

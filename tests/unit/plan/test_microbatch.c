@@ -44,8 +44,7 @@ static int timed_plan(struct ap_arena *arena, const struct sample *s, int64_t n,
     *plan = (struct ap_plan){.graph = &s->g, .nests = &s->nests};
     if (ap_mesh_parse(arena, "1", &plan->mesh, err) ||
         ap_mesh_add_microbatches(&plan->mesh, n, err) ||
-        ap_microbatch_choices(arena, &s->g, &s->nests, n, false, &plan->microbatch_choice,
-                              err))
+        ap_microbatch_choices(arena, &s->g, &s->nests, n, &plan->microbatch_choice, err))
         return -1;
     plan->choice = AP_NEW_N(arena, s->nests.n, struct ap_choice_vec);
     for (int i = 0; i < s->nests.n; i++) {
