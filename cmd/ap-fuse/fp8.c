@@ -58,13 +58,18 @@ static bool reads_weight(const struct caster *c, const struct ap_node *n)
            (c->weight[n->in[0]] || c->weight[n->in[1]]);
 }
 
-/* Both operands have 16 bits. */
+/* Both operands have 16 bits, and matrices whose sizes products in fp8 take: multiples of
+ * 16, which a router of few experts has not. */
 static bool is_wide(const struct caster *c, const struct ap_node *n)
 {
     for (int k = 0; k < 2; k++) {
         const struct ap_shape *s = &c->g->nodes[n->in[k]].shape;
         if (!ap_dtype_is_float(s->dtype) || ap_dtype_size(s->dtype) != 2)
             return false;
+        if (c->weight[n->in[k]])
+            for (int d = 0; d < s->rank; d++)
+                if (s->dims[d] % 16 != 0 && s->dims[d] != 1)
+                    return false;
     }
     return true;
 }

@@ -69,6 +69,7 @@ static struct shard_space space_on(const struct descent *d, int axis)
 /* Whether all groups together find something cheaper on the axis. */
 static bool improve(struct descent *d, int axis)
 {
+    const struct ap_mark mark = ap_arena_mark(d->arena);
     const struct shard_space own = space_on(d, axis);
     const int n = own.nests->n;
     struct ap_work part = ap_work_share(d->work, SHARE);
@@ -90,6 +91,7 @@ static bool improve(struct descent *d, int axis)
     }
     ap_work_add(d->work, part.done);
     select_free(&ip.builder);
+    ap_arena_rewind(d->arena, mark);
     return d->cost < before * (1 - 1e-9);
 }
 

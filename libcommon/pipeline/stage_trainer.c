@@ -114,20 +114,19 @@ static double pack_sec(const struct ap_stage_packs *packs, int pack,
 
 /*
  * What broadcasts take longer than the gathers of the same weights: as many bytes cross
- * the links, but the latency counts for each owner.
+ * the links, but the latency counts for each owner (NCCL broadcasts along a ring).
  */
 static double broadcasts_sec(const struct ap_stage_packs *packs,
                              const struct ap_cost *cost)
 {
     const int gather = 2; /* of kinds */
-    double latency = 0, owners = 1;
+    double sec = 0;
 
     for (unsigned axes = 1; axes < 1u << cost->mesh.n_axes; axes++)
-        if (packs->bytes[AP_PACK_UPDATE][gather][axes] > 0) {
-            latency += ap_cost_collective(cost, AP_OP_ALL_GATHER, axes, 0);
-            owners *= (double)ap_mesh_group(&cost->mesh, axes);
-        }
-    return latency * (owners - 1);
+        if (packs->bytes[AP_PACK_UPDATE][gather][axes] > 0)
+            sec += ap_cost_collective(cost, AP_OP_ALL_GATHER, axes, 0) *
+                   (double)(ap_mesh_group(&cost->mesh, axes) - 1);
+    return sec;
 }
 
 void ap_stage_add_packs(const struct ap_stage_microbatch *micro,

@@ -516,7 +516,7 @@ double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost
     if (r->uneven && cost->variant == AP_COST_DEFAULT)
         compute =
             fmax(compute, flops / n / ap_cluster_peak(c, dtype) / c->uneven_of_peak +
-                              c->launch_sec);
+                              (nest->launched ? 0 : c->launch_sec));
     if (r->n == 1)
         return compute;
     const double sums = ap_cost_collective(cost, AP_OP_COLLECTIVE_PERMUTE, r->axes,

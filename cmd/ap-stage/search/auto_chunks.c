@@ -183,12 +183,15 @@ static void try_least(struct chunks *x, int n_stages)
                                          .kind = x->c->mesh[x->mesh].kind};
         last = a.stage[s].lo - 1;
     }
-    for (int i = 0; i < MOST_TRIES && fill_points(x, &a, limit); i++) {
+    for (int i = 0; i < MOST_TRIES && (limit > 0 || i == 0) && fill_points(x, &a, limit);
+         i++) {
         a.peak_bytes = 0;
         const bool fits = isfinite(auto_score(x->search, x->sp, &a, "chunks"));
         if (fits || a.peak_bytes == 0)
             break;
-        limit -= most_of((double)a.peak_bytes - memory, memory / LESS);
+        /* of whole devices, where memory is what one of this kind has for the plan */
+        const double whole = (double)x->sp->inst->memory_bytes;
+        limit -= most_of(((double)a.peak_bytes - whole) * memory / whole, memory / LESS);
     }
     ap_arena_rewind(x->sp->arena, mark);
 }
