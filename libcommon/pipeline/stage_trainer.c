@@ -120,13 +120,15 @@ static double broadcasts_sec(const struct ap_stage_packs *packs,
                              const struct ap_cost *cost)
 {
     const int gather = 2; /* of kinds */
-    double sec = 0;
+    unsigned owning = 0;
+    double latency = 0;
 
     for (unsigned axes = 1; axes < 1u << cost->mesh.n_axes; axes++)
-        if (packs->bytes[AP_PACK_UPDATE][gather][axes] > 0)
-            sec += ap_cost_collective(cost, AP_OP_ALL_GATHER, axes, 0) *
-                   (double)(ap_mesh_group(&cost->mesh, axes) - 1);
-    return sec;
+        if (packs->bytes[AP_PACK_UPDATE][gather][axes] > 0) {
+            latency += ap_cost_collective(cost, AP_OP_ALL_GATHER, axes, 0);
+            owning |= axes;
+        }
+    return owning ? latency * (double)(ap_mesh_group(&cost->mesh, owning) - 1) : 0;
 }
 
 void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
