@@ -532,6 +532,8 @@ static void check_options(struct settings *set, const struct chosen *chosen)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set->tolerance);
     if (set->beside_path && !set->trace_path)
         ap_die_usage("--beside: needs --trace");
+    if (set->check && set->trace_path)
+        ap_die_usage("--check: runs no step that --trace could draw");
     if (set->save_every && !set->save_dir)
         ap_die_usage("--every: needs --save");
     if (set->steps == 0)

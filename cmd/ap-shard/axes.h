@@ -7,7 +7,6 @@
 
 /* The problem that is searched, and what its groups are tied by. */
 struct shard_axes {
-    const struct shard_task *task;
     const struct shard_fold *fold;
     const struct ilp_problem *ip;
 };

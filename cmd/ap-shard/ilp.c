@@ -308,7 +308,7 @@ static int solve_in(struct ap_arena *arena, const struct shard_task *task,
     ap_work_tell(task->work, "whole graph", from ? ap_problem_score(&p, from) : INFINITY,
                  0);
     struct ap_work part = ap_work_share(task->work, UNFOLDED_SHARE);
-    struct shard_axes axes = {task, fold, &ip};
+    struct shard_axes axes = {fold, &ip};
     const struct ap_solve_params with = {.start = from,
                                          .gap = task->params->gap,
                                          .work = &part,
@@ -542,7 +542,7 @@ static int solve_left(void *arg, const bool **kept, double share, struct ap_err 
     struct ap_problem p = kept ? problem_left(b, kept) : b->ip.problem;
     ap_work_tell(b->task->work, "folded problem", b->cost, 0);
     struct ap_work part = ap_work_share(b->task->work, share);
-    struct shard_axes axes = {b->task, b->fold, &b->ip};
+    struct shard_axes axes = {b->fold, &b->ip};
     struct ap_solve_params with = {.start = b->best,
                                    .gap = b->task->params->gap,
                                    .work = &part,

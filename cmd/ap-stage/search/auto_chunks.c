@@ -158,10 +158,10 @@ static bool fill_points(struct chunks *x, struct plan_answer *a, double limit)
     return true;
 }
 
-#define MOST_TRIES                                                                  \
-    6            /* for chunks that hold more later than after their first forwards \
-                  */
-#define LESS 256 /* of the memory is planned without at least, then */
+/* Of a device's chunks that hold more later than after their first forwards: so often
+ * they are planned for less memory, by at least this part of it. */
+#define MOST_TRIES 6
+#define LESS       256
 
 /* The cuts of least maximum. */
 static void try_least(struct chunks *x, int n_stages)
