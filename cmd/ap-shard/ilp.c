@@ -621,7 +621,10 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     struct timing now = {0};
     double t0 = ap_now_sec();
 
-    shard_fold_find(arena, task, task->families, period, &f.fold);
+    if (task->fold && period == 1)
+        f.fold = *task->fold;
+    else
+        shard_fold_find(arena, task, task->families, period, &f.fold);
     if (f.fold.n_tied * WORTH_FOLDING < task->nests->n)
         shard_fold_find(arena, task, NULL, period, &f.fold);
     now.fold = ap_now_sec() - t0;
@@ -755,11 +758,12 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
         return -1;
     ap_work_add(task->work, work.done);
     answer->stats = stats_of(arena, task, &t);
-    shard_break_ties(arena, &t.space_sizes, answer);
+    if (!task->params->known)
+        shard_break_ties(arena, &t.space_sizes, answer);
     int rc = task->memory_bytes > 0
                  ? limit_memory(arena, task, &t.space_sizes, answer, err)
                  : 0;
-    if (rc == 0)
+    if (rc == 0 && !task->cost->weighting)
         answer->note = shard_name_axes(arena, task, answer);
     answer->problem = problem;
     return rc;

@@ -19,10 +19,11 @@
  * so that such tensors count in full, and others 1 - λ. As a function of λ the least of
  * all plans is concave; the plans that are known, first the named ones, are lines above
  * it, and the next λ is where the lowest of these is highest (Kelley's cutting planes).
- * Where the first search leaves a gap, there follows, for a candidate only, a problem in
- * which a conversion costs what the best plan's order leaves of it: the time from its
- * tensor to its first user is free. Cost: a search, and where a gap is left up to three
- * more, which start from the best plan so far and have a tenth of its budget each.
+ * Before the whole space is searched, the choices of known plans are, in a fiftieth of
+ * the time: at λ, which gives more lines, and for candidates, in problems where a
+ * conversion costs what the best plan's order leaves of it, as the time from its tensor
+ * to its first user is free. Cost: a search, and where a gap is left up to three more,
+ * which start from the best plan so far and have a part of its budget each.
  * Source: Kelley (J. SIAM 1960).
  */
 #include <assert.h>
@@ -37,22 +38,32 @@
 #include "problem/fold.h"
 #include "shard.h"
 
-#define ROUNDS 4     /* searches at most */
-#define CLOSE  0.002 /* a gap, or a promised gain of the bound, that is none */
-/* A gap of a weighted problem that is none, but for --prove: a tenth of CLOSE. Seconds
- * and prices: scripts/ask-table --options "--overlap on". */
-#define EXACT  (CLOSE / 10)
-#define HIDDEN (1 / 256.)  /* of a conversion at least counts, if all of it is hidden */
-#define LEAST  (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
-/* Of the first search's budget for each of the others; with --prove. */
-#define LATER        0.1
+/* Seconds, prices and gaps: scripts/ask-table --options "--overlap on". */
+#define ROUNDS       3     /* bounds at most */
+#define KNOWN_ROUNDS 3     /* with known choices, before the first */
+#define CLOSE        0.002 /* a gap, or a gain of the bound, that is none */
+#define FURTHER      0.02  /* a gain of the bound that another search must promise */
+/* Gaps of a weighted problem that are none, but for --prove: for a bound, whose problem
+ * is further from the simulated step than that; for a candidate. */
+#define EXACT     (CLOSE / 2)
+#define CANDIDATE (CLOSE / 10)
+#define HIDDEN    (1 / 256.) /* of a conversion at least counts, if all of it is hidden */
+#define LEAST     (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
+/* Of the first search's budget for each of the others; with --prove; for known choices.
+ */
+#define LATER        0.13
 #define LATER_PROVEN 0.5
-#define PROVEN       1e-9 /* relative gap that counts as none */
+#define KNOWN_SHARE  0.004
+#define PROVEN       1e-9      /* relative gap that counts as none */
+#define NEAR         (1 / 32.) /* between two λ that are about the same */
+#define NEAR_END     (1 / 64.) /* between a λ and an end, which is then as good */
+#define QUICK        1000      /* a search that took so little of its budget */
 #define MOST_LINES   64
+#define MOST_FOUND   16
 
-/* A plan, as a line over λ. */
+/* A plan, as a line over λ: C; M; of it what compute waits for, E. */
 struct line {
-    double compute, comm; /* C + E - F; M */
+    double compute, comm, waited;
 };
 
 struct bounding {
@@ -63,13 +74,21 @@ struct bounding {
     struct ap_weighting weighting;
     double *weight;             /* [node] */
     struct shard_params params; /* of all searches but the first */
+    const int *twin;            /* [group]: see shard_fold */
     const bool *waited;         /* [node]: compute waits for its conversions */
+    bool open;                  /* the last search of the whole space left a gap */
+    bool quick;                 /* it took next to nothing */
+    bool waits;                 /* E - F is counted */
     double ahead_sec;           /* F */
     int n_lines;
+    int silent; /* the line of the plan that sends nothing, -1 */
     struct line line[MOST_LINES];
     struct shard_answer *best; /* its objective is simulated */
-    double bound, tried[ROUNDS + 1];
+    double comm_per_compute;   /* of its plan */
+    double bound, tried[ROUNDS + 2];
     int n_tried, n_searches;
+    struct ap_plan found[MOST_FOUND]; /* by searches, the latest last */
+    int n_found;
 };
 
 /* ---- what is waited for ---- */
@@ -134,21 +153,17 @@ static void find_waited(struct bounding *b, struct ap_arena *scratch)
 /* Groups that may be tied have the same weights: the least of them. */
 static void tie_weights(struct bounding *b)
 {
-    struct ap_arena scratch = {0};
     const struct ap_nests *nests = b->task->nests;
-    struct shard_fold fold;
 
-    shard_fold_find(&scratch, b->task, b->task->families, 1, &fold);
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < nests->n; i++) {
-            const struct ap_nest *own = &nests->nest[i], *of = &nests->nest[fold.twin[i]];
-            for (int m = 0; m < own->n_members && fold.twin[i] != i; m++) {
+            const struct ap_nest *own = &nests->nest[i], *of = &nests->nest[b->twin[i]];
+            for (int m = 0; m < own->n_members && b->twin[i] != i; m++) {
                 double *mine = &b->weight[own->members[m]];
                 double *first = &b->weight[of->members[m]];
                 *(pass ? mine : first) = pass ? *first : fmin(*mine, *first);
             }
         }
-    ap_arena_free(&scratch);
 }
 
 /* ---- plans as lines and candidates ---- */
@@ -156,11 +171,11 @@ static void tie_weights(struct bounding *b)
 static void add_line(struct bounding *b, const struct ap_price *price,
                      const struct ap_conversions *conv)
 {
-    struct line l = {price->compute_sec - b->ahead_sec, price->comm_sec};
+    struct line l = {price->compute_sec, price->comm_sec, 0};
 
     for (int i = 0; i < conv->n; i++)
         if (b->waited[conv->conv[i].node])
-            l.compute += conv->conv[i].path.sec;
+            l.waited += conv->conv[i].path.sec;
     if (b->n_lines < MOST_LINES)
         b->line[b->n_lines++] = l;
 }
@@ -190,6 +205,7 @@ static void try_plan(struct bounding *b, const struct ap_plan *plan, bool known_
         if (price.step_sec < b->best->objective && (known_to_fit || fits(b, plan))) {
             b->best->objective = price.step_sec;
             b->best->plan = *plan;
+            b->comm_per_compute = price.comm_sec / price.compute_sec;
         }
     }
     ap_arena_free(&scratch);
@@ -201,7 +217,7 @@ static void try_plan(struct bounding *b, const struct ap_plan *plan, bool known_
 static double set_weights(struct bounding *b, double lambda)
 {
     for (int i = 0; i < b->task->graph->n_nodes; i++)
-        b->weight[i] = 2 * (b->waited[i] ? 1 : 1 - lambda);
+        b->weight[i] = 2 * (b->waits && b->waited[i] ? 1 : 1 - lambda);
     b->weighting.compute = 2 * lambda;
     tie_weights(b);
     return 0.5;
@@ -227,30 +243,32 @@ static void set_exposed(struct bounding *b, const struct ap_plan *plan, double h
     const struct ap_cost *cost = b->task->cost;
     const int *order = ap_plan_order(&scratch, plan, ap_plan_when(&scratch, plan));
     double *begins = AP_NEW_N(&scratch, nests->n + 1, double); /* [group] */
+    double *sec = AP_NEW_N(&scratch, nests->n + 1, double);    /* [group] */
     const bool *made = ap_made_of_weights(&scratch, nests);
     const unsigned all = (1u << plan->mesh.n_axes) - 1;
     struct select_users users = {0};
     double now = 0;
 
     for (int k = 0; k < nests->n; k++) {
-        begins[order[k]] = now;
-        now +=
-            ap_plan_group_sec(&nests->nest[order[k]], g, cost, &plan->choice[order[k]]);
+        const int i = order[k];
+        begins[i] = now;
+        sec[i] = ap_plan_group_sec(&nests->nest[i], g, cost, &plan->choice[i]);
+        now += sec[i];
     }
     select_users_init(&scratch, g, nests, &users);
     for (int i = 0; i < g->n_nodes; i++) {
         const int home = g->nodes[i].group;
-        double end = begins[home] +
-                     ap_plan_group_sec(&nests->nest[home], g, cost, &plan->choice[home]);
-        double use = now, sec;
+        double end = begins[home] + sec[home];
+        double use = now, all_sec;
         select_users_of(&users, i);
         for (int u = 0; u < users.n; u++)
             if (users.uses[u].group >= 0)
                 use = fmin(use, begins[users.uses[u].group]);
-        sec = ap_cost_collective(cost, AP_OP_ALL_REDUCE, all,
-                                 ap_shape_bytes(&g->nodes[i].shape));
-        b->weight[i] =
-            made[home] || sec <= 0 ? hidden : fmax(hidden, 1 - fmax(0, use - end) / sec);
+        all_sec = ap_cost_collective(cost, AP_OP_ALL_REDUCE, all,
+                                     ap_shape_bytes(&g->nodes[i].shape));
+        b->weight[i] = made[home] || all_sec <= 0
+                           ? hidden
+                           : fmax(hidden, 1 - fmax(0, use - end) / all_sec);
     }
     select_users_free(&users);
     b->weighting.compute = 1;
@@ -265,13 +283,13 @@ static double later(const struct bounding *b)
 
 double shard_overlap_budgets(const struct shard_params *params)
 {
-    return 1 + (ROUNDS - 1) * (params->prove ? LATER_PROVEN : LATER);
+    return 1 + ROUNDS * (params->prove ? LATER_PROVEN : LATER);
 }
 
-/* One search under the weights at hand, with the best plan so far beside the named ones.
+/* One search under the weights at hand; known: among the choices of plans that are known.
  */
-static int search(struct bounding *b, double share, struct shard_answer *answer,
-                  struct ap_err *err)
+static int search(struct bounding *b, double share, double gap, bool known,
+                  struct shard_answer *answer, struct ap_err *err)
 {
     struct shard_task *s = &b->serial;
     struct ap_work *whole = b->task->work;
@@ -281,18 +299,53 @@ static int search(struct bounding *b, double share, struct shard_answer *answer,
     if (whole->limit > 0)
         part.limit =
             llround(share / shard_overlap_budgets(&b->params) * (double)whole->limit);
-    for (int i = 0; i < n; i++)
-        s->plans[i] = b->task->plans[i];
+    memcpy(s->plans, b->task->plans, (size_t)n * sizeof *s->plans);
     s->n_plans = n;
-    if (isfinite(b->best->objective))
+    if (known)
+        for (int i = 0; i < b->n_found; i++)
+            s->plans[s->n_plans++] = b->found[i];
+    else if (isfinite(b->best->objective))
         s->plans[s->n_plans++] = b->best->plan;
     for (int i = 0; i < s->n_plans; i++)
         s->plan_sec[i] = NAN;
     s->work = &part;
+    s->memory_bytes = known ? 0 : b->task->memory_bytes;
+    b->params.known = known;
+    if (!b->params.prove)
+        b->params.gap = gap;
     int rc = shard_ilp(b->arena, s, answer, err);
     ap_work_add(whole, part.done);
-    b->n_searches++;
+    b->quick = part.done < part.limit / QUICK;
+    b->n_searches += !known;
     return rc;
+}
+
+/* Keeps a plan that a search found; the oldest makes room. Known choices are searched
+ * without a limit of memory. */
+static void take_found(struct bounding *b, const struct ap_plan *plan, bool known)
+{
+    if (b->n_found == MOST_FOUND)
+        memmove(b->found, b->found + 1, --b->n_found * sizeof *b->found);
+    b->found[b->n_found++] = *plan;
+    try_plan(b, plan, !known);
+}
+
+/* Of the lowest line: its height, and its slope. */
+static double lowest(const struct bounding *b, double lambda, double *height)
+{
+    double slope = 0;
+
+    *height = INFINITY;
+    for (int k = 0; k < b->n_lines; k++) {
+        const struct line *l = &b->line[k];
+        const double compute = l->compute + (b->waits ? l->waited - b->ahead_sec : 0);
+        const double y = lambda * compute + (1 - lambda) * l->comm;
+        if (y < *height) {
+            *height = y;
+            slope = compute - l->comm;
+        }
+    }
+    return slope;
 }
 
 /* Where the lowest of the lines is highest, and how high. */
@@ -301,17 +354,8 @@ static double next_lambda(const struct bounding *b, double *height)
     double low = LEAST, high = 1 - LEAST, at = 0.5;
 
     for (int i = 0; i < 60; i++) { /* concave */
-        double least = INFINITY, slope = 0;
         at = (low + high) / 2;
-        for (int k = 0; k < b->n_lines; k++) {
-            double y = at * b->line[k].compute + (1 - at) * b->line[k].comm;
-            if (y < least) {
-                least = y;
-                slope = b->line[k].compute - b->line[k].comm;
-            }
-        }
-        *height = least;
-        *(slope > 0 ? &low : &high) = at;
+        *(lowest(b, at, height) > 0 ? &low : &high) = at;
     }
     return at;
 }
@@ -319,7 +363,7 @@ static double next_lambda(const struct bounding *b, double *height)
 static bool tried(const struct bounding *b, double lambda)
 {
     for (int i = 0; i < b->n_tried; i++)
-        if (fabs(b->tried[i] - lambda) < LEAST / 2)
+        if (fabs(b->tried[i] - lambda) < NEAR)
             return true;
     return false;
 }
@@ -329,105 +373,174 @@ static bool closed(const struct bounding *b)
     return b->bound >= b->best->objective * (1 - CLOSE);
 }
 
-static void search_bounds(struct bounding *b)
+/* Raises the bound by a search of the whole space; the first fills in what is said of
+ * the search. */
+static int search_bound(struct bounding *b, double lambda, double share, double gap,
+                        struct ap_err *err)
 {
-    for (int round = 2; round < ROUNDS && !closed(b); round++) {
-        struct shard_answer answer;
-        double height, lambda = next_lambda(b, &height);
-        if (tried(b, lambda) || height <= b->bound * (1 + CLOSE))
-            break;
-        double scale = set_weights(b, lambda);
-        struct ap_err none = {0};
-        if (search(b, later(b), &answer, &none))
-            break; /* within a limit of memory this one was too short */
-        b->tried[b->n_tried++] = lambda;
-        b->bound = fmax(b->bound, scale * answer.bound - lambda * b->ahead_sec);
-        try_plan(b, &answer.plan, true);
+    struct shard_answer answer;
+    const double scale = set_weights(b, lambda);
+
+    if (search(b, share, gap, false, &answer, err))
+        return -1;
+    b->params.emit = false;
+    b->tried[b->n_tried++] = lambda;
+    b->open = answer.bound < answer.objective * (1 - CLOSE);
+    b->bound =
+        fmax(b->bound, scale * answer.bound - (b->waits ? lambda * b->ahead_sec : 0));
+    take_found(b, &answer.plan, false);
+    if (b->n_tried == 1) {
+        b->best->stats = answer.stats;
+        b->best->solver = answer.solver;
+        b->best->problem = answer.problem;
     }
-}
-
-/* Seconds of conversions that compute waits for. */
-static double waited_sec(const struct bounding *b, const struct ap_conversions *conv)
-{
-    double sec = 0;
-
-    for (int i = 0; i < conv->n; i++)
-        sec += b->waited[conv->conv[i].node] ? conv->conv[i].path.sec : 0;
-    return sec;
+    return 0;
 }
 
 /* The named plans. What compute waits for counts where in the best of them it is more
  * than what may run ahead. */
-static int try_named(struct bounding *b, struct ap_err *err)
+static void try_named(struct bounding *b)
 {
-    struct ap_arena scratch = {0};
-    struct ap_conversions conv;
-    int rc = 0;
-
-    for (int i = 0; i < b->task->n_plans; i++)
+    for (int i = 0; i < b->task->n_plans; i++) {
+        const double before = b->best->objective;
         try_plan(b, &b->task->plans[i], false);
-    if (isfinite(b->best->objective))
-        rc = ap_plan_conversions(&scratch, &b->best->plan, b->task->cost, &conv, err);
-    if (rc == 0 && isfinite(b->best->objective) && waited_sec(b, &conv) <= b->ahead_sec) {
-        b->waited = AP_NEW_N(b->arena, b->task->graph->n_nodes + 1, bool);
-        b->ahead_sec = 0;
-        b->n_lines = 0; /* again, without what is waited for */
-        for (int i = 0; i < b->task->n_plans; i++)
-            try_plan(b, &b->task->plans[i], false);
+        if (b->best->objective < before)
+            b->waits = b->line[b->n_lines - 1].waited > b->ahead_sec;
     }
-    ap_arena_free(&scratch);
-    return rc;
 }
 
-/* For a candidate: what the best plan's order leaves of each conversion. */
-static int try_exposed(struct bounding *b, struct ap_err *err)
+/* Whole on every device, a plan sends nothing. Pins may forbid it: a line only. */
+static void add_silent_line(struct bounding *b)
 {
-    struct ap_arena scratch = {0};
-    struct ap_conversions conv;
+    const struct shard_task *task = b->task;
+    const struct ap_choice_vec whole = AP_CHOICE_NONE;
+    struct line l = {0};
+
+    if (task->cost->mesh.microbatch || b->n_lines == MOST_LINES)
+        return;
+    for (int i = 0; i < task->nests->n; i++)
+        l.compute +=
+            ap_plan_group_sec(&task->nests->nest[i], task->graph, task->cost, &whole);
+    b->silent = b->n_lines;
+    b->line[b->n_lines++] = l;
+}
+
+/* For a candidate: what the best plan's order leaves of each conversion, at least a
+ * share. Whether it is better. */
+static bool try_exposed(struct bounding *b, double least, bool known)
+{
+    const double before = b->best->objective;
     struct shard_answer answer;
     struct ap_err none = {0};
 
-    if (ap_plan_conversions(&scratch, &b->best->plan, b->task->cost, &conv, err)) {
-        ap_arena_free(&scratch);
-        return -1;
-    }
-    const struct ap_price price = ap_plan_price(&b->best->plan, b->task->cost, &conv);
-    ap_arena_free(&scratch);
-    set_exposed(b, &b->best->plan,
-                fmin(1, fmax(HIDDEN, price.comm_sec / price.compute_sec)));
-    if (!search(b, later(b), &answer, &none)) /* or memory made it too short */
-        try_plan(b, &answer.plan, true);
-    return 0;
+    set_exposed(b, &b->best->plan, fmin(least, fmax(HIDDEN, b->comm_per_compute)));
+    if (search(b, known ? KNOWN_SHARE : later(b), CANDIDATE, known, &answer, &none))
+        return false; /* within a limit of memory it was too short */
+    take_found(b, &answer.plan, known);
+    return b->best->objective < before * (1 - PROVEN);
 }
 
-/* The first search: where the named plans' lowest line is highest; whoever wants the
- * problem in writing gets the serial one. */
-static int search_first(struct bounding *b, struct ap_err *err)
+/* With less and less of what is hidden, until that gains nothing. */
+static void try_all_exposed(struct bounding *b, bool known)
 {
-    struct shard_answer first;
-    double height, lambda = 0.5;
+    static const double least[] = {1, 1 / 2., 1 / 8., HIDDEN};
 
-    if (b->n_lines > 0 && !b->params.emit)
+    for (int i = 0; i < (int)(sizeof least / sizeof *least) && !closed(b); i++)
+        if (!try_exposed(b, least[i], known))
+            break;
+}
+
+/* Searches known choices where the lowest line is highest, until that is no lower; where
+ * it then is. */
+static double known_lambda(struct bounding *b)
+{
+    double lambda = 0.5, height, bound = 0;
+
+    for (int i = 0; i < KNOWN_ROUNDS; i++) {
+        struct shard_answer answer;
+        struct ap_err none = {0};
         lambda = next_lambda(b, &height);
-    double scale = set_weights(b, lambda);
-    if (search(b, 1, &first, err))
-        return -1;
-    b->params.emit = false;
-    b->tried[b->n_tried++] = lambda;
-    b->bound = scale * first.bound - lambda * b->ahead_sec;
-    const struct ap_plan found = first.plan;
-    first.objective = b->best->objective;
-    first.plan = b->best->plan;
-    *b->best = first;
-    try_plan(b, &found, true);
-    return 0;
+        if (height <= bound * (1 + CLOSE))
+            break;
+        double scale = set_weights(b, lambda);
+        if (search(b, KNOWN_SHARE, CANDIDATE, true, &answer, &none))
+            break;
+        bound = fmax(bound,
+                     scale * answer.objective - (b->waits ? lambda * b->ahead_sec : 0));
+        take_found(b, &answer.plan, true);
+    }
+    return next_lambda(b, &height);
+}
+
+/* Where only the plan that sends nothing keeps the height down, the plans between it and
+ * the best are not known: half way to the middle. */
+static double away_from_silence(struct bounding *b, double lambda)
+{
+    double height;
+
+    if (b->silent < 0)
+        return lambda;
+    const struct line silent = b->line[b->silent];
+    b->line[b->silent].compute = INFINITY;
+    const double other = next_lambda(b, &height);
+    b->line[b->silent] = silent;
+    return fabs(other - lambda) > NEAR ? (lambda + 0.5) / 2 : lambda;
+}
+
+static double from_end(double lambda)
+{
+    return fmin(lambda, 1 - lambda);
+}
+
+/* The λ of the first search of the whole space, and its share of the budget. Near an end
+ * the end itself is as good, and proven sooner; so is, of two λ, that nearer to an end.
+ */
+static double first_lambda(struct bounding *b, double *share)
+{
+    double height;
+    const double named = next_lambda(b, &height);
+
+    add_silent_line(b);
+    try_all_exposed(b, true);
+    const double known = known_lambda(b), lambda = away_from_silence(b, known);
+    *share = later(b);
+    if (lambda != known)
+        return lambda;
+    if (from_end(lambda) < NEAR_END)
+        return lambda < 0.5 ? LEAST : 1 - LEAST;
+    *share = 1;
+    return from_end(named) > NEAR_END && from_end(named) < from_end(lambda) ? named
+                                                                            : lambda;
 }
 
 static int search_all(struct bounding *b, struct ap_err *err)
 {
-    if (try_named(b, err) || search_first(b, err) || (!closed(b) && try_exposed(b, err)))
+    double lambda = 0.5, share = 1, height;
+    struct ap_err none = {0};
+
+    try_named(b);
+    if (isfinite(b->best->objective) && !b->params.emit)
+        lambda = first_lambda(b, &share);
+    if (search_bound(b, lambda, share, EXACT, err))
         return -1;
-    search_bounds(b);
+    if (!closed(b) && b->bound >= b->best->objective * (1 - CLOSE - EXACT) &&
+        search_bound(b, lambda, later(b), CANDIDATE, &none) == 0)
+        try_all_exposed(b, true);
+    const bool quick = b->quick;
+    const bool whole = quick || b->open || b->task->memory_bytes > 0;
+    try_all_exposed(b, true);
+    if (quick)
+        try_all_exposed(b, false);
+    else if (whole && !closed(b) && try_exposed(b, 1, false))
+        try_all_exposed(b, true);
+    for (int round = 1; round < ROUNDS && !closed(b); round++) {
+        lambda = away_from_silence(b, next_lambda(b, &height));
+        lowest(b, lambda, &height);
+        if (tried(b, lambda) || height <= b->bound * (1 + (quick ? CLOSE : FURTHER)) ||
+            search_bound(b, lambda, later(b), EXACT, &none))
+            break; /* within a limit of memory this one was too short */
+        try_all_exposed(b, true);
+    }
     return 0;
 }
 
@@ -461,12 +574,14 @@ int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_f
                   struct shard_answer *answer, struct ap_err *err)
 {
     struct ap_arena scratch = {0};
+    struct shard_fold fold;
     struct bounding b = {.arena = arena,
                          .task = task,
                          .serial = *task,
                          .cost = *task->cost,
                          .params = *task->params,
                          .weight = AP_NEW_N(arena, task->graph->n_nodes + 1, double),
+                         .silent = -1,
                          .best = answer};
     int rc;
 
@@ -475,11 +590,14 @@ int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_f
     b.cost.cluster.overlap = false;
     b.serial.cost = &b.cost;
     b.serial.params = &b.params;
-    b.params.gap = b.params.prove ? 0 : EXACT;
-    b.serial.plans = AP_NEW_N(arena, task->n_plans + 1, struct ap_plan);
-    b.serial.plan_sec = AP_NEW_N(arena, task->n_plans + 1, double);
+    b.params.gap = 0;
+    b.serial.plans = AP_NEW_N(arena, task->n_plans + MOST_FOUND, struct ap_plan);
+    b.serial.plan_sec = AP_NEW_N(arena, task->n_plans + MOST_FOUND, double);
     *answer = (struct shard_answer){.objective = INFINITY};
     if (run == shard_ilp) {
+        shard_fold_find(&scratch, task, task->families, 1, &fold);
+        b.twin = fold.twin;
+        b.serial.fold = &fold;
         find_waited(&b, &scratch);
         rc = search_all(&b, err) || finish(&b, err) ? -1 : 0;
     } else {

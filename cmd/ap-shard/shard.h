@@ -48,6 +48,9 @@ struct shard_task;
 struct shard_params {
     const struct shard_alpa *alpa; /* Alpa's space; NULL: the default one */
     bool no_padding;               /* factors must divide */
+    /* of groups that compute: the fastest choice and those of the task's plans, no others
+     */
+    bool known;
     bool recompute_heavy; /* heavy operators may be replicated where compute is free */
     int solver;           /* row of shard_solvers */
     int64_t work_limit;
@@ -185,7 +188,8 @@ struct shard_task {
     struct ap_choice_vec *pinned_choice;
     const bool *fixed;
     const int16_t *microbatch_choice; /* [group]: on the microbatch axis; NULL: none */
-    struct ap_work *work; /* the budget of all that a search does; NULL: none */
+    const struct shard_fold *fold; /* of the families, for a period of 1; NULL: unknown */
+    struct ap_work *work;          /* the budget of all that a search does; NULL: none */
 };
 
 struct shard_answer {

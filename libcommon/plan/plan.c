@@ -429,6 +429,10 @@ bool ap_plan_group_is_free(const struct ap_graph *g, const struct ap_nest *nest)
     return true;
 }
 
+static double unweighted_sec(const struct ap_nest *nest, const struct ap_graph *g,
+                             const struct ap_cost *cost,
+                             const struct ap_choice_vec *choice);
+
 /* One run of a loop's computation, whole on every device. */
 static double comp_sec(const struct ap_nests *nests, const struct ap_cost *cost)
 {
@@ -436,7 +440,7 @@ static double comp_sec(const struct ap_nests *nests, const struct ap_cost *cost)
     double sec = 0;
 
     for (int i = 0; i < nests->n; i++)
-        sec += ap_plan_group_sec(&nests->nest[i], nests->graph, cost, &whole);
+        sec += unweighted_sec(&nests->nest[i], nests->graph, cost, &whole);
     return sec;
 }
 
@@ -563,15 +567,22 @@ static double run_sec(const struct ap_nest *nest, const struct ap_graph *g,
     return sec;
 }
 
-double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
-                         const struct ap_cost *cost, const struct ap_choice_vec *choice)
+static double unweighted_sec(const struct ap_nest *nest, const struct ap_graph *g,
+                             const struct ap_cost *cost,
+                             const struct ap_choice_vec *choice)
 {
     double sec = run_sec(nest, g, cost, choice);
-    if (cost->weighting)
-        sec *= cost->weighting->compute;
     return ap_runs_each(nest, g, &cost->mesh, choice)
                ? (double)ap_mesh_microbatches(&cost->mesh) * sec
                : sec;
+}
+
+double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
+                         const struct ap_cost *cost, const struct ap_choice_vec *choice)
+{
+    double sec = unweighted_sec(nest, g, cost, choice);
+
+    return cost->weighting ? cost->weighting->compute * sec : sec;
 }
 
 struct ap_price ap_plan_price_known(const struct ap_plan *plan,

@@ -257,6 +257,7 @@ static int open_pieces(struct bounder *b, struct ap_err *err)
             (struct pieces_core){.piece = &b->pieces->piece[i],
                                  .first = b->first,
                                  .n_phi = b->n_phi,
+                                 .gap = b->gap,
                                  .share = cells_of(&b->pieces->piece[i].problem) / all,
                                  .max_refined = -1};
     with_each(b, pieces_core_open);

@@ -32,6 +32,7 @@ struct pieces_core {
         const int *choice; /* [term] */
     } known[MAX_KNOWN];
     int n_known, n_found;
+    double gap;         /* relative, that is none */
     int max_refined;    /* how often this trial may add sets of copies; -1: always */
     bool settled;       /* it needed no more of them, and was solved to the end */
     int *solution;      /* [node of the problem], of the last trial */

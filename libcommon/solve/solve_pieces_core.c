@@ -158,18 +158,6 @@ static void take_solution(struct pieces_core *p, const struct sel_core *solved,
     memcpy(p->solution, p->whole->best, (size_t)p->piece->problem.n_nodes * sizeof(int));
 }
 
-/* Sets of copies that the solution needs and the join has not; true: prepared anew. */
-static bool refine(struct pieces_core *p)
-{
-    if (!sel_join_relaxed(p->join))
-        return false;
-    if (!sel_join_refine(p->join, p->whole->best, NULL, 0))
-        return false;
-    ap_arena_free(&p->arena);
-    prepare(p);
-    return true;
-}
-
 /* What the multipliers add to a choice. */
 static double lent(const struct pieces_core *p, const int *choice)
 {
@@ -180,6 +168,33 @@ static double lent(const struct pieces_core *p, const int *choice)
         sum += term->sign * p->phi[p->first[term->multiplier] + choice[t]];
     }
     return sum;
+}
+
+/* The last solution, with the copies that it really needs, costs hardly more than the
+ * bound. */
+static bool near_enough(struct pieces_core *p)
+{
+    const struct ap_problem *q = &p->piece->problem;
+    struct ap_mark mark = ap_arena_mark(&p->scratch);
+    int *choice =
+        ap_arena_dup(&p->scratch, p->solution, (size_t)q->n_nodes * sizeof(int));
+
+    sel_join_decide(p->join, q, choice);
+    const double cost = ap_problem_score(q, choice);
+    ap_arena_rewind(&p->scratch, mark);
+    return cost + lent(p, p->choice) - p->bound <= p->gap * cost;
+}
+
+/* Sets of copies that the solution needs and the join has not; true: prepared anew. */
+static bool refine(struct pieces_core *p)
+{
+    if (!sel_join_relaxed(p->join))
+        return false;
+    if (!sel_join_refine(p->join, p->whole->best, NULL, 0))
+        return false;
+    ap_arena_free(&p->arena);
+    prepare(p);
+    return true;
 }
 
 /* The cheapest known choice under p->phi into p->choice; its cost. */
@@ -223,9 +238,11 @@ void *pieces_core_solve(void *arg)
         p->bound = fmin(v.bound, least);
         if (v.found)
             take_solution(p, c, v);
-        again = v.found && !ap_work_over(&p->work) && refine(p);
+        const bool near =
+            v.found && p->gap > 0 && sel_join_relaxed(p->join) && near_enough(p);
+        again = v.found && !near && !ap_work_over(&p->work) && refine(p);
         p->settled = !again && !p->failed && p->bound >= p->cost * (1 - PROVEN);
-        if (v.found && !again) /* it is no relaxation's */
+        if (v.found && !again && !near) /* it is no relaxation's */
             add_known(p, p->cost - lent(p, p->choice),
                       ap_arena_dup(&p->found, p->choice,
                                    (size_t)p->piece->n_terms * sizeof(int)));

@@ -242,6 +242,28 @@ static int name_infeasible(const struct lister *l, struct ap_err *err)
                       first->name, ap_ops[first->op].name);
 }
 
+static bool is_listed(const struct lister *l, const struct ap_choice_vec *c)
+{
+    for (int s = 0; s < l->n; s++)
+        if (memcmp(&l->list[s], c, sizeof *c) == 0)
+            return true;
+    return false;
+}
+
+/* Of what is listed: the first of those that compute least. */
+static void keep_fastest(struct lister *l)
+{
+    int least = 0;
+
+    for (int s = 1; s < l->n; s++)
+        if (l->sec[s] < l->sec[least])
+            least = s;
+    l->list[0] = l->list[least];
+    l->sig[0] = l->sig[least];
+    l->sec[0] = l->sec[least];
+    l->n = 1;
+}
+
 /* All strategies of a group; the plans' choices at the groups of its list are added. */
 static int list_group(struct lister *l, int group, const struct shard_fold *fold,
                       const int *next, const struct ap_plan *plans, int n_plans,
@@ -261,10 +283,12 @@ static int list_group(struct lister *l, int group, const struct shard_fold *fold
         memset(l->offered, 1, sizeof l->offered);
         list_axis(l, 0, &c);
     }
+    if (l->n > 0 && l->params->known && !ap_plan_group_is_free(l->g, l->nest))
+        keep_fastest(l);
     for (int i = group; i >= 0; i = next[i])
         for (int p = 0; p < n_plans && fold->weight[i] > 0; p++)
-            if (heavy_ok(l, &plans[p].choice[i]) && pins_ok(l, &plans[p].choice[i]) &&
-                space_ok(l, &plans[p].choice[i]) &&
+            if (!is_listed(l, &plans[p].choice[i]) && heavy_ok(l, &plans[p].choice[i]) &&
+                pins_ok(l, &plans[p].choice[i]) && space_ok(l, &plans[p].choice[i]) &&
                 (!l->params->no_padding || sizes_ok(l, &plans[p].choice[i])))
                 add(l, &plans[p].choice[i]);
     return l->n == 0 ? name_infeasible(l, err) : 0;
