@@ -164,6 +164,18 @@ three() {
     jq -e '.pipeline | .stages as $s | [.transfers[] | select(.messages == 2 and .from < .to)] | length == 2' "$dir/run.json"
 }
 
+@test "a received value has its memory from then on, though at first only a reshape reads it" {
+    local dir=$BATS_TEST_TMPDIR b
+    for b in 1 3; do # Llama's queries and keys, cut behind their products
+        ap-model --quiet --no-history llama --layers 1 --hidden 20 --heads 2 --kv-heads 1 --vocab 32 --seq 4 --batch 3 |
+            ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 6 |
+            jq -c --argjson b $b '.stages = {schedule: "1f1b", microbatches: $b, stages:
+                [range(0; 4) | {blocks: [.], devices: [.], sharding: {algorithm: "data", mesh: "m=1"}}]}' |
+            ap-rewrite --no-history >"$dir/run.json"
+        runs "$dir/run.json"
+    done
+}
+
 @test "schedules change the order, not the numbers; chunks of one device take turns" {
     local dir=$BATS_TEST_TMPDIR s
     for s in gpipe 1f1b; do
