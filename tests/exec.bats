@@ -210,6 +210,9 @@ HLO
         run --separate-stderr ap-exec $o "$ONE"
         [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == "ap-exec: ${o##* }: cannot write: "* ]] || { echo "$o: $status $stderr"; return 1; }
     done
+    # behind it, one message: not of ranks that mpirun then ends
+    run --separate-stderr ap-exec -n 2 --quiet --trace /dev/full "$(rewritten mlp 2)"
+    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: /dev/full: cannot write: No space left on device" ]
     refuses 2 "--trace and --profile: both would write x" ap-exec --trace x --profile x "$ONE"
     refuses 1 "no/x: cannot write: No such file" ap-shard --mesh 2 -o no/x /dev/null
     # a link to what does not exist yet is none of these
