@@ -129,6 +129,20 @@ words() {
     refuses 1 '/stages/trainer/0: expected packs' ap-cost "$f.bad"
 }
 
+@test "ap-stage --grid: waits is refused under the schedules that it would end, by every tool that reads stages" {
+    local f=$BATS_TEST_TMPDIR/p.json s
+    small | ap-stage --quiet --grid pp=2,mbs=2,packs,waits --cluster cpu-4 >"$f"
+    for s in interleaved-1f1b eager-1f1b; do
+        jq -c --arg s $s '.stages.schedule = $s' "$f" >"$f.bad"
+        for tool in ap-cost ap-rewrite; do
+            refuses 1 "/stages/trainer/1: waits: not under $s" $tool "$f.bad"
+        done
+    done
+    for s in gpipe 1f1b; do # the others run
+        jq -c --arg s $s '.stages.schedule = $s' "$f" | ap-cost --quiet | ap-rewrite --quiet | ap-exec --check
+    done
+}
+
 @test "ap-stage --grid: rows of a vocabulary of 63 have a rate of their own, a table's gradient lies like the table" {
     local even=$BATS_TEST_TMPDIR/e.json uneven=$BATS_TEST_TMPDIR/u.json
     small >"$even"

@@ -6,6 +6,7 @@
 #define AP_STAGE_COST_H
 
 #include "plan/plan.h"
+#include "pipeline/schedule.h"
 #include "graph/subgraph.h"
 
 /*
@@ -34,8 +35,9 @@ enum ap_trainer {
 extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
 /* The member "trainer": ",\"trainer\":[...]", nothing where it is 0. */
 void ap_trainer_put(unsigned trainer, struct ap_buf *out);
-int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
-                    struct ap_err *err);
+/* Refuses what a trainer cannot do under the schedule. */
+int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule schedule,
+                    unsigned *trainer, struct ap_err *err);
 
 /* How the whole graph lies on the microbatch axis (by the sweep of `data`).
  */

@@ -252,12 +252,12 @@ static struct ap_sim random_sim(struct ap_arena *arena)
     int chunks = 1, schedule = draw(AP_N_SCHEDULES), n = 1 + draw(5);
     if (schedule == AP_SCHEDULE_INTERLEAVED)
         chunks = 1 + draw(3);
-    struct ap_sim sim = {.schedule = (enum ap_schedule)schedule,
-                         .n_stages = n * chunks,
-                         .chunks = chunks,
-                         .microbatches = 1 + draw(9),
-                         .overlap_send = draw(2) || schedule == AP_SCHEDULE_INTERLEAVED ||
-                                         schedule == AP_SCHEDULE_EAGER};
+    struct ap_sim sim = {
+        .schedule = (enum ap_schedule)schedule,
+        .n_stages = n * chunks,
+        .chunks = chunks,
+        .microbatches = 1 + draw(9),
+        .overlap_send = draw(2) || !ap_schedule_may_wait((enum ap_schedule)schedule)};
     if (schedule == AP_SCHEDULE_INTERLEAVED)
         sim.microbatches = n * (1 + draw(3));
     struct ap_sim_stage *st = AP_NEW_N(arena, sim.n_stages, struct ap_sim_stage);
@@ -506,6 +506,12 @@ static void test_ends(struct ap_arena *arena)
     ap_simulate(arena, &sim, &r, &err);
     CHECK(r.devices[0].peak_bytes == 120,
           "recomputed activations count in the backward pass");
+    sim.overlap_send = false;
+    sim.schedule = AP_SCHEDULE_EAGER;
+    CHECK(ap_simulate(arena, &sim, &r, &err) == -1 &&
+              strcmp(err.msg, "eager-1f1b: its sends cannot wait") == 0,
+          "refused: %s", err.msg);
+    err.msg[0] = 0;
     sim.chunks = 3;
     CHECK(ap_simulate(arena, &sim, &r, &err) == -1 &&
               strcmp(err.msg, "2 stages are not 3 to a device") == 0,
