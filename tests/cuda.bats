@@ -80,6 +80,30 @@ finds() {
     finds "100 of 128 threads" fake barrier
 }
 
+@test "fake: what is read without a barrier shows, in any order" {
+    local seed name
+    for seed in 0 1 2; do
+        for name in early late; do
+            [ "$(AP_FAKE_SEED=$seed fake $name | head -n 1)" = noticed ]
+        done
+    done
+}
+
+@test "fake: kernels with wrong indices, alignment and sizes are found" {
+    local name
+    for name in unaligned outside overflow; do
+        finds "$name: an access that is not aligned, an index beyond its array, or an overflow" fake $name
+    done
+    finds "large uses too much shared memory (49600 bytes, at most 49152)" fake large
+}
+
+@test "fake: memory that was freed, or never written, is found" {
+    finds "scale touches device memory that was freed" fake freed
+    finds "a copy touches memory of the host that is no longer pinned" fake unpinned
+    [ "$(fake unwritten | head -n 1)" = zero ]
+    [ "$(AP_FAKE_NOISE=1 fake unwritten | head -n 1)" = noise ]
+}
+
 @test "fake: NCCL over 1 to 4 ranks; ranks that differ and shared devices are found" {
     local n
     for n in 1 2 3 4; do
@@ -140,7 +164,7 @@ finds() {
 
 needs_backend() {
     [ -e "$AP_BUILD/fake/ap_cuda.so" ] || skip "the backend is not built"
-    export AP_CUDA_LIBRARY=$AP_BUILD/fake/ap_cuda.so XDG_CACHE_HOME=$AP_BUILD/fake/cache
+    export AP_CUDA_LIBRARY=$AP_BUILD/fake/ap_cuda.so XDG_CACHE_HOME=$AP_BUILD/fake/cache AP_FAKE_NOISE=1
 }
 
 # Tests that take minutes: in `make check-fake` only.
@@ -281,6 +305,40 @@ ENTRY y { z = f32[64,32] parameter(0)  m = f32[64] parameter(1)
 END
     ap-import "$out/rows.hlo" | ap-fuse --kernels | ap-shard --mesh 1 --cluster h100-8 | ap-rewrite -o "$out/rows.json"
     ap-exec --backend cuda --verify "$out/rows.json"
+}
+
+@test "backend: tensors without elements" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR
+    cat >"$out/none.hlo" <<'END'
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = f32[] add(a, b) }
+lt { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = pred[] compare(a, b), direction=LT }
+ge { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = pred[] compare(a, b), direction=GE }
+ENTRY e {
+  x = f32[3,0] parameter(0)  i = s32[0] parameter(1)  u = f32[5,4] parameter(2)  s = s32[] parameter(3)
+  im = f32[0,8,8,3] parameter(4)  w = f32[3,3,3,4] parameter(5)  y = f32[3] parameter(6)  zero = f32[] constant(0)
+  a = f32[3,0] sort(x), dimensions={1}, to_apply=lt
+  b = f32[0,4] gather(u, i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  c = f32[0,4] exponential(b)
+  d = f32[5,4] scatter(u, i, c), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  f = f32[5,4] dynamic-update-slice(u, b, s, s)
+  g = f32[0,8,8,4] convolution(im, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  h = f32[3,3,3,4] convolution(im, g), window={size=8x8 pad=1_1x1_1}, dim_labels=f01b_i01o->01bf
+  j = f32[0,4,4,3] reduce-window(im, zero), window={size=1x2x2x1 stride=1x2x2x1}, to_apply=add
+  k = f32[0,8,8,3] select-and-scatter(im, j, zero), window={size=1x2x2x1 stride=1x2x2x1}, select=ge, scatter=add
+  l = f32[2,4] pad(b, zero), padding=1_1x0_0
+  m = f32[3,3] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  n = f32[3,0] broadcast(y), dimensions={0}  o = f32[0,3] transpose(n), dimensions={1,0}
+  p = f32[] reduce(x, zero), dimensions={0,1}, to_apply=add
+  q = f32[0] reduce(x, zero), dimensions={0}, to_apply=add
+  r = f32[3] reduce(n, zero), dimensions={1}, to_apply=add  t = f32[3] add(y, r)
+  ROOT v = (f32[3,0], f32[5,4], f32[5,4], f32[3,3,3,4], f32[0,8,8,3], f32[2,4], f32[3,3], f32[0,3], f32[], f32[0], f32[3])
+      tuple(a, d, f, h, k, l, m, o, p, q, t) }
+END
+    ap-import --quiet "$out/none.hlo" | ap-shard --no-history --mesh 1 | ap-cost --no-history | ap-rewrite -o "$out/none.json"
+    ap-exec --quiet --out "$out/cpu" "$out/none.json"
+    ap-exec --quiet --backend cuda --out "$out/cuda" "$out/none.json"
+    diff -r "$out/cpu" "$out/cuda"
 }
 
 @test "backend: large products with odd sizes, to the bit" {
