@@ -341,6 +341,24 @@ END
     diff -r "$out/cpu" "$out/cuda"
 }
 
+# Only prepared: nobody has that memory
+@test "backend: places beyond an int, and many blocks" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR
+    cat >"$out/far.hlo" <<'END'
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = f32[] add(a, b) }
+ENTRY e { x = s8[4,1073741824] parameter(0)  i = s32[9] parameter(1)  u = f32[20,17000000] parameter(2)
+  v = f32[9,17000000] parameter(3)
+  s = s8[3,1024] slice(x), slice={[1:4:1],[4096:5120:1]}  z = s8[3,1024] negate(s)
+  d = f32[20,17000000] scatter(u, i, v), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  ROOT o = (s8[3,1024], f32[20,17000000]) tuple(z, d) }
+END
+    ap-import --quiet "$out/far.hlo" | ap-fuse --quiet --kernels | ap-shard --quiet --mesh 1 --cluster h100-8 | ap-rewrite -o "$out/far.json"
+    mkdir "$out/sources"
+    AP_FAKE_SOURCES=$out/sources XDG_CACHE_HOME=$out ap-exec --backend cuda --cuda-compile sm_90 "$out/far.json"
+    grep -F '(int64_t)(i / 1024u) * (1073741824)' "$out"/sources/*
+}
+
 @test "backend: large products with odd sizes, to the bit" {
     needs_backend
     local out=$BATS_TEST_TMPDIR
