@@ -341,6 +341,27 @@ END
     diff -r "$out/cpu" "$out/cuda"
 }
 
+@test "backend: rows with more sums than shared memory has room for" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR i sum=x
+    {
+        echo "add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = f32[] add(a, b) }"
+        echo "ENTRY e { x = f32[8,8192] parameter(0)  z = f32[] constant(0)"
+        for ((i = 1; i <= 25; i++)); do
+            echo "c$i = f32[] constant($i)  b$i = f32[8,8192] broadcast(c$i), dimensions={}  t$i = f32[8,8192] minimum(x, b$i)
+                r$i = f32[8] reduce(t$i, z), dimensions={1}, to_apply=add  s$i = f32[8,8192] broadcast(r$i), dimensions={0}
+                a$i = f32[8,8192] add($sum, s$i)"
+            sum=a$i
+        done
+        echo "ROOT o = f32[8,8192] multiply($sum, x) }"
+    } >"$out/sums.hlo"
+    ap-import --quiet "$out/sums.hlo" | ap-fuse --quiet --kernels | ap-shard --quiet --mesh 1 --cluster h100-8 | ap-rewrite -o "$out/sums.json"
+    jq -e '[.program.modules[0].graph.nodes[] | select(.op == "reduce") | .group] | length == 25 and (unique | length) == 1' "$out/sums.json"
+    ap-exec --quiet --small-ints --out "$out/cpu" "$out/sums.json"
+    ap-exec --quiet --small-ints --backend cuda --out "$out/cuda" "$out/sums.json"
+    diff -r "$out/cpu" "$out/cuda"
+}
+
 # Only prepared: nobody has that memory
 @test "backend: places beyond an int, and many blocks" {
     needs_backend
