@@ -465,16 +465,17 @@ static double lasting_copy(const struct pricer *p, const struct ap_conversion *c
 static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conversion *c)
 {
     const struct ap_node *n = &p->plan->graph->nodes[c->node];
-    const bool inside = c->first_group < p->plan->nests->n;
+    const bool weight = p->plan->regather && p->plan->regather[c->node];
     const bool only_weights = p->micro->n == 1 && c->phase != AP_UPDATE;
     return (struct ap_stage_sent){
         .conv = c,
         .node = n,
-        .weight = p->plan->regather && p->plan->regather[c->node],
+        .weight = weight,
         .partial = is_partial(&c->from),
-        .inside = inside,
+        .inside = c->first_group < p->plan->nests->n,
         .once = !timed(p) && !leaves_stage(p, c) && n->shape.rank > 0 &&
-                (only_weights ? ap_stage_is_weight(p->plan->graph, c->node)
+                (only_weights ? ap_stage_is_weight(p->plan->graph, c->node) &&
+                                    (!weight || p->micro->trainer & AP_TRAINER_PACKS)
                               : !per_microbatch(p, c->node, p->micro->split, c->phase)),
         .shared = is_shared(p, c->node),
         .read_in = ap_stage_read_in(p->plan->graph, p->phase, c->node),
