@@ -450,11 +450,9 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
  */
 static double lasting_copy(const struct pricer *p, const struct ap_conversion *c)
 {
-    const struct ap_nests *nests = p->plan->nests;
-
     if (timed(p) || c->each || c->phase == AP_UPDATE ||
-        (p->plan->regather && p->plan->regather[c->node]) || c->first_group == nests->n ||
-        is_partial(&c->from))
+        (p->plan->regather && p->plan->regather[c->node]) ||
+        c->first_group == p->plan->nests->n || is_partial(&c->from))
         return 0;
     if (p->micro->n == 1
             ? c->phase != AP_FORWARD || !ap_stage_keeps_weight(p->plan->graph, c->node)
@@ -463,12 +461,12 @@ static double lasting_copy(const struct pricer *p, const struct ap_conversion *c
     return local_bytes(p, c->node, &c->to);
 }
 
-/* A conversion as a trainer sees it. */
+/* A conversion as a trainer sees it: with one microbatch, too, weights are sent once. */
 static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conversion *c)
 {
     const struct ap_node *n = &p->plan->graph->nodes[c->node];
     const bool inside = c->first_group < p->plan->nests->n;
-
+    const bool only_weights = p->micro->n == 1 && c->phase != AP_UPDATE;
     return (struct ap_stage_sent){
         .conv = c,
         .node = n,
@@ -476,7 +474,8 @@ static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conv
         .partial = is_partial(&c->from),
         .inside = inside,
         .once = !timed(p) && !leaves_stage(p, c) && n->shape.rank > 0 &&
-                !per_microbatch(p, c->node, p->micro->split, c->phase),
+                (only_weights ? ap_stage_is_weight(p->plan->graph, c->node)
+                              : !per_microbatch(p, c->node, p->micro->split, c->phase)),
         .shared = is_shared(p, c->node),
         .read_in = ap_stage_read_in(p->plan->graph, p->phase, c->node),
         .more_bytes = local_bytes(p, c->node, &c->to) - value_bytes(p, c->node)};

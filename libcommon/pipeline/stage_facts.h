@@ -47,8 +47,9 @@ int ap_stage_most_moved(const struct ap_nests *nests);
 /* Whether the group reads and makes nothing but scalars. */
 bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
 
-/* Whether a value that the backward pass reads, too, is a weight, or one in another type
- * or shape. */
+/* Whether a value is a weight, or one in another type or shape. */
+bool ap_stage_is_weight(const struct ap_graph *g, int node);
+/* The same, where the backward pass reads it, too. */
 bool ap_stage_keeps_weight(const struct ap_graph *g, int node);
 /* Bit per phase in which another group reads the value; phase: [group]. */
 unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, int node);
