@@ -129,6 +129,20 @@ words() {
     refuses 1 '/stages/trainer/0: expected packs' ap-cost "$f.bad"
 }
 
+@test "ap-stage --grid: waits is refused under the schedules that it would end, by every tool that reads stages" {
+    local f=$BATS_TEST_TMPDIR/p.json s
+    small | ap-stage --quiet --grid pp=2,mbs=2,packs,waits --cluster cpu-4 >"$f"
+    for s in interleaved-1f1b eager-1f1b; do
+        jq -c --arg s $s '.stages.schedule = $s' "$f" >"$f.bad"
+        for tool in ap-cost ap-rewrite; do
+            refuses 1 "/stages/trainer/1: waits: not under $s" $tool "$f.bad"
+        done
+    done
+    for s in gpipe 1f1b; do # the others run
+        jq -c --arg s $s '.stages.schedule = $s' "$f" | ap-cost --quiet | ap-rewrite --quiet | ap-exec --check
+    done
+}
+
 @test "ap-stage --grid: rows of a vocabulary of 63 have a rate of their own, a table's gradient lies like the table" {
     local even=$BATS_TEST_TMPDIR/e.json uneven=$BATS_TEST_TMPDIR/u.json
     small >"$even"
@@ -244,6 +258,18 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
             length == 1 and .[0].step_sec == $s.objective_sec'
     refuses 3 'megatron-grid: nothing fits in 1000 bytes' grids --algorithm megatron-grid --memory 1000
     refuses 2 '--shard-command: megatron-grid has no such option' grids --algorithm megatron-grid --shard-command x
+}
+
+@test "interleaved stages: what they recompute counts once on a device, in auto's plans and bound, too" {
+    local best
+    jq '.levels[0].size = 2 | .memory_bytes = 8e10 | .flops_per_sec.f32 = 6e11' clusters/cpu-8.json >"$BATS_FILE_TMPDIR/two.json"
+    ap-model gpt --layers 8 --hidden 512 --heads 8 --seq 1024 --vocab 1024 --batch 64 |
+        ap-coarsen --algorithm layers >"$BATS_FILE_TMPDIR/small.json"
+    set -- --microbatches 8 --schedule interleaved-1f1b --memory 4637754496
+    # 4 chunks of a device recompute 0.4 GB each: it has room for one of these
+    best=$(grids "$@" --algorithm megatron-grid | jq '.stages | select(.chunks == 4) | .objective_sec')
+    grids "$@" | jq -e --argjson best "$best" '.stages | .objective_sec <= $best and .lower_bound_sec <= $best and
+        .lower_bound_sec > 0.95 * .objective_sec'
 }
 
 @test "deepspeed-moe-grid: experts beside data, no pipeline; data is its own row" {

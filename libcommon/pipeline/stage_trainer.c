@@ -34,8 +34,8 @@ void ap_trainer_put(unsigned trainer, struct ap_buf *out)
     ap_buf_putc(out, ']');
 }
 
-int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
-                    struct ap_err *err)
+int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule schedule,
+                    unsigned *trainer, struct ap_err *err)
 {
     const json_t *list = json_object_get(o, "trainer");
     const struct ap_at here = {at, "trainer", 0};
@@ -53,6 +53,11 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
             return ap_at_err(&item, err,
                              "expected packs, low-sums, scatters, keeps-gathered, "
                              "keeps-gradients, waits or broadcasts");
+        if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_may_wait(schedule))
+            return ap_at_err(&item, err,
+                             "waits: not under %s, whose stages would wait for each "
+                             "other for ever",
+                             ap_schedule_names[schedule]);
         *trainer |= 1u << bit;
     }
     return 0;
