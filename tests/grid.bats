@@ -260,6 +260,18 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
     refuses 2 '--shard-command: megatron-grid has no such option' grids --algorithm megatron-grid --shard-command x
 }
 
+@test "interleaved stages: what they recompute counts once on a device, in auto's plans and bound, too" {
+    local best
+    jq '.levels[0].size = 2 | .memory_bytes = 8e10 | .flops_per_sec.f32 = 6e11' clusters/cpu-8.json >"$BATS_FILE_TMPDIR/two.json"
+    ap-model gpt --layers 8 --hidden 512 --heads 8 --seq 1024 --vocab 1024 --batch 64 |
+        ap-coarsen --algorithm layers >"$BATS_FILE_TMPDIR/small.json"
+    set -- --microbatches 8 --schedule interleaved-1f1b --memory 4637754496
+    # 4 chunks of a device recompute 0.4 GB each: it has room for one of these
+    best=$(grids "$@" --algorithm megatron-grid | jq '.stages | select(.chunks == 4) | .objective_sec')
+    grids "$@" | jq -e --argjson best "$best" '.stages | .objective_sec <= $best and .lower_bound_sec <= $best and
+        .lower_bound_sec > 0.95 * .objective_sec'
+}
+
 @test "deepspeed-moe-grid: experts beside data, no pipeline; data is its own row" {
     ap-model moe --layers 2 --hidden 64 --heads 4 --vocab 128 --experts 4 --batch 16 --seq 32 |
         ap-coarsen --algorithm layers | ap-stage --quiet --algorithm deepspeed-moe-grid --microbatch each --cluster cpu-4 |

@@ -724,12 +724,12 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
     struct ap_stage_point both[2];
 
     measure_recomputed(arena, stage, recomputed, &m);
-    m.fixed_bytes += m.recomputed_bytes;
+    m.input_bytes = m.kept_bytes; /* what is recomputed is not in it */
     ap_stage_points(&m, both);
-    both[0].algorithm = point->algorithm;
-    both[0].tag = point->tag;
-    both[0].recompute = true;
-    *point = both[0];
+    both[1].backward_sec = both[0].backward_sec;
+    both[1].algorithm = point->algorithm;
+    both[1].tag = point->tag;
+    *point = both[1];
 }
 
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,

@@ -229,13 +229,17 @@ static bool is_same(const struct box *b)
     return b->rank == 0 || (b->rank == 1 && b->src[0] == 1 && b->dst[0] == 1);
 }
 
-/* Few features of x as one read of a tensor core; a group's are as they are. */
+/* Few features of x as one read of a tensor core; a group's are as they are. Engines for
+ * the filter's gradient do so themselves. */
 static void pad_features(struct pass *p)
 {
-    const int64_t least = ALIGNMENT / ap_dtype_size(p->q.dtype);
-    if (p->q.groups == 1 && p->q.c < least &&
-        (p->q.tf32 || ap_dtype_size(p->q.dtype) == 2))
-        p->q.c = least;
+    const int64_t least = ALIGNMENT / ap_dtype_size(p->q.dtype), c = p->q.c;
+    if (p->q.groups > 1 || p->q.way != FORWARD || c >= least ||
+        (!p->q.tf32 && ap_dtype_size(p->q.dtype) > 2))
+        return;
+    p->q.c = least;
+    if (elems_of(p, X) > INT_MAX)
+        p->q.c = c;
 }
 
 /* ---- plans ---- */

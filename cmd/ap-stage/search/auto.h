@@ -170,11 +170,12 @@ struct device_stages {
     int n;
     double microbatches;
     struct device_stage {
-        const struct plan_front *front; /* of at least one point */
-        int flights;                    /* microbatches that it holds */
-        const struct plan_point *point;
+        const struct plan_front *front;        /* of at least one point */
+        int flights;                           /* microbatches that it holds */
+        const struct plan_point *point, *best; /* best: while points are chosen */
     } * stage;
-    double bytes, sec; /* of the points; seconds of a step */
+    /* of the points: seconds of a step; bytes with the most that one stage recomputes */
+    double bytes, sec;
 };
 /* Fills the points, nearly the quickest that fit in so many bytes together (0: no limit).
  * false: none do. */
