@@ -131,6 +131,10 @@ partitioned() {
     [ "$status" -eq 1 ] && [ -z "$output" ]
     [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *"one.json: the program is for 1 rank, this job has 2: run it with -n 1" ]]
+    refuses 1 "the program is for 1 rank, this job has 2" ap-exec --check -n 2 "$ONE"
+    refuses 2 "--check: runs no step, which --save needs" ap-exec --check --save "$BATS_TEST_TMPDIR" "$ONE"
+    refuses 2 "--check: runs no step, which --verify needs" ap-exec --check --verify "$ONE"
+    ap-exec --check -n 1 "$ONE"
 }
 
 @test "exec: a document without a program says what to do" {

@@ -221,7 +221,8 @@ static void check(struct ap_tool *tool, const struct task *t, int n)
         int rc = 0;
         comm_self_open(&comm);
         job_read(t[k].path, &arena, &comm, &doc);
-        const bool staged = job_check(&arena, &doc, &prog, &pipeline, &err, &rc);
+        const bool staged =
+            job_check(&arena, &doc, (int)t->set->n_ranks, &prog, &pipeline, &err, &rc);
         job_agree(&comm, rc, AP_BAD_INPUT, &err);
         report_checked(staged ? NULL : &prog, staged ? &pipeline : NULL, t->set->json,
                        &out);
@@ -539,8 +540,6 @@ static void check_options(struct settings *set, const struct chosen *chosen)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set->tolerance);
     if (set->beside_path && !set->trace_path)
         ap_die_usage("--beside: needs --trace");
-    if (set->check && set->trace_path)
-        ap_die_usage("--check: runs no step that --trace could draw");
     if (set->trace_path && set->profile_path && strcmp(set->trace_path, "-") &&
         !strcmp(set->trace_path, set->profile_path))
         ap_die_usage("--trace and --profile: both would write %s", set->trace_path);
@@ -556,6 +555,9 @@ static void check_options(struct settings *set, const struct chosen *chosen)
                       : set->trace_path   ? "trace"
                       : set->out_dir      ? "out"
                                           : NULL;
+    const char *step = one ? one : set->compare_dir ? "compare" : "verify";
+    if (set->check && (one || set->compare_dir || set->verify))
+        ap_die_usage("--check: runs no step, which --%s needs", step);
     if (chosen->alternate.n && one)
         ap_die_usage("--alternate: --%s is of one program", one);
     for (int i = 0; i < chosen->alternate.n; i++)

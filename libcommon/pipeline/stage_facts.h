@@ -74,10 +74,10 @@ enum { AP_PACK_FORWARD, AP_PACK_BACKWARD, AP_PACK_SYNC, AP_PACK_UPDATE, AP_N_PAC
 struct ap_stage_packs {
     double bytes[AP_N_PACKS][AP_N_PACKED][1 << AP_MAX_AXES];
 };
-/* What the trainer has in memory otherwise: all the time, and per microbatch. */
-void ap_stage_count_trainer(const struct ap_stage_microbatch *micro,
-                            const struct ap_stage_sent *sent, double *fixed,
-                            double *kept);
+/* What sums of gradients have in memory beside what counts already, and what the trainer
+ * has otherwise: all the time, and per microbatch. */
+void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
+                         const struct ap_stage_sent *sent, double *fixed, double *kept);
 /* Whether the conversion is one that is sent together with others; adds it. */
 bool ap_stage_pack(const struct ap_stage_microbatch *micro,
                    const struct ap_stage_sent *sent, struct ap_stage_packs *packs);
