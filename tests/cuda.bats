@@ -398,6 +398,11 @@ END
     ap-exec --small-ints --out "$out/cpu" "$out/odd.json"
     ap-exec --backend cuda --small-ints --out "$out/cuda" "$out/odd.json"
     diff -r "$out/cpu" "$out/cuda"
+    # a, made even, is an operand of two products: 5 copies of operands, and 3 of results
+    AP_FAKE_FAULT=wrong-launch:8 run ap-exec --quiet --backend cuda "$out/odd.json"
+    [[ $output == *planted* ]]
+    AP_FAKE_FAULT=wrong-launch:9 run ap-exec --quiet --backend cuda "$out/odd.json"
+    [[ $output != *planted* ]]
 }
 
 @test "backend: a profile of a step by the device's clock" {

@@ -429,6 +429,11 @@ END
         jq -e 'all(.cost.devices[].memory; .peak_bytes / .buffer_bytes | . > 0.9 and . < 1.1)' \
             "$BATS_TEST_TMPDIR/priced.json" || { echo "$plan"; return 1; }
     done
+    # gradients that are split before they become f32 are summed whole
+    ap-model --no-history gpt --layers 2 --hidden 512 --heads 8 --seq 32 --batch 16 --vocab 256 --dtype bf16 --master-weights |
+        ap-coarsen --quiet --no-history --algorithm alpa --blocks 2 --eps 3 |
+        ap-stage --quiet --cluster cpu-4 --stages 1 --recompute none --microbatches 4 | ap-cost --quiet |
+        jq -e '.cost.devices[0].memory | .peak_bytes / .buffer_bytes | . >= 1 and . < 1.1'
 }
 
 @test "programs that are changed are refused with their place, or give the same numbers" {

@@ -177,9 +177,10 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *
 
 /* ---- stage_cost.c ---- */
 
-/* Adds to those what conversions take; stage->micro is not looked at. */
+/* Adds to those what conversions take; stage->micro is not looked at; phase: [group]. */
 void ap_stage_measure_conversions(struct ap_arena *arena,
-                                  const struct ap_stage_plan *stage, int n,
+                                  const struct ap_stage_plan *stage,
+                                  const enum ap_phase *phase, int n,
                                   const struct ap_stage_microbatch *const *micro,
                                   struct ap_stage_measure *measure);
 /* The two points below; algorithm and tag are those of point[0]. */

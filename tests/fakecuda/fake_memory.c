@@ -28,7 +28,7 @@ struct allocation {
     size_t mapped;
     char *p;
     size_t bytes, asked; /* asked: by the program */
-    bool is_new; /* nothing has filled it */
+    bool is_new;         /* nothing has filled it */
 };
 
 struct pinned {
@@ -384,7 +384,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
         return fake_error(rc);
     const bool to_host = !fake_touches_device(dst), from_host = !fake_touches_device(src);
     c.late = (!to_host || fake_is_pinned(dst, bytes)) &&
-                      (!from_host || fake_is_pinned(src, bytes));
+             (!from_host || fake_is_pinned(src, bytes));
     if (c.late)
         return fake_enqueue(stream, "cudaMemcpyAsync", copy_run, &c, sizeof c);
     if (fake_capturing(stream))

@@ -25,7 +25,8 @@ struct cuda_device {
     cudaStream_t stream; /* everything but communication */
     cudaStream_t comm;   /* the communicator's */
     cublasLtHandle_t lt;
-    bool no_capture; /* the communicator waits on the host: no CUDA graph */
+    bool no_capture;    /* the communicator waits on the host: no CUDA graph */
+    int64_t n_prepared; /* calls */
     struct kernels *kernels;
 };
 extern struct cuda_device cuda_dev;

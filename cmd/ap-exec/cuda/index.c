@@ -209,7 +209,8 @@ static void add_runs(struct exec *x, struct cuda_call *c, const struct index *s,
         "    if (key == ~0ull || (first > 0 && keys[first - 1] >> %d == place))\n"
         "        return;\n",
         (long long)wide, rows, (long long)width, (long long)wide, (long long)width,
-        (long long)width, (long long)(rows * width), (long long)n, (long long)w, bits, bits);
+        (long long)width, (long long)(rows * width), (long long)n, (long long)w, bits,
+        bits);
     ap_buf_printf(b, "    %s *const to = (%s *)a.p[0] + place + ", storage, storage);
     text_offset(b, &t, "e", s->window.rank, s->window.n, s->window.dst);
     ap_buf_printf(b, ";\n    const int64_t from = ");
@@ -226,9 +227,9 @@ static void add_runs(struct exec *x, struct cuda_call *c, const struct index *s,
     ap_buf_puts(b, ";\n        ");
     put_update(b, s, "at");
     ap_buf_puts(b, "    }\n    store(to, acc);\n");
-    cuda_add_kernel(x, c, b,
-                    &(struct cuda_launch){CUDA_BLOCK, ap_ceil_div(n, rows) * wide, 1, 4,
-                                          arg});
+    cuda_add_kernel(
+        x, c, b,
+        &(struct cuda_launch){CUDA_BLOCK, ap_ceil_div(n, rows) * wide, 1, 4, arg});
 }
 
 static void scatter_sorted(struct exec *x, struct cuda_call *c, const struct index *s,

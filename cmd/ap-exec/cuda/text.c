@@ -340,8 +340,8 @@ static bool is_far(int rank, const int64_t *n, const int64_t *stride)
     int64_t reach = 0;
     for (int d = 0; d < rank; d++)
         if (n[d] > 1)
-            reach = ap_add64(reach, ap_mul64(n[d] - 1, stride[d] < 0 ? -stride[d]
-                                                                     : stride[d]));
+            reach = ap_add64(reach,
+                             ap_mul64(n[d] - 1, stride[d] < 0 ? -stride[d] : stride[d]));
     return reach > INT32_MAX;
 }
 

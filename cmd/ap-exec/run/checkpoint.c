@@ -315,7 +315,7 @@ int checkpoint_save(struct saver *s, struct comm *job, int64_t step, struct ap_e
         rc = job->rank == 0 ? write_header(c, err) : 0;
         if (!rc && job->rank == 0)
             rc = rename_file(temp.data, real ? real : path.data, s->dir, err);
-        failed = any_failed(job, rc, c);
+        any_failed(job, rc, c);
     }
     if (c->fd >= 0)
         close(c->fd);
