@@ -138,6 +138,7 @@ words() {
             refuses 1 "/stages/trainer/1: waits: not under $s" $tool "$f.bad"
         done
     done
+    refuses 1 "/stages/microbatches: 16: the batch has 8 rows" ap-cost <(jq -c '.stages.microbatches = 16' "$f")
     for s in gpipe 1f1b; do # the others run
         jq -c --arg s $s '.stages.schedule = $s' "$f" | ap-cost --quiet | ap-rewrite --quiet | ap-exec --check
     done
