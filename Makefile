@@ -58,7 +58,7 @@ SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell='
 BATS := $(wildcard tests/*.bats)
 MAN := $(wildcard man/*.[157])
 
-ASAN = BUILD=$(BUILD)/asan CFLAGS="-O1 -g1 -fno-omit-frame-pointer" \
+ASAN = BUILD=$(BUILD)/asan CFLAGS="-Og -g1 -fno-omit-frame-pointer" \
     SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all"
 FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
     SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"

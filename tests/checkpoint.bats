@@ -204,6 +204,30 @@ refuses_file() {
     ln -s ../elsewhere "$BATS_TEST_TMPDIR/ck/checkpoint.safetensors"
     ap-exec --data "$MODELS/mlp/in" --quiet --save "$BATS_TEST_TMPDIR/ck" "$ONE"
     [ -L "$BATS_TEST_TMPDIR/ck/checkpoint.safetensors" ] && [ -s "$BATS_TEST_TMPDIR/elsewhere" ]
+    # before the first step
+    cd "$BATS_TEST_TMPDIR"
+    mkdir -p dir/checkpoint.safetensors
+    ln -s loop loop
+    ln -s nowhere dangling
+    run --separate-stderr ap-exec --save dir "$ONE"
+    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"dir/checkpoint.safetensors: expected a file"* ]]
+    run --separate-stderr ap-exec --save loop "$ONE"
+    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save loop: Too many levels"* ]]
+    run --separate-stderr ap-exec --save dangling "$ONE"
+    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save dangling: No such file"* ]]
+}
+
+@test "checkpoint: a folder in which a run saves is no other run's, until it ends, however" {
+    cd "$BATS_TEST_TMPDIR"
+    ap-exec --data "$MODELS/mlp/in" --steps 100000000 --every 100000000 --save ck "$ONE" >out 3>&- &
+    local first=$! i
+    for ((i = 0; i < 300; i++)); do [ ! -s out ] || break; sleep 0.1; done
+    run --separate-stderr ap-exec --data "$MODELS/mlp/in" --save ck "$ONE"
+    kill -9 $first
+    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save ck: another run saves there"* ]]
+    wait $first || true
+    ap-exec --data "$MODELS/mlp/in" --quiet --save ck/ "$ONE"
+    [ "$(ls ck)" = checkpoint.safetensors ]
 }
 
 @test "exec: --batches reads the inputs of each step, on any plan, and goes on with --resume" {

@@ -80,6 +80,30 @@ finds() {
     finds "100 of 128 threads" fake barrier
 }
 
+@test "fake: what is read without a barrier shows, in any order" {
+    local seed name
+    for seed in 0 1 2; do
+        for name in early late; do
+            [ "$(AP_FAKE_SEED=$seed fake $name | head -n 1)" = noticed ]
+        done
+    done
+}
+
+@test "fake: kernels with wrong indices, alignment and sizes are found" {
+    local name
+    for name in unaligned outside overflow; do
+        finds "$name: an access that is not aligned, an index beyond its array, or an overflow" fake $name
+    done
+    finds "large uses too much shared memory (49600 bytes, at most 49152)" fake large
+}
+
+@test "fake: memory that was freed, or never written, is found" {
+    finds "scale touches device memory that was freed" fake freed
+    finds "a copy touches memory of the host that is no longer pinned" fake unpinned
+    [ "$(fake unwritten | head -n 1)" = zero ]
+    [ "$(AP_FAKE_NOISE=1 fake unwritten | head -n 1)" = noise ]
+}
+
 @test "fake: NCCL over 1 to 4 ranks; ranks that differ and shared devices are found" {
     local n
     for n in 1 2 3 4; do
@@ -140,7 +164,7 @@ finds() {
 
 needs_backend() {
     [ -e "$AP_BUILD/fake/ap_cuda.so" ] || skip "the backend is not built"
-    export AP_CUDA_LIBRARY=$AP_BUILD/fake/ap_cuda.so XDG_CACHE_HOME=$AP_BUILD/fake/cache
+    export AP_CUDA_LIBRARY=$AP_BUILD/fake/ap_cuda.so XDG_CACHE_HOME=$AP_BUILD/fake/cache AP_FAKE_NOISE=1
 }
 
 # Tests that take minutes: in `make check-fake` only.
@@ -283,6 +307,79 @@ END
     ap-exec --backend cuda --verify "$out/rows.json"
 }
 
+@test "backend: tensors without elements" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR
+    cat >"$out/none.hlo" <<'END'
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = f32[] add(a, b) }
+lt { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = pred[] compare(a, b), direction=LT }
+ge { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = pred[] compare(a, b), direction=GE }
+ENTRY e {
+  x = f32[3,0] parameter(0)  i = s32[0] parameter(1)  u = f32[5,4] parameter(2)  s = s32[] parameter(3)
+  im = f32[0,8,8,3] parameter(4)  w = f32[3,3,3,4] parameter(5)  y = f32[3] parameter(6)  zero = f32[] constant(0)
+  a = f32[3,0] sort(x), dimensions={1}, to_apply=lt
+  b = f32[0,4] gather(u, i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  c = f32[0,4] exponential(b)
+  d = f32[5,4] scatter(u, i, c), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  f = f32[5,4] dynamic-update-slice(u, b, s, s)
+  g = f32[0,8,8,4] convolution(im, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  h = f32[3,3,3,4] convolution(im, g), window={size=8x8 pad=1_1x1_1}, dim_labels=f01b_i01o->01bf
+  j = f32[0,4,4,3] reduce-window(im, zero), window={size=1x2x2x1 stride=1x2x2x1}, to_apply=add
+  k = f32[0,8,8,3] select-and-scatter(im, j, zero), window={size=1x2x2x1 stride=1x2x2x1}, select=ge, scatter=add
+  l = f32[2,4] pad(b, zero), padding=1_1x0_0
+  m = f32[3,3] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  n = f32[3,0] broadcast(y), dimensions={0}  o = f32[0,3] transpose(n), dimensions={1,0}
+  p = f32[] reduce(x, zero), dimensions={0,1}, to_apply=add
+  q = f32[0] reduce(x, zero), dimensions={0}, to_apply=add
+  r = f32[3] reduce(n, zero), dimensions={1}, to_apply=add  t = f32[3] add(y, r)
+  ROOT v = (f32[3,0], f32[5,4], f32[5,4], f32[3,3,3,4], f32[0,8,8,3], f32[2,4], f32[3,3], f32[0,3], f32[], f32[0], f32[3])
+      tuple(a, d, f, h, k, l, m, o, p, q, t) }
+END
+    ap-import --quiet "$out/none.hlo" | ap-shard --no-history --mesh 1 | ap-cost --no-history | ap-rewrite -o "$out/none.json"
+    ap-exec --quiet --out "$out/cpu" "$out/none.json"
+    ap-exec --quiet --backend cuda --out "$out/cuda" "$out/none.json"
+    diff -r "$out/cpu" "$out/cuda"
+}
+
+@test "backend: rows with more sums than shared memory has room for" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR i sum=x
+    {
+        echo "add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = f32[] add(a, b) }"
+        echo "ENTRY e { x = f32[8,8192] parameter(0)  z = f32[] constant(0)"
+        for ((i = 1; i <= 25; i++)); do
+            echo "c$i = f32[] constant($i)  b$i = f32[8,8192] broadcast(c$i), dimensions={}  t$i = f32[8,8192] minimum(x, b$i)
+                r$i = f32[8] reduce(t$i, z), dimensions={1}, to_apply=add  s$i = f32[8,8192] broadcast(r$i), dimensions={0}
+                a$i = f32[8,8192] add($sum, s$i)"
+            sum=a$i
+        done
+        echo "ROOT o = f32[8,8192] multiply($sum, x) }"
+    } >"$out/sums.hlo"
+    ap-import --quiet "$out/sums.hlo" | ap-fuse --quiet --kernels | ap-shard --quiet --mesh 1 --cluster h100-8 | ap-rewrite -o "$out/sums.json"
+    jq -e '[.program.modules[0].graph.nodes[] | select(.op == "reduce") | .group] | length == 25 and (unique | length) == 1' "$out/sums.json"
+    ap-exec --quiet --small-ints --out "$out/cpu" "$out/sums.json"
+    ap-exec --quiet --small-ints --backend cuda --out "$out/cuda" "$out/sums.json"
+    diff -r "$out/cpu" "$out/cuda"
+}
+
+# Only prepared: nobody has that memory
+@test "backend: places beyond an int, and many blocks" {
+    needs_backend
+    local out=$BATS_TEST_TMPDIR
+    cat >"$out/far.hlo" <<'END'
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT q = f32[] add(a, b) }
+ENTRY e { x = s8[4,1073741824] parameter(0)  i = s32[9] parameter(1)  u = f32[20,17000000] parameter(2)
+  v = f32[9,17000000] parameter(3)
+  s = s8[3,1024] slice(x), slice={[1:4:1],[4096:5120:1]}  z = s8[3,1024] negate(s)
+  d = f32[20,17000000] scatter(u, i, v), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  ROOT o = (s8[3,1024], f32[20,17000000]) tuple(z, d) }
+END
+    ap-import --quiet "$out/far.hlo" | ap-fuse --quiet --kernels | ap-shard --quiet --mesh 1 --cluster h100-8 | ap-rewrite -o "$out/far.json"
+    mkdir "$out/sources"
+    AP_FAKE_SOURCES=$out/sources XDG_CACHE_HOME=$out ap-exec --backend cuda --cuda-compile sm_90 "$out/far.json"
+    grep -F '(int64_t)(i / 1024u) * (1073741824)' "$out"/sources/*
+}
+
 @test "backend: large products with odd sizes, to the bit" {
     needs_backend
     local out=$BATS_TEST_TMPDIR
@@ -301,6 +398,11 @@ END
     ap-exec --small-ints --out "$out/cpu" "$out/odd.json"
     ap-exec --backend cuda --small-ints --out "$out/cuda" "$out/odd.json"
     diff -r "$out/cpu" "$out/cuda"
+    # a, made even, is an operand of two products: 5 copies of operands, and 3 of results
+    AP_FAKE_FAULT=wrong-launch:8 run ap-exec --quiet --backend cuda "$out/odd.json"
+    [[ $output == *planted* ]]
+    AP_FAKE_FAULT=wrong-launch:9 run ap-exec --quiet --backend cuda "$out/odd.json"
+    [[ $output != *planted* ]]
 }
 
 @test "backend: a profile of a step by the device's clock" {

@@ -131,6 +131,10 @@ partitioned() {
     [ "$status" -eq 1 ] && [ -z "$output" ]
     [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *"one.json: the program is for 1 rank, this job has 2: run it with -n 1" ]]
+    refuses 1 "the program is for 1 rank, this job has 2" ap-exec --check -n 2 "$ONE"
+    refuses 2 "--check: runs no step, which --save needs" ap-exec --check --save "$BATS_TEST_TMPDIR" "$ONE"
+    refuses 2 "--check: runs no step, which --verify needs" ap-exec --check --verify "$ONE"
+    ap-exec --check -n 1 "$ONE"
 }
 
 @test "exec: a document without a program says what to do" {
@@ -199,6 +203,26 @@ HLO
         ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
     run --separate-stderr bash -c 'ap-exec -n 4 "$1" >/dev/full' - "$BATS_TEST_TMPDIR/four.json"
     [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: cannot write to standard output: No space left on device" ]
+}
+
+@test "exec: files that --trace, --profile and -o cannot write are named before the first step" {
+    cd "$BATS_TEST_TMPDIR"
+    mkdir dir
+    local o
+    for o in "--trace no/x" "--profile no/x" "--json -o no/x" "--trace dir" "--trace dir/no/x"; do
+        # shellcheck disable=SC2086 # several words
+        run --separate-stderr ap-exec $o "$ONE"
+        [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == "ap-exec: ${o##* }: cannot write: "* ]] || { echo "$o: $status $stderr"; return 1; }
+    done
+    # behind it, one message: not of ranks that mpirun then ends
+    run --separate-stderr ap-exec -n 2 --quiet --trace /dev/full "$(rewritten mlp 2)"
+    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: /dev/full: cannot write: No space left on device" ]
+    refuses 2 "--trace and --profile: both would write x" ap-exec --trace x --profile x "$ONE"
+    refuses 1 "no/x: cannot write: No such file" ap-shard --mesh 2 -o no/x /dev/null
+    # a link to what does not exist yet is none of these
+    ln -s new link
+    ap-exec --quiet --trace link "$ONE"
+    jq -e .traceEvents new >/dev/null
 }
 
 @test "exec: --compare only reports without --tolerance and fails with it" {

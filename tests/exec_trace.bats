@@ -63,7 +63,7 @@ measured: rank 1" ]
 
 @test "trace: what is no timeline, and options that do not go together, are refused" {
     refuses 2 "--beside: needs --trace" ap-exec --beside predicted.json run.json
-    refuses 2 "--check: runs no step that --trace could draw" ap-exec --check --trace t.json run.json
+    refuses 2 "--check: runs no step, which --trace needs" ap-exec --check --trace t.json run.json
     refuses 2 "--alternate: --trace is of one program" ap-exec --trace t.json --alternate run.json run.json
     refuses 1 "none.json" ap-exec -n 2 --trace t.json --beside none.json run.json
     echo '{"traceEvents": [{"pid": 1}, 5]}' >bad.json

@@ -129,6 +129,21 @@ words() {
     refuses 1 '/stages/trainer/0: expected packs' ap-cost "$f.bad"
 }
 
+@test "ap-stage --grid: waits is refused under the schedules that it would end, by every tool that reads stages" {
+    local f=$BATS_TEST_TMPDIR/p.json s
+    small | ap-stage --quiet --grid pp=2,mbs=2,packs,waits --cluster cpu-4 >"$f"
+    for s in interleaved-1f1b eager-1f1b; do
+        jq -c --arg s $s '.stages.schedule = $s' "$f" >"$f.bad"
+        for tool in ap-cost ap-rewrite; do
+            refuses 1 "/stages/trainer/1: waits: not under $s" $tool "$f.bad"
+        done
+    done
+    refuses 1 "/stages/microbatches: 16: the batch has 8 rows" ap-cost <(jq -c '.stages.microbatches = 16' "$f")
+    for s in gpipe 1f1b; do # the others run
+        jq -c --arg s $s '.stages.schedule = $s' "$f" | ap-cost --quiet | ap-rewrite --quiet | ap-exec --check
+    done
+}
+
 @test "ap-stage --grid: rows of a vocabulary of 63 have a rate of their own, a table's gradient lies like the table" {
     local even=$BATS_TEST_TMPDIR/e.json uneven=$BATS_TEST_TMPDIR/u.json
     small >"$even"
@@ -165,7 +180,7 @@ words() {
 @test "ap-fuse --kernels: norms and activations are one kernel; the numbers stay" {
     needs_exec
     local f=$BATS_TEST_TMPDIR/k.json words
-    for words in '--kernels' '--attention plain --kernels' '--norms'; do
+    for words in '--kernels' '--attention plain --kernels' '--norms' '--kernels --eager h_0'; do
         # shellcheck disable=SC2086
         ap-fuse --quiet $words "$(imported gpt2l)" >"$f"
         jq -e '[.graph.nodes[] | select(.kernel)] | length > 100' "$f"
@@ -180,6 +195,31 @@ words() {
             ap-stage --quiet --grid dp=1,mbs=4 --cluster "$(one)" | ap-cost --quiet |
             jq -c '.cost | [.step_sec, .peak_bytes]'
     done | jq -se '.[1][0] < 0.8 * .[0][0] and .[1][1] < 0.7 * .[0][1]'
+}
+
+@test "ap-fuse --norms, --eager: which parts of the model have kernels" {
+    local f=$BATS_TEST_TMPDIR/m.json words
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 >"$f"
+    # nodes of kernels in norms, of attention, of the feed-forward part's activation and of the loss
+    in_kernels() {
+        # shellcheck disable=SC2086
+        ap-fuse --quiet --attention plain $1 "$f" |
+            jq -c '[.graph.nodes[] | select(.kernel) | .scope] |
+                [("/ln_1$", "attn/core$", "mlp/act$", "^loss$") as $part | any(test($part))]'
+    }
+    [ "$(in_kernels --kernels)" = '[true,true,true,true]' ]
+    [ "$(in_kernels --norms)" = '[true,true,false,true]' ]
+    [ "$(in_kernels '--kernels --eager loss')" = '[true,true,true,false]' ]
+    [ "$(in_kernels '--kernels --eager attn/core --eager act')" = '[true,false,false,true]' ]
+    [ "$(in_kernels '--norms --eager loss')" = '[true,true,false,false]' ]
+    # operators one by one take longer
+    for words in '' '--eager loss'; do
+        # shellcheck disable=SC2086
+        ap-fuse --quiet --kernels $words "$f" | ap-coarsen --algorithm layers |
+            ap-stage --quiet --grid dp=1,mbs=4 --cluster "$(one)" | ap-cost --quiet | jq .cost.step_sec
+    done | jq -se '.[1] > .[0]'
+    refuses 1 '--eager los: no part of the model has this name' ap-fuse --kernels --eager los "$f"
+    refuses 2 'give one of them' ap-fuse --eager loss "$f"
 }
 
 @test "ap-model --dropout: masks are kept for the backward pass, drawn again with attention's scores" {
@@ -201,15 +241,45 @@ words() {
         exit !(m[1] > 0.99 * (one + two) && m[1] < 1.01 * (one + two) && m[2] > 0.99 * two && m[2] < 1.01 * two) }' "$BATS_TEST_TMPDIR/all"
 }
 
+@test "ap-stage --grid: weights of ZeRO are sent together where a step is one microbatch, too" {
+    local f=$BATS_TEST_TMPDIR/m.json zero mbs
+    small --dtype bf16 --master-weights --cast-weights --loss-scale 0 --batch 16 >"$f"
+    for zero in 1 2 3; do
+        for mbs in 4 2; do # microbatches: one, two
+            ap-stage --quiet --grid dp=4,mbs=$mbs,zero=$zero,packs --cluster "$(cluster 1)" "$f" |
+                ap-cost --quiet | jq -c '.cost | [.comm_sec, .sync_sec] | add'
+        done
+    done | jq -se '.[0] < 1.01 * .[1] and .[2] < 1.01 * .[3] and .[4] < 1.01 * .[5]'
+}
+
+@test "ap-stage --grid: tensor parallelism beside experts runs, and its numbers are those of one device" {
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/m.json
+    losses() { ap-rewrite --quiet | ap-exec "$@" --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)'; }
+    ap-model mixtral --layers 2 --hidden 32 --heads 4 --kv-heads 4 --vocab 64 --experts 4 --group 4 --seq 16 \
+        --batch 8 | ap-coarsen --quiet --algorithm layers >"$f"
+    losses -n 1 <"$f" >"$BATS_TEST_TMPDIR/one"
+    ap-stage --quiet --grid tp=2,dp=4,ep=4,sp,mbs=2 --cluster cpu-8 "$f" >"$BATS_TEST_TMPDIR/p.json"
+    ap-cost --quiet "$BATS_TEST_TMPDIR/p.json" |
+        jq -e '.cost.plan.words | startswith("TP 2 with sequence parallelism · DP 4 · EP 4 · ")'
+    losses -n 8 <"$BATS_TEST_TMPDIR/p.json" | diff "$BATS_TEST_TMPDIR/one" -
+    refuses 3 'attn/core) is split by it' ap-stage --grid tp=8 --cluster cpu-8 "$f"
+}
+
 @test "published: a step of a GPT of 22B on eight A100s is within 5 %" {
     local table=$BATS_TEST_TMPDIR/t.tsv
     { # the columns that are read; the run: Korthikanti et al., tables 3 and 5
         echo 'id source model layers hidden ffn ffn_kind heads kv_heads vocab tied_emb seq gpu gpu_mem_gb n_gpus nodes gpus_per_node interconnect dtype dp shard tp sp pp vpp pp_schedule cp ep micro_batch global_batch recompute attention compile step_s'
         echo '22B-full Korthikanti GPT-22B 48 6144 24576 gelu 64 64 51200 yes 2048 A100 80 8 1 8 NVSwitch fp16 1 none 8 no 1 1 none 1 1 4 4 full unfused no 1.42'
         echo 'unknown Korthikanti GPT ? 6144 24576 gelu 64 64 51200 yes 2048 A100 80 8 1 8 NVSwitch fp16 1 none 8 yes 1 1 none 1 1 4 4 selective unfused no 1.1'
+        echo 'fp8 Korthikanti GPT 4 1024 4096 gelu 16 16 51200 yes 2048 A100 80 8 1 8 NVSwitch fp8 1 none 8 yes 1 1 none 1 1 4 4 none flash no 1'
+        echo 'fp32 Korthikanti GPT 4 1024 4096 gelu 16 16 51200 yes 2048 A100 80 8 1 8 NVSwitch fp32 1 none 8 yes 1 1 none 1 1 4 4 none flash no 1'
+        echo 'memory Korthikanti GPT 4 1024 4096 gelu 16 16 51200 yes 2048 H100 ? 8 1 8 NVSwitch bf16 1 none 8 yes 1 1 none 1 1 4 4 none flash no 1'
     } | tr ' ' '\t' >"$table"
     run -0 scripts/published --build "${AP_BUILD:-build}" --json "$BATS_TEST_TMPDIR/out.json" "$table"
-    [[ $output == *'1 of 2 rows'*'layers is not printed: unknown'* ]]
+    [[ $output == *'1 of 5 rows'* && $output == *'layers is not printed: unknown'* ]]
+    [[ $output == *'A100 has no products of fp8: fp8'* && $output == *'dtype fp32: fp32'* ]]
+    [[ $output == *'gpu_mem_gb is not printed: memory'* ]]
     jq -e '.[0] | .predicted_s / (.step_s | tonumber) | . > 0.95 and . < 1.05' "$BATS_TEST_TMPDIR/out.json"
 }
 
@@ -244,6 +314,18 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
             length == 1 and .[0].step_sec == $s.objective_sec'
     refuses 3 'megatron-grid: nothing fits in 1000 bytes' grids --algorithm megatron-grid --memory 1000
     refuses 2 '--shard-command: megatron-grid has no such option' grids --algorithm megatron-grid --shard-command x
+}
+
+@test "interleaved stages: what they recompute counts once on a device, in auto's plans and bound, too" {
+    local best
+    jq '.levels[0].size = 2 | .memory_bytes = 8e10 | .flops_per_sec.f32 = 6e11' clusters/cpu-8.json >"$BATS_FILE_TMPDIR/two.json"
+    ap-model gpt --layers 8 --hidden 512 --heads 8 --seq 1024 --vocab 1024 --batch 64 |
+        ap-coarsen --algorithm layers >"$BATS_FILE_TMPDIR/small.json"
+    set -- --microbatches 8 --schedule interleaved-1f1b --memory 4637754496
+    # 4 chunks of a device recompute 0.4 GB each: it has room for one of these
+    best=$(grids "$@" --algorithm megatron-grid | jq '.stages | select(.chunks == 4) | .objective_sec')
+    grids "$@" | jq -e --argjson best "$best" '.stages | .objective_sec <= $best and .lower_bound_sec <= $best and
+        .lower_bound_sec > 0.95 * .objective_sec'
 }
 
 @test "deepspeed-moe-grid: experts beside data, no pipeline; data is its own row" {

@@ -292,7 +292,7 @@ adam='--lr 3e-3 --beta2 0.99 --eps 1e-6'
 small() {
     cat <<'END'
 mlp
-gpt --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64
+gpt --layers 2 --hidden 32 --heads 4 --kv-heads 2 --seq 16 --vocab 64
 bert --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64
 albert --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64
 t5 --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64
@@ -432,6 +432,8 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     [ "$(of resnet/stem/w)" = "f32[3,3,3,12]" ]
     ap-model gpt $tiny --seq 4 --forward --positions 9 -o "$doc"
     [ "$(of gpt/wpe) $(in_scope gpt/wpe)" = "f32[9,16] f32[2,4,16] f32[4,16] f32[9,16]" ]
+    ap-model gpt $tiny --seq 4 --forward --kv-heads 1 -o "$doc"
+    [ "$(of gpt/h_0/attn/k/w) $(of gpt/h_0/attn/q/w)" = "f32[16,8] f32[16,16]" ]
     ap-model llama $tiny --seq 8 --forward --kv-heads 1 --window 3 --untied -o "$doc"
     [ "$(of llama/h_0/attn/k/w) $(of llama/head/w)" = "f32[16,8] f32[16,12]" ]
     [ "$(jq '[.graph.nodes[] | select(.op == "and")] | length' "$doc")" = 2 ] # a window in each layer
@@ -457,6 +459,7 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     refuses 2 '--no-capacity: bert has no such size' ap-model bert --no-capacity
     refuses 2 '--hidden 100 is not a multiple of --heads 12' ap-model gpt --hidden 100
     refuses 2 '--heads 32 is not a multiple of --kv-heads 5' ap-model llama --kv-heads 5
+    refuses 2 '--heads 12 is not a multiple of --kv-heads 5' ap-model gpt --kv-heads 5
     refuses 2 'rotary embedding needs an even number' ap-model llama --head-dim 5
     refuses 2 'rotary embedding needs an even number' ap-model deepseek --rope-dim 5
     refuses 2 '--seq 1000 is not a multiple of --group 256' ap-model deepseek --seq 1000

@@ -51,7 +51,7 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
 # A graph that is long enough to be passed on while it is read.
 long_blocks() {
     local doc="$BATS_FILE_TMPDIR/long.json"
-    [ -f "$doc" ] || ap-model bert-256x2048 --layers 36 | ap-prune |
+    [ -f "$doc" ] || ap-model bert-256x2048 --layers 16 | ap-prune |
         ap-coarsen --cluster p3x8 --algorithm rannc --blocks 4 >"$doc"
     echo "$doc"
 }
@@ -79,7 +79,7 @@ long_blocks() {
 @test "pipe: of a long document the same comes out of pipes and of files" {
     doc=$(long_blocks)
     cd "$BATS_TEST_TMPDIR"
-    stage="ap-stage --algorithm equal-layer --stages 2 --microbatches 4 --jobs 2"
+    stage="ap-stage --cluster h100-8 --algorithm equal-layer --stages 2 --microbatches 4 --jobs 2"
     for f in ap-prune "ap-coarsen --blocks 3" "ap-shard --mesh 2x2 --algorithm data" "$stage"; do
         $f <"$doc" >of-file
         $f < <(cat "$doc") | cat >of-pipe

@@ -164,6 +164,24 @@ three() {
     jq -e '.pipeline | .stages as $s | [.transfers[] | select(.messages == 2 and .from < .to)] | length == 2' "$dir/run.json"
 }
 
+@test "a received value has its memory from then on, though at first only a reshape reads it" {
+    local dir=$BATS_TEST_TMPDIR b
+    ap-model --quiet --no-history llama --layers 1 --hidden 20 --heads 2 --kv-heads 1 --vocab 32 --seq 4 --batch 4 |
+        ap-coarsen --quiet --no-history --algorithm alpa --blocks 4 --eps 6 >"$dir/blocks.json"
+    for b in 1 4; do # queries and keys, cut behind their products
+        jq -c --argjson b $b '.stages = {schedule: "1f1b", microbatches: $b, stages:
+            [range(0; 4) | {blocks: [.], devices: [.], sharding: {algorithm: "data", mesh: "m=1"}}]}' \
+            "$dir/blocks.json" | ap-rewrite --no-history >"$dir/run.json"
+        runs "$dir/run.json"
+    done
+    # rows of a split vocabulary, added up for a later stage, and once more for what is recomputed
+    jq -c '.stages = {schedule: "1f1b", microbatches: 2, stages: [range(0; 4) | (. == 0) as $first |
+        {blocks: [.], devices: (if $first then [0, 1] else [. + 1] end), recompute: "all",
+         sharding: {algorithm: "megatron", mesh: (if $first then "m=2" else "m=1" end)}}]}' \
+        "$dir/blocks.json" | ap-rewrite --no-history >"$dir/run.json"
+    runs "$dir/run.json"
+}
+
 @test "schedules change the order, not the numbers; chunks of one device take turns" {
     local dir=$BATS_TEST_TMPDIR s
     for s in gpipe 1f1b; do
@@ -411,6 +429,11 @@ END
         jq -e 'all(.cost.devices[].memory; .peak_bytes / .buffer_bytes | . > 0.9 and . < 1.1)' \
             "$BATS_TEST_TMPDIR/priced.json" || { echo "$plan"; return 1; }
     done
+    # gradients that are split before they become f32 are summed whole
+    ap-model --no-history gpt --layers 2 --hidden 512 --heads 8 --seq 32 --batch 16 --vocab 256 --dtype bf16 --master-weights |
+        ap-coarsen --quiet --no-history --algorithm alpa --blocks 2 --eps 3 |
+        ap-stage --quiet --cluster cpu-4 --stages 1 --recompute none --microbatches 4 | ap-cost --quiet |
+        jq -e '.cost.devices[0].memory | .peak_bytes / .buffer_bytes | . >= 1 and . < 1.1'
 }
 
 @test "programs that are changed are refused with their place, or give the same numbers" {

@@ -181,6 +181,19 @@ cut() {
     cmp "$dir/local-allgather.between" "$dir/broadcast.between"
 }
 
+@test "a state that several stages read comes from one of them, and is priced" {
+    local dir=$BATS_TEST_TMPDIR
+    # layers that are trained one by one, each with its own update, and one count of steps
+    ap-coarsen --quiet --no-history --algorithm alpa --blocks 3 --eps 3 "$(imported ff)" |
+        jq -c '.stages = {schedule: "1f1b", microbatches: 2, stages: [range(0; 3) |
+            {blocks: [.], devices: [.], sharding: {algorithm: "data", mesh: "m=1"}}]}' |
+        ap-cost --quiet --no-history >"$dir/priced.json"
+    ap-rewrite --no-history "$dir/priced.json" >"$dir/run.json"
+    jq -e 'any(.pipeline.transfers[]; .shape == "s32[]")' "$dir/run.json"
+    timeout 60 ap-exec -n 3 --verify --json "$dir/run.json" |
+        jq -e --slurpfile p "$dir/priced.json" '.links == $p[0].cost.links'
+}
+
 @test "the list that the document has is the one that is simulated" {
     local dir=$BATS_TEST_TMPDIR s
     ap-coarsen --quiet --no-history --algorithm alpa --blocks 3 --eps 3 "$(imported mlp)" >"$dir/blocks.json"

@@ -5,7 +5,7 @@
 load helpers
 
 setup_file() {
-    ap-model gpt --layers 8 --hidden 64 --heads 4 --batch 32 --seq 64 --vocab 500 | ap-prune |
+    ap-model gpt --layers 8 --hidden 64 --heads 4 --batch 8 --seq 64 --vocab 500 | ap-prune |
         ap-coarsen --blocks 8 --no-history -o "$BATS_FILE_TMPDIR/gpt.json"
 }
 

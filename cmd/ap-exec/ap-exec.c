@@ -164,10 +164,14 @@ static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
         return -1;
     if (set->save_dir && report_check("save", set->save_dir, err))
         return -1;
+    if ((set->profile_path && ap_tool_can_write(set->profile_path, err)) ||
+        (set->trace_path && ap_tool_can_write(set->trace_path, err)))
+        return -1;
     const int64_t done = set->source.resume ? set->source.resume->step : 0;
-    return set->compare_dir
-               ? compare_check(arena, set->compare_dir, done + set->steps, n, list, err)
-               : 0;
+    if (set->compare_dir &&
+        compare_check(arena, set->compare_dir, done + set->steps, n, list, err))
+        return -1;
+    return set->save_dir ? checkpoint_claim(set->save_dir, err) : 0;
 }
 
 /* After the last step: files, comparisons and the report; all ranks. */
@@ -217,7 +221,8 @@ static void check(struct ap_tool *tool, const struct task *t, int n)
         int rc = 0;
         comm_self_open(&comm);
         job_read(t[k].path, &arena, &comm, &doc);
-        const bool staged = job_check(&arena, &doc, &prog, &pipeline, &err, &rc);
+        const bool staged =
+            job_check(&arena, &doc, (int)t->set->n_ranks, &prog, &pipeline, &err, &rc);
         job_agree(&comm, rc, AP_BAD_INPUT, &err);
         report_checked(staged ? NULL : &prog, staged ? &pipeline : NULL, t->set->json,
                        &out);
@@ -304,6 +309,9 @@ static void run(struct ap_tool *tool, struct settings *set, struct task *t, int 
         rc = set->backend->join(&comm, &err);
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
     tool->stats = tool->stats && comm.rank == 0;
+    if (comm.rank == 0 && tool->out_path)
+        rc = ap_tool_can_write(tool->out_path, &err);
+    job_agree(&comm, rc, AP_BAD_INPUT, &err);
     open_resume(&arena, &comm, set->resume_dir, set);
     for (int k = 0; k < n; k++)
         load(&arena, &t[k], &comm);
@@ -532,8 +540,9 @@ static void check_options(struct settings *set, const struct chosen *chosen)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set->tolerance);
     if (set->beside_path && !set->trace_path)
         ap_die_usage("--beside: needs --trace");
-    if (set->check && set->trace_path)
-        ap_die_usage("--check: runs no step that --trace could draw");
+    if (set->trace_path && set->profile_path && strcmp(set->trace_path, "-") &&
+        !strcmp(set->trace_path, set->profile_path))
+        ap_die_usage("--trace and --profile: both would write %s", set->trace_path);
     if (set->save_every && !set->save_dir)
         ap_die_usage("--every: needs --save");
     if (set->steps == 0)
@@ -546,6 +555,9 @@ static void check_options(struct settings *set, const struct chosen *chosen)
                       : set->trace_path   ? "trace"
                       : set->out_dir      ? "out"
                                           : NULL;
+    const char *step = one ? one : set->compare_dir ? "compare" : "verify";
+    if (set->check && (one || set->compare_dir || set->verify))
+        ap_die_usage("--check: runs no step, which --%s needs", step);
     if (chosen->alternate.n && one)
         ap_die_usage("--alternate: --%s is of one program", one);
     for (int i = 0; i < chosen->alternate.n; i++)

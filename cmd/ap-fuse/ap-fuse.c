@@ -63,12 +63,29 @@ static void stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes,
                 n - count->striped, n, (long long)stripes);
 }
 
+static void mark_kernels(struct ap_arena *arena, const struct ap_doc *doc,
+                         const struct ap_kernel_rules *rules, struct ap_graph *g,
+                         struct ap_kernel_count *made)
+{
+    const struct ap_graph marked = *g;
+    struct ap_err err = {{0}};
+
+    check_document(doc);
+    for (int i = 0; i < rules->n_eager; i++)
+        if (!ap_kernels_has_part(g, rules->eager[i]))
+            ap_die(AP_BAD_INPUT, "%s: --eager %s: no part of the model has this name",
+                   doc->file, rules->eager[i]);
+    if (ap_kernels_mark(arena, &marked, rules, g, made, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+}
+
 int main(int argc, char **argv)
 {
     const char *cluster = NULL;
     int64_t stripes = 1;
     int attention = 0;
     bool kernels = false, fp8 = false, norms = false;
+    struct ap_list eager = {0};
     const struct ap_opt opts[] = {
         {"cluster", AP_OPT_CLUSTER, &cluster, "FILE",
          "fuse only if its devices have kernels for attention", NULL, 0, 0, 0},
@@ -78,6 +95,8 @@ int main(int argc, char **argv)
          "also make what is between two contractions one kernel", NULL, 0, 0, 0},
         {"norms", AP_OPT_FLAG, &norms, NULL, "the same where it reduces, as norms do",
          NULL, 0, 0, 0},
+        {"eager", AP_OPT_LIST, &eager, "PART",
+         "no kernels in this part of the model (loss, attn/core)", NULL, 0, 0, 0},
         {"fp8", AP_OPT_FLAG, &fp8, NULL, "make contractions of layers' weights read fp8",
          NULL, 0, 0, 0},
         {"stripes", AP_OPT_INT, &stripes, "N",
@@ -96,6 +115,9 @@ int main(int argc, char **argv)
     struct ap_err err = {{0}};
 
     ap_tool_start(&tool, argc, argv);
+    if (eager.n && !kernels && !norms)
+        ap_die_usage(
+            "--eager says where --kernels or --norms make none: give one of them");
     ap_tool_read(&tool, &arena, &doc);
     if (ap_doc_graph(&arena, &doc, &read, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
@@ -115,12 +137,9 @@ int main(int argc, char **argv)
                    "%s: --fp8: no layer has a contraction of a weight in 16 bits",
                    doc.file);
     }
-    if (kernels || norms) {
-        const struct ap_graph marked = graph;
-        check_document(&doc);
-        if (ap_kernels_mark(&arena, &marked, !kernels, &graph, &made, &err))
-            ap_die(AP_BAD_INPUT, "%s", err.msg);
-    }
+    if (kernels || norms)
+        mark_kernels(&arena, &doc, &(struct ap_kernel_rules){!kernels, eager.v, eager.n},
+                     &graph, &made);
     if (fuse && stripes > 1)
         stripe(&arena, &graph, stripes, &count);
     ap_group(&arena, &graph);

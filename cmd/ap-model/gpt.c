@@ -10,6 +10,9 @@ static int decoder(struct model *m, const char *root, bool mixed)
 
     if (m->size[MODEL_HEAD_DIM] < 0 && model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS))
         return -1;
+    if (m->size[MODEL_KV_HEADS] > 0 &&
+        model_check_divides(m, MODEL_HEADS, MODEL_KV_HEADS))
+        return -1;
     if (model_check_positions(m))
         return -1;
     model_block_init(m, &dense);

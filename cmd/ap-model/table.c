@@ -96,7 +96,7 @@ const struct model_style model_deepseek_v3 = {
 #define UNTIED(n) [MODEL_UNTIED] = (n)
 #define ROUTED    [MODEL_CAPACITY] = -1, [MODEL_NO_CAPACITY] = -1
 #define DECODER \
-    [MODEL_UNTIED] = -1, [MODEL_HEAD_BIAS] = -1, [MODEL_NO_KEY_BIAS] = -1, HD(-1)
+    [MODEL_UNTIED] = -1, [MODEL_HEAD_BIAS] = -1, [MODEL_NO_KEY_BIAS] = -1, KV(-1), HD(-1)
 #define ROTARY [MODEL_WINDOW] = -1, S(4096), B(8)
 #define LATENT [MODEL_VALUE_DIM] = -1, [MODEL_ROPE_DIM] = 64, [MODEL_KV_RANK] = 512
 #define MIXED  [MODEL_NO_EXPERT_BIAS] = -1, [MODEL_NO_CAPACITY] = -1, [MODEL_CAPACITY] = -1

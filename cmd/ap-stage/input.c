@@ -37,7 +37,7 @@ static void remove_and_end(int signal_number)
     for (int i = 0; i < N_TEMPORARY; i++)
         if (*temporary[i])
             unlink(temporary[i]);
-    coproc_kill_all();
+    coproc_kill_all(); /* kill() alone. NOLINT(bugprone-signal-handler) */
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }

@@ -262,7 +262,8 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
                                           .backward_sec = p->backward_sec,
                                           .sync_sec = p->sync_sec,
                                           .update_sec = p->update_sec,
-                                          .fixed_bytes = p->stage_bytes,
+                                          .fixed_bytes = plan_always_bytes(p),
+                                          .recomputed_bytes = p->recomputed_bytes,
                                           .flight_bytes = p->microbatch_bytes};
     }
     plan_estimate_sends(inst, answer, stages);

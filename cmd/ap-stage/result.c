@@ -417,15 +417,16 @@ static int price_all(const struct pricing *x, const struct plan_answer *first,
     return rc;
 }
 
-#define REPLANS     4
+#define REPLANS     5
 #define LEAST_SHARE 64   /* of the memory is planned without: few bytes change nothing */
 #define MISSED      0.99 /* what is this much quicker is missed */
 
 /*
  * Plans for less memory. Values that wait for their stage may make all quick plans too
- * large: the planner runs again with as much less memory as the quickest of these lacks,
- * and twice as much less if that is not enough, or if a plan that fits is slower, as
- * written, than the planner's estimate.
+ * large: the planner runs again with as much less memory as the quickest of these lacks.
+ * If that is not enough, or if a plan that fits is slower, as written, than the planner's
+ * estimate, then with twice as much less; or, where the second attempt lacks little, with
+ * twice that less than before.
  */
 static int price_lean(struct ap_arena *arena, const struct pricing *x, struct best *best,
                       struct plan_answer *answer, struct ap_stages *stages,
@@ -444,7 +445,10 @@ static int price_lean(struct ap_arena *arena, const struct pricing *x, struct be
             fmin(best->missed.step_sec, estimate) > MISSED * best->price.step_sec)
             return 0;
         int64_t lacks = best->missed.peak_bytes - inst->memory_bytes;
-        less = lacks > 2 * less ? lacks : 2 * less;
+        if (i == 1 && isfinite(best->missed.step_sec) && lacks < less / 2)
+            less += 2 * lacks;
+        else
+            less = lacks > 2 * less ? lacks : 2 * less;
         its.memory_bytes -= less;
         if (its.memory_bytes <= 0)
             return 0;

@@ -60,7 +60,8 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
  * Whether ap-rewrite can order what the section's stages run: 1 with err set where they
  * would wait for each other for ever. What else it refuses of a plan is not asked.
  * Linear, and programs are built only where a value of the backward pass goes to a later
- * block.
+ * block: blocks by hand may do that, those of ap_blocks_carry, which ap-coarsen's are,
+ * never do (tests/unit/graph/test_blocks.c), so that no other plan is looked for.
  */
 int stage_result_check(const struct stage_model *m, const struct ap_buf *section,
                        struct ap_err *err);

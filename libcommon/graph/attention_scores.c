@@ -36,7 +36,7 @@ struct stretch {
     struct ap_arena *arena;
     struct ap_graph *g;
     int first, end;
-    int8_t *key, *query; /* [node - first]: dimension of scores, -1 */
+    int *key, *query; /* [node - first]: dimension of scores, -1 */
 };
 
 /* Dimensions of a node that stand for queries and keys, -1: it has none. */
@@ -323,11 +323,11 @@ static bool is_inside(const struct stretch *s, int v)
 }
 
 /* Gives a dimension from node v to its operand, or the other way. */
-static void give(const struct stretch *s, int8_t *dim, int v, int in, bool up)
+static void give(const struct stretch *s, int *dim, int v, int in, bool up)
 {
     const struct ap_node *n = node_at(s, v);
-    int8_t *from = &dim[up ? v - s->first : in - s->first];
-    int8_t *to = &dim[up ? in - s->first : v - s->first];
+    int *from = &dim[up ? v - s->first : in - s->first];
+    int *to = &dim[up ? in - s->first : v - s->first];
 
     if (*from < 0 || *to >= 0)
         return;
@@ -337,12 +337,12 @@ static void give(const struct stretch *s, int8_t *dim, int v, int in, bool up)
     }
     for (int d = 0; d < n->attrs->dimensions.n; d++)
         if (up && d == *from)
-            *to = (int8_t)n->attrs->dimensions.v[d];
+            *to = n->attrs->dimensions.v[d];
         else if (!up && n->attrs->dimensions.v[d] == *from)
-            *to = (int8_t)d;
+            *to = d;
 }
 
-static void give_all(const struct stretch *s, int8_t *dim, int v, bool up)
+static void give_all(const struct stretch *s, int *dim, int v, bool up)
 {
     const struct ap_node *n = node_at(s, v);
     const bool same = ap_ops[n->op].class == AP_CLASS_ELEMENTWISE;
@@ -354,7 +354,7 @@ static void give_all(const struct stretch *s, int8_t *dim, int v, bool up)
 }
 
 /* Carries a dimension along to all scores. */
-static void carry(const struct stretch *s, int8_t *dim)
+static void carry(const struct stretch *s, int *dim)
 {
     for (int i = 0; i < SWEEPS; i++) {
         for (int v = s->end - 1; v >= s->first; v--)
@@ -379,7 +379,7 @@ static void find_key_of_rows(const struct stretch *s, int v)
         for (int k = 0; k < row->attrs->dimensions.n; k++)
             has |= row->attrs->dimensions.v[k] == d;
         if (!has)
-            s->key[v - s->first] = (int8_t)d;
+            s->key[v - s->first] = d;
     }
 }
 
@@ -401,7 +401,7 @@ static void find_keys(const struct stretch *s)
         const struct ap_node *n = node_at(s, v);
         if (n->op == AP_OP_REDUCE && spread[v - s->first] && is_inside(s, n->in[0]) &&
             n->attrs->dimensions.n == 1)
-            s->key[n->in[0] - s->first] = (int8_t)n->attrs->dimensions.v[0];
+            s->key[n->in[0] - s->first] = n->attrs->dimensions.v[0];
         if (n->op == AP_OP_EXPONENTIAL)
             find_key_of_rows(s, n->in[0]);
     }
@@ -424,7 +424,7 @@ static void guess_queries(const struct stretch *s)
         for (int d = from; d < to; d++)
             if (best < 0 || n->shape.dims[d] > n->shape.dims[best])
                 best = d;
-        s->query[v - s->first] = (int8_t)best;
+        s->query[v - s->first] = best;
     }
 }
 
@@ -436,7 +436,7 @@ static bool find_first_mask(const struct stretch *s)
     for (int v = s->first; v < s->end; v++)
         for (int d = 0; s->key[v - s->first] >= 0 && d < node_at(s, v)->shape.rank; d++)
             if (d != s->key[v - s->first] && is_mask(band_at(s, v, d))) {
-                s->query[v - s->first] = (int8_t)d;
+                s->query[v - s->first] = d;
                 return true;
             }
     return false;
@@ -500,10 +500,10 @@ static void look_at(struct stretch *s)
 {
     const size_t n = (size_t)(s->end - s->first);
 
-    s->key = AP_NEW_N(s->arena, n, int8_t);
-    s->query = AP_NEW_N(s->arena, n, int8_t);
-    memset(s->key, -1, n);
-    memset(s->query, -1, n);
+    s->key = AP_NEW_N(s->arena, n, int);
+    s->query = AP_NEW_N(s->arena, n, int);
+    memset(s->key, -1, n * sizeof *s->key);
+    memset(s->query, -1, n * sizeof *s->query);
     find_keys(s);
     bool masked = find_first_mask(s);
     if (!masked)

@@ -32,6 +32,7 @@
 struct joiner {
     struct ap_arena *arena;
     const struct ap_graph *g;
+    const struct ap_kernel_rules *rules;
     bool *is_result; /* [node] */
     int *depth;      /* [node] */
     int *up;         /* union-find over nodes: kernels */
@@ -47,19 +48,47 @@ static bool is_leaf(const struct ap_node *n)
     return ap_ops[n->op].class == AP_CLASS_LEAF;
 }
 
-static bool is_joinable(const struct ap_node *n)
+/* Whether a scope is, or is in, a part of the model named `part`: whole names only. */
+static bool is_within(const char *scope, const char *part)
+{
+    const size_t length = strlen(part);
+
+    for (const char *at = strstr(scope, part); at; at = strstr(at + 1, part))
+        if ((at == scope || at[-1] == '/') && (at[length] == '/' || at[length] == '\0'))
+            return true;
+    return false;
+}
+
+bool ap_kernels_has_part(const struct ap_graph *g, const char *part)
+{
+    for (int v = 0; v < g->n_nodes; v++)
+        if (is_within(g->nodes[v].scope, part))
+            return true;
+    return false;
+}
+
+static bool is_eager(const struct joiner *j, const struct ap_node *n)
+{
+    for (int i = 0; i < j->rules->n_eager; i++)
+        if (is_within(n->scope, j->rules->eager[i]))
+            return true;
+    return false;
+}
+
+static bool is_joinable(const struct joiner *j, const struct ap_node *n)
 {
     enum ap_op_class class = ap_ops[n->op].class;
     return n->phase != AP_UPDATE && !n->attrs->attention && n->shape.dtype != AP_TUPLE &&
            (class == AP_CLASS_ELEMENTWISE || class == AP_CLASS_MOVE ||
-            n->op == AP_OP_REDUCE);
+            n->op == AP_OP_REDUCE) &&
+           !is_eager(j, n);
 }
 
 /* Whether the edge u -> v may lie inside a kernel. */
 static bool joins(const struct joiner *j, int u, int v)
 {
     const struct ap_node *a = node_at(j, u), *b = node_at(j, v);
-    return is_joinable(a) && is_joinable(b) && a->phase == b->phase &&
+    return is_joinable(j, a) && is_joinable(j, b) && a->phase == b->phase &&
            a->op != AP_OP_OPT_BARRIER;
 }
 
@@ -71,7 +100,7 @@ static void raise_late(const struct joiner *j)
 
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = node_at(j, v);
-        late[v] = is_joinable(n);
+        late[v] = is_joinable(j, n);
         for (int k = 0; k < n->n_in && late[v]; k++)
             late[v] = is_leaf(node_at(j, n->in[k])) || late[n->in[k]] ||
                       node_at(j, n->in[k])->phase < n->phase;
@@ -191,14 +220,14 @@ static bool is_remade(const struct copier *c, int v)
 
     if (n->op == AP_OP_IOTA)
         return !c->j.is_result[v];
-    if (n->phase != AP_FORWARD || !is_joinable(n) || n->op == AP_OP_REDUCE ||
+    if (n->phase != AP_FORWARD || !is_joinable(&c->j, n) || n->op == AP_OP_REDUCE ||
         c->j.is_result[v])
         return false;
     for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++) {
         const struct ap_node *user = node_at(&c->j, g->users[u]);
         if (user->phase == AP_FORWARD
                 ? ap_sets_root(c->j.up, g->users[u]) != ap_sets_root(c->j.up, v)
-                : !is_joinable(user))
+                : !is_joinable(&c->j, user))
             return false;
         backward |= user->phase != AP_FORWARD;
     }
@@ -331,18 +360,21 @@ static int write_graph(struct copier *c, struct ap_graph *out, struct ap_err *er
 }
 
 /* Numbers kernels of two or more nodes. */
-static int number(struct ap_arena *arena, struct ap_graph *g)
+static int number(struct ap_arena *arena, const struct ap_kernel_rules *rules,
+                  struct ap_graph *g)
 {
-    struct joiner j = {.arena = arena, .g = g};
+    struct joiner j = {.arena = arena, .g = g, .rules = rules};
     int *count = AP_NEW_N(arena, g->n_nodes, int);
     int *kernel = AP_NEW_N(arena, g->n_nodes, int), n = 0;
 
     find_kernels(&j);
+    if (rules->norms)
+        keep_norms(&j);
     for (int v = 0; v < g->n_nodes; v++)
         count[ap_sets_root(j.up, v)]++;
     for (int v = 0; v < g->n_nodes; v++) {
         int root = ap_sets_root(j.up, v);
-        if (!is_joinable(&g->nodes[v]) || count[root] < 2)
+        if (!is_joinable(&j, &g->nodes[v]) || count[root] < 2)
             continue;
         if (kernel[root] == 0)
             kernel[root] = ++n;
@@ -353,11 +385,11 @@ static int number(struct ap_arena *arena, struct ap_graph *g)
     return n;
 }
 
-int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g, bool norms,
-                    struct ap_graph *out, struct ap_kernel_count *count,
-                    struct ap_err *err)
+int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_kernel_rules *rules, struct ap_graph *out,
+                    struct ap_kernel_count *count, struct ap_err *err)
 {
-    struct copier c = {.j = {.arena = arena, .g = g},
+    struct copier c = {.j = {.arena = arena, .g = g, .rules = rules},
                        .chain = AP_NEW_N(arena, g->n_nodes, uint8_t),
                        .rounded = AP_NEW_N(arena, g->n_nodes, int),
                        .id = AP_NEW_N(arena, g->n_nodes, int),
@@ -366,7 +398,7 @@ int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g, bool norms
 
     memset(c.copy, -1, sizeof *c.copy * (size_t)g->n_nodes);
     find_kernels(&c.j);
-    if (norms)
+    if (rules->norms)
         keep_norms(&c.j);
     find_chains(&c);
     copy_chains(&c);
@@ -374,7 +406,7 @@ int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g, bool norms
     free(c.node);
     if (rc)
         return -1;
-    *count =
-        (struct ap_kernel_count){.kernels = number(arena, out), .copies = c.n_copies};
+    *count = (struct ap_kernel_count){.kernels = number(arena, rules, out),
+                                      .copies = c.n_copies};
     return 0;
 }

@@ -4,6 +4,14 @@
 
 #include "graph/graph.h"
 
+/* Which kernels a training software has. */
+struct ap_kernel_rules {
+    bool norms;               /* only kernels that reduce */
+    const char *const *eager; /* [n_eager]: names of parts of the model (scopes, "loss",
+                                 "attn/core") without kernels: operators run one by one */
+    int n_eager;
+};
+
 struct ap_kernel_count {
     int kernels; /* of two or more operators */
     int copies;  /* nodes that the backward pass computes again */
@@ -17,11 +25,14 @@ struct ap_kernel_count {
  * in memory as its rounded copy alone, the backward pass reads that one: this rounds, as
  * such kernels do. Groups are made anew by the caller; attentions (attention.h) are left
  * as they are. Indexed; nodes are new, in the arena. Linear in nodes and edges, but for
- * copies. With `norms` only of those that reduce. -1 never happens for graphs that
+ * copies. -1 never happens for graphs that
  * ap_graph_index accepted.
  */
-int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g, bool norms,
-                    struct ap_graph *out, struct ap_kernel_count *count,
-                    struct ap_err *err);
+int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+                    const struct ap_kernel_rules *rules, struct ap_graph *out,
+                    struct ap_kernel_count *count, struct ap_err *err);
+
+/* Whether the scope of a node has this part in it. */
+bool ap_kernels_has_part(const struct ap_graph *g, const char *part);
 
 #endif

@@ -117,7 +117,8 @@ static int step_of(const struct lane_plan *p, int s, int group)
 
 /* ---- lifetimes ---- */
 
-/* [node]: the first group that reads the value or a view of it, NOWHERE. */
+/* [node]: the first group that reads the value or is a view of it, before which it is
+ * received (pipeline_order.c), NOWHERE. */
 static int *find_first_reads(struct ap_arena *arena, const struct ap_lives *l)
 {
     int *first = AP_NEW_N(arena, l->g->n_nodes, int);
@@ -125,8 +126,7 @@ static int *find_first_reads(struct ap_arena *arena, const struct ap_lives *l)
     memset(first, NOWHERE, (size_t)l->g->n_nodes * sizeof *first);
     for (int i = l->g->n_nodes - 1; i >= 0; i--) /* nodes are in the order of groups */
         for (int k = 0; k < l->g->nodes[i].n_in; k++)
-            if (l->root[i] != l->root[l->g->nodes[i].in[k]])
-                first[l->root[l->g->nodes[i].in[k]]] = l->g->nodes[i].group;
+            first[l->root[l->g->nodes[i].in[k]]] = l->g->nodes[i].group;
     return first;
 }
 

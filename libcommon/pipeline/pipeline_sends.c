@@ -5,8 +5,8 @@
  * that reads it, past the stages in between; a stage further on holds such a value until
  * its turn. What is made of constants alone every stage computes itself. A weight that
  * several stages hold is updated by one of them: the others send it their gradients and
- * get the new value, once per step. Norms and other scalars of the update go once per
- * step; all stages wait for the longest chain of them.
+ * get the new value, once per step, as of a state that several read. Norms and other
+ * scalars of the update go once per step; all stages wait for the longest chain of them.
  * Cost: linear in the operands and the values cut.
  */
 #include <string.h>
@@ -139,8 +139,8 @@ static int place_in(const struct ap_pricing *p, int stage, int node)
     return -1;
 }
 
-/* Weights that stages read as they are: from the stage that makes the new value. */
-static void list_weights(struct sender *s)
+/* Parameters that stages read as they are: from the stage that makes the new value. */
+static void list_parameters(struct sender *s)
 {
     struct ap_pricing *p = s->p;
     const struct ap_graph *g = p->g;
@@ -154,8 +154,7 @@ static void list_weights(struct sender *s)
         const struct ap_stage *st = &p->stages->stage[to];
         for (int i = 0; i < st->sub.graph.n_nodes; i++) {
             int node = st->sub.source[i];
-            if (g->nodes[node].op != AP_OP_PARAMETER ||
-                g->nodes[node].role != AP_ROLE_WEIGHT || updater[node] == 0 ||
+            if (g->nodes[node].op != AP_OP_PARAMETER || updater[node] == 0 ||
                 updater[node] == 1 + to)
                 continue;
             add_send(s, node,
@@ -287,7 +286,7 @@ void ap_pipeline_sends(struct ap_pricing *p)
 
     find_makers(&s);
     list_sends(&s);
-    list_weights(&s);
+    list_parameters(&s);
     add_up(&s);
     p->out->sim.norm_sec = longest_chain(&s);
 }

@@ -21,6 +21,11 @@
 const char *const ap_schedule_names[AP_N_SCHEDULES] = {
     "gpipe", "1f1b", "interleaved-1f1b", "inference", "eager-1f1b"};
 
+bool ap_schedule_may_wait(enum ap_schedule schedule)
+{
+    return schedule != AP_SCHEDULE_INTERLEAVED && schedule != AP_SCHEDULE_EAGER;
+}
+
 /* ---- order ---- */
 
 static int check_size(const struct ap_schedule_size *z, struct ap_err *err)
@@ -400,7 +405,7 @@ int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
     if (sim->chunks < 1 || sim->n_stages < 1 || sim->n_stages % sim->chunks != 0)
         return ap_err_set(err, "%d stages are not %d to a device", sim->n_stages,
                           sim->chunks);
-    if (sim->chunks > 1 && !sim->overlap_send)
+    if (!sim->overlap_send && !ap_schedule_may_wait(sim->schedule))
         return ap_err_set(err, "%s: its sends cannot wait",
                           ap_schedule_names[sim->schedule]);
     int n = out->n_devices = sim->n_stages / sim->chunks;

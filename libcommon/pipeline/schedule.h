@@ -29,6 +29,11 @@ enum ap_schedule {
 };
 extern const char *const ap_schedule_names[AP_N_SCHEDULES];
 
+/* Whether stages may send between their passes and wait for each other until a message is
+ * there (overlap_send of struct ap_sim is false); under the others they would do so for
+ * ever. */
+bool ap_schedule_may_wait(enum ap_schedule schedule);
+
 struct ap_instr {
     int stage, microbatch;
     bool backward;
@@ -90,7 +95,7 @@ struct ap_sim {
     const struct ap_instr_list *order; /* [device]; NULL: the schedule's */
     /* a device computes while it sends; sends of one link wait for each other. Otherwise
        a stage sends between its passes, one message at a time, and sender and receiver
-       wait for each other and for the message; not with chunks */
+       wait for each other and for the message (ap_schedule_may_wait) */
     bool overlap_send;
     bool overlap_sync; /* gradients are reduced beside the last backward of a stage */
     double norm_sec;   /* between all reductions and all updates: a global norm; with 0

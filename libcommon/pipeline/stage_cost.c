@@ -28,8 +28,8 @@ struct pricer {
     const struct ap_stage_microbatch *micro;
     const struct ap_plan *plan;
     const struct ap_cost *cost;
-    enum ap_phase *phase;   /* per group */
-    const bool *leaves;     /* per node: used outside of the stage */
+    const enum ap_phase *phase; /* per group */
+    const bool *leaves;         /* per node: used outside of the stage */
     const bool *recomputed; /* per group: recomputed before each backward; NULL: none */
     const bool *again;      /* per node: values that are not kept for it; NULL: none */
     const bool *free;       /* per node: made of constants and scalars alone */
@@ -450,11 +450,9 @@ static void price_groups(const struct pricer *p, struct ap_stage_point *point,
  */
 static double lasting_copy(const struct pricer *p, const struct ap_conversion *c)
 {
-    const struct ap_nests *nests = p->plan->nests;
-
     if (timed(p) || c->each || c->phase == AP_UPDATE ||
-        (p->plan->regather && p->plan->regather[c->node]) || c->first_group == nests->n ||
-        is_partial(&c->from))
+        (p->plan->regather && p->plan->regather[c->node]) ||
+        c->first_group == p->plan->nests->n || is_partial(&c->from))
         return 0;
     if (p->micro->n == 1
             ? c->phase != AP_FORWARD || !ap_stage_keeps_weight(p->plan->graph, c->node)
@@ -463,20 +461,22 @@ static double lasting_copy(const struct pricer *p, const struct ap_conversion *c
     return local_bytes(p, c->node, &c->to);
 }
 
-/* A conversion as a trainer sees it. */
+/* A conversion as a trainer sees it: with one microbatch, too, weights are sent once. */
 static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conversion *c)
 {
     const struct ap_node *n = &p->plan->graph->nodes[c->node];
-    const bool inside = c->first_group < p->plan->nests->n;
-
+    const bool weight = p->plan->regather && p->plan->regather[c->node];
+    const bool only_weights = p->micro->n == 1 && c->phase != AP_UPDATE;
     return (struct ap_stage_sent){
         .conv = c,
         .node = n,
-        .weight = p->plan->regather && p->plan->regather[c->node],
+        .weight = weight,
         .partial = is_partial(&c->from),
-        .inside = inside,
+        .inside = c->first_group < p->plan->nests->n,
         .once = !timed(p) && !leaves_stage(p, c) && n->shape.rank > 0 &&
-                !per_microbatch(p, c->node, p->micro->split, c->phase),
+                (only_weights ? ap_stage_is_weight(p->plan->graph, c->node) &&
+                                    (!weight || p->micro->trainer & AP_TRAINER_PACKS)
+                              : !per_microbatch(p, c->node, p->micro->split, c->phase)),
         .shared = is_shared(p, c->node),
         .read_in = ap_stage_read_in(p->plan->graph, p->phase, c->node),
         .more_bytes = local_bytes(p, c->node, &c->to) - value_bytes(p, c->node)};
@@ -515,25 +515,23 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
     struct ap_stage_packs *packs = ap_xrealloc(NULL, sizeof *packs);
 
     memset(packs, 0, sizeof *packs);
-    for (int i = 0; i < conv->n; i++) {
+    for (const struct ap_conversion *c = conv->conv; c < conv->conv + conv->n; c++) {
         const struct ap_stage_point before = *point;
-        *(p->micro->n == 1 ? &m->copied : &m->fixed) += lasting_copy(p, &conv->conv[i]);
-        if (p->micro->trainer) {
-            const struct ap_stage_sent sent = sent_of(p, &conv->conv[i]);
-            ap_stage_count_trainer(p->micro, &sent, &m->fixed, &m->kept);
+        *(p->micro->n == 1 ? &m->copied : &m->fixed) += lasting_copy(p, c);
+        if (p->micro->trainer || is_partial(&c->from)) {
+            const struct ap_stage_sent sent = sent_of(p, c);
+            ap_stage_count_sent(p->micro, &sent, &m->fixed, &m->kept);
             if (ap_stage_pack(p->micro, &sent, packs))
                 continue;
         }
-        price_conversion(p, &conv->conv[i], point);
-        if (per_microbatch(p, conv->conv[i].node, p->micro->split, conv->conv[i].phase))
-            count_launches(p, conv->conv[i].first_group, conv->conv[i].phase,
-                           conv->conv[i].path.n_steps, m);
-        if (p->micro->overlap && p->plan->regather &&
-            p->plan->regather[conv->conv[i].node]) {
+        price_conversion(p, c, point);
+        if (per_microbatch(p, c->node, p->micro->split, c->phase))
+            count_launches(p, c->first_group, c->phase, c->path.n_steps, m);
+        if (p->micro->overlap && p->plan->regather && p->plan->regather[c->node]) {
             m->gather_sec[0] += point->forward_sec - before.forward_sec;
             m->gather_sec[1] += point->backward_sec - before.backward_sec;
         }
-        if (!p->scalar_sec || p->plan->graph->nodes[conv->conv[i].node].shape.rank > 0)
+        if (!p->scalar_sec || p->plan->graph->nodes[c->node].shape.rank > 0)
             continue;
         p->scalar_sec[0] += point->forward_sec - before.forward_sec;
         p->scalar_sec[1] += point->backward_sec - before.backward_sec;
@@ -649,11 +647,13 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
 }
 
 void ap_stage_measure_conversions(struct ap_arena *arena,
-                                  const struct ap_stage_plan *stage, int n,
+                                  const struct ap_stage_plan *stage,
+                                  const enum ap_phase *phase, int n,
                                   const struct ap_stage_microbatch *const *micro,
                                   struct ap_stage_measure *measure)
 {
     struct pricer p = {.sub = stage->sub,
+                       .phase = phase,
                        .plan = stage->plan,
                        .cost = stage->cost,
                        .leaves = ap_stage_leaving(arena, stage->sub)};
@@ -724,12 +724,12 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
     struct ap_stage_point both[2];
 
     measure_recomputed(arena, stage, recomputed, &m);
-    m.fixed_bytes += m.recomputed_bytes;
+    m.input_bytes = m.kept_bytes; /* what is recomputed is not in it */
     ap_stage_points(&m, both);
-    both[0].algorithm = point->algorithm;
-    both[0].tag = point->tag;
-    both[0].recompute = true;
-    *point = both[0];
+    both[1].backward_sec = both[0].backward_sec;
+    both[1].algorithm = point->algorithm;
+    both[1].tag = point->tag;
+    *point = both[1];
 }
 
 void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,

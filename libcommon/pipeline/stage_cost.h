@@ -6,6 +6,7 @@
 #define AP_STAGE_COST_H
 
 #include "plan/plan.h"
+#include "pipeline/schedule.h"
 #include "graph/subgraph.h"
 
 /*
@@ -34,8 +35,9 @@ enum ap_trainer {
 extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
 /* The member "trainer": ",\"trainer\":[...]", nothing where it is 0. */
 void ap_trainer_put(unsigned trainer, struct ap_buf *out);
-int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
-                    struct ap_err *err);
+/* Refuses what a trainer cannot do under the schedule. */
+int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule schedule,
+                    unsigned *trainer, struct ap_err *err);
 
 /* How the whole graph lies on the microbatch axis (by the sweep of `data`).
  */
@@ -82,7 +84,9 @@ struct ap_stage_point {
     double forward_sec, backward_sec; /* per microbatch; recompute is in backward_sec */
     double sync_sec, update_sec;      /* once per step: sums of gradients; all the rest */
     int64_t stage_bytes;              /* per device, whatever is in flight */
-    int64_t microbatch_bytes;         /* per device and microbatch in flight */
+    int64_t recomputed_bytes; /* of these, what is there only while a backward runs: a
+                                 device has it of one of its stages at a time */
+    int64_t microbatch_bytes; /* per device and microbatch in flight */
     bool recompute;
     double slack_sec; /* the plan itself may take so much longer: it is a sum of blocks */
     int tag;          /* the caller's own */
@@ -173,9 +177,10 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *
 
 /* ---- stage_cost.c ---- */
 
-/* Adds to those what conversions take; stage->micro is not looked at. */
+/* Adds to those what conversions take; stage->micro is not looked at; phase: [group]. */
 void ap_stage_measure_conversions(struct ap_arena *arena,
-                                  const struct ap_stage_plan *stage, int n,
+                                  const struct ap_stage_plan *stage,
+                                  const enum ap_phase *phase, int n,
                                   const struct ap_stage_microbatch *const *micro,
                                   struct ap_stage_measure *measure);
 /* The two points below; algorithm and tag are those of point[0]. */

@@ -47,8 +47,9 @@ int ap_stage_most_moved(const struct ap_nests *nests);
 /* Whether the group reads and makes nothing but scalars. */
 bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
 
-/* Whether a value that the backward pass reads, too, is a weight, or one in another type
- * or shape. */
+/* Whether a value is a weight, or one in another type or shape. */
+bool ap_stage_is_weight(const struct ap_graph *g, int node);
+/* The same, where the backward pass reads it, too. */
 bool ap_stage_keeps_weight(const struct ap_graph *g, int node);
 /* Bit per phase in which another group reads the value; phase: [group]. */
 unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, int node);
@@ -73,10 +74,10 @@ enum { AP_PACK_FORWARD, AP_PACK_BACKWARD, AP_PACK_SYNC, AP_PACK_UPDATE, AP_N_PAC
 struct ap_stage_packs {
     double bytes[AP_N_PACKS][AP_N_PACKED][1 << AP_MAX_AXES];
 };
-/* What the trainer has in memory otherwise: all the time, and per microbatch. */
-void ap_stage_count_trainer(const struct ap_stage_microbatch *micro,
-                            const struct ap_stage_sent *sent, double *fixed,
-                            double *kept);
+/* What sums of gradients have in memory beside what counts already, and what the trainer
+ * has otherwise: all the time, and per microbatch. */
+void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
+                         const struct ap_stage_sent *sent, double *fixed, double *kept);
 /* Whether the conversion is one that is sent together with others; adds it. */
 bool ap_stage_pack(const struct ap_stage_microbatch *micro,
                    const struct ap_stage_sent *sent, struct ap_stage_packs *packs);

@@ -40,6 +40,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[0].stage_bytes = (int64_t)bytes;
     point[0].microbatch_bytes = (int64_t)m->kept_bytes;
     point[0].recompute = false;
+    point[0].recomputed_bytes = 0;
     point[0].slack_sec = m->slack_sec;
     point[1] = point[0];
     point[1].recompute = true;
@@ -49,6 +50,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
         ap_stage_wait_for(host, m->gather_sec, &point[i]);
     }
     point[1].stage_bytes = (int64_t)(bytes + m->recomputed_bytes);
+    point[1].recomputed_bytes = point[1].stage_bytes - point[0].stage_bytes;
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
 }
 
@@ -62,10 +64,16 @@ static double step_sec(const struct ap_stage_point *p)
     return p->sync_sec + p->update_sec;
 }
 
+static int64_t there_always(const struct ap_stage_point *p)
+{
+    return p->stage_bytes - p->recomputed_bytes;
+}
+
 static bool covers(const struct ap_stage_point *a, const struct ap_stage_point *b)
 {
     return microbatch_sec(a) <= microbatch_sec(b) && step_sec(a) <= step_sec(b) &&
-           a->stage_bytes <= b->stage_bytes && a->microbatch_bytes <= b->microbatch_bytes;
+           a->stage_bytes <= b->stage_bytes && there_always(a) <= there_always(b) &&
+           a->microbatch_bytes <= b->microbatch_bytes;
 }
 
 static int compare(const void *pa, const void *pb)
@@ -79,6 +87,8 @@ static int compare(const void *pa, const void *pb)
         return x < y ? -1 : 1;
     if (a->stage_bytes != b->stage_bytes)
         return a->stage_bytes < b->stage_bytes ? -1 : 1;
+    if (there_always(a) != there_always(b))
+        return there_always(a) < there_always(b) ? -1 : 1;
     return a->microbatch_bytes < b->microbatch_bytes
                ? -1
                : a->microbatch_bytes > b->microbatch_bytes;

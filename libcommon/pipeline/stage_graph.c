@@ -42,16 +42,20 @@ bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
     return true;
 }
 
+bool ap_stage_is_weight(const struct ap_graph *g, int node)
+{
+    while (g->nodes[node].n_in == 1)
+        node = g->nodes[node].in[0];
+    return g->nodes[node].op == AP_OP_PARAMETER && g->nodes[node].role != AP_ROLE_INPUT;
+}
+
 bool ap_stage_keeps_weight(const struct ap_graph *g, int node)
 {
     bool read = false;
 
     for (int u = g->user_start[node]; u < g->user_start[node + 1] && !read; u++)
         read = g->nodes[g->users[u]].phase == AP_BACKWARD;
-    while (g->nodes[node].n_in == 1)
-        node = g->nodes[node].in[0];
-    return read && g->nodes[node].op == AP_OP_PARAMETER &&
-           g->nodes[node].role != AP_ROLE_INPUT;
+    return read && ap_stage_is_weight(g, node);
 }
 
 unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, int node)

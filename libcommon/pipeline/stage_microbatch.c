@@ -120,6 +120,10 @@ int ap_stage_microbatch_axis(struct ap_arena *arena, const struct ap_graph *g,
         micro->dim[i] = -1;
     if (n == 1)
         return 0;
+    const int64_t batch = ap_batch_size(g);
+    if (batch > 0 && batch < n)
+        return ap_err_set(err, "the batch has %lld row%s", (long long)batch,
+                          batch == 1 ? "" : "s");
     const struct ap_named_plan_how how = {.even = &micro->even};
     if (ap_named_plan_make(arena, 0, &plan, &how, err)) /* data */
         return -1;

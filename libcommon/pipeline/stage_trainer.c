@@ -34,8 +34,8 @@ void ap_trainer_put(unsigned trainer, struct ap_buf *out)
     ap_buf_putc(out, ']');
 }
 
-int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
-                    struct ap_err *err)
+int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule schedule,
+                    unsigned *trainer, struct ap_err *err)
 {
     const json_t *list = json_object_get(o, "trainer");
     const struct ap_at here = {at, "trainer", 0};
@@ -53,6 +53,11 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, unsigned *trainer,
             return ap_at_err(&item, err,
                              "expected packs, low-sums, scatters, keeps-gathered, "
                              "keeps-gradients, waits or broadcasts");
+        if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_may_wait(schedule))
+            return ap_at_err(&item, err,
+                             "waits: not under %s, whose stages would wait for each "
+                             "other for ever",
+                             ap_schedule_names[schedule]);
         *trainer |= 1u << bit;
     }
     return 0;
@@ -66,15 +71,28 @@ static bool is_again(const struct ap_stage_microbatch *micro,
            (s->weight ? s->conv->phase != AP_UPDATE : s->partial);
 }
 
-void ap_stage_count_trainer(const struct ap_stage_microbatch *micro,
-                            const struct ap_stage_sent *s, double *fixed, double *kept)
+/*
+ * Whether it is a gradient that is summed as it is made, on each device, and reduced
+ * behind the last microbatch for more of the backward pass: what that makes of it, which
+ * is smaller, is what counts until the update.
+ */
+static bool is_summed(const struct ap_stage_microbatch *micro,
+                      const struct ap_stage_sent *s)
+{
+    return micro->n > 1 && s->once && s->inside && s->partial && s->more_bytes < 0 &&
+           !(s->read_in >> AP_UPDATE & 1);
+}
+
+void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
+                         const struct ap_stage_sent *s, double *fixed, double *kept)
 {
     const bool summed = micro->n > 1 && ap_dtype_size(s->node->shape.dtype) == 2 &&
                         !(micro->trainer & AP_TRAINER_LOW_SUMS);
 
-    if (is_again(micro, s) && s->node->phase == AP_BACKWARD &&
-        s->read_in == 1u << AP_UPDATE)
-        *fixed += summed ? 2 * s->more_bytes : s->more_bytes;
+    if (s->node->phase == AP_BACKWARD &&
+        (is_again(micro, s) ? s->read_in == 1u << AP_UPDATE : is_summed(micro, s)))
+        *fixed +=
+            (summed ? 2 : 1) * (is_again(micro, s) ? s->more_bytes : -s->more_bytes);
     if (micro->trainer & AP_TRAINER_KEEPS_GATHERED && s->conv->phase == AP_FORWARD &&
         s->shared && s->inside && s->read_in >> AP_BACKWARD & 1 && s->more_bytes > 0)
         *kept += s->more_bytes;

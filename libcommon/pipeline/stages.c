@@ -458,7 +458,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
     if (overlap && !json_is_boolean(overlap))
         return ap_at_err(&overlap_at, err, "expected true or false");
     s->overlap = json_is_true(overlap);
-    if (ap_trainer_read(o, at, &s->trainer, err))
+    if (ap_trainer_read(o, at, s->schedule, &s->trainer, err))
         return -1;
     if (s->throughput && s->schedule != AP_SCHEDULE_INFERENCE) {
         const struct ap_at of = {at, "measure", 0};

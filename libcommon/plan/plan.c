@@ -168,6 +168,17 @@ static int want(struct want_list *l, int node, const struct ap_layout *to, int g
     return l->n++;
 }
 
+/* What is passed on is not made anew for that: other stages wait for it. */
+static enum ap_phase result_phase(const struct ap_plan *plan, int r)
+{
+    const struct ap_graph *g = plan->graph;
+    const int node = g->results[r].node;
+
+    return g->taken && g->taken[r]
+               ? ap_plan_group_phase(g, &plan->nests->nest[g->nodes[node].group])
+               : AP_UPDATE;
+}
+
 static void want_all(struct want_list *l, const int *order)
 {
     const struct ap_plan *plan = l->plan;
@@ -194,8 +205,9 @@ static void want_all(struct want_list *l, const int *order)
             own = ap_plan_result_layout(plan, r);
             to = &own;
         }
-        l->result_conv[r] = want(l, g->results[r].node, to, plan->nests->n, AP_UPDATE,
-                                 plan->each_result && plan->each_result[r]);
+        l->result_conv[r] =
+            want(l, g->results[r].node, to, plan->nests->n, result_phase(plan, r),
+                 plan->each_result && plan->each_result[r]);
     }
 }
 

@@ -74,13 +74,14 @@ static struct part part_of(const struct ap_owners *o, int64_t from, int64_t end)
 
 void ap_owners_take(struct ap_owners *o, int64_t from, int64_t end, int64_t owner)
 {
-    assign(o, part_of(o, from, end), owner);
+    if (from < end)
+        assign(o, part_of(o, from, end), owner);
 }
 
 int64_t ap_owners_other(const struct ap_owners *o, int64_t from, int64_t end,
                         int64_t owner)
 {
-    return find_other(o, part_of(o, from, end), owner);
+    return from < end ? find_other(o, part_of(o, from, end), owner) : AP_MIXED;
 }
 
 static int compare_int64(const void *pa, const void *pb)

@@ -7,7 +7,7 @@
 
 #define MAX_ROUNDS 50
 
-static double finite(double x)
+static double no_infinity(double x)
 {
     return x < INFINITY ? x : AP_FORBIDDEN;
 }
@@ -47,7 +47,7 @@ static struct amount cost_at(const struct sel_core *c, const int *state, int v, 
         const struct sel_edge *e = &c->edge[node->edges[i]];
         if (e->gone)
             continue;
-        double y = finite(sel_cell(e, v, s, state[sel_other(e, v)]));
+        double y = no_infinity(sel_cell(e, v, s, state[sel_other(e, v)]));
         if (y >= AP_FORBIDDEN)
             x.forbidden++;
         else

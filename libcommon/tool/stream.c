@@ -76,6 +76,7 @@ void ap_tool_stream(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc 
                      : is_pipe(STDIN_FILENO);
     struct ap_err err = {""};
 
+    ap_tool_check_out(tool);
     r.may_write = stream->keeps_graph && to_stdout && is_pipe(STDOUT_FILENO);
     if (ap_doc_read_watched(arena, tool->path, waits ? &watch : NULL, doc, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);

@@ -516,10 +516,19 @@ void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
 
 /* ---- input ---- */
 
+void ap_tool_check_out(const struct ap_tool *tool)
+{
+    struct ap_err err = {""};
+
+    if (tool->out_path && ap_tool_can_write(tool->out_path, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+}
+
 void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc)
 {
     struct ap_err err = {""};
 
+    ap_tool_check_out(tool);
     if (ap_doc_read(arena, tool->path, doc, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
 }
@@ -596,6 +605,33 @@ static int descriptor_of(const char *path)
             return (int)fd;
     }
     return -1;
+}
+
+int ap_tool_can_write(const char *path, struct ap_err *err)
+{
+    struct stat st;
+    int why = 0;
+
+    if (!strcmp(path, "-") || descriptor_of(path) >= 0)
+        return 0;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+        why = S_ISDIR(st.st_mode) ? EISDIR : access(path, W_OK) ? errno : 0;
+    } else {
+        char *real = realpath(path, NULL), *end;
+        if (!real && errno != ENOENT)
+            why = errno;
+        if (!why && (real || lstat(path, &st))) { /* no link to what does not exist yet */
+            struct ap_buf folder = {0};
+            ap_buf_puts(&folder, real ? real : path);
+            end = strrchr(folder.data, '/');
+            if (end)
+                end[end == folder.data] = 0;
+            why = access(end ? folder.data : ".", W_OK | X_OK) ? errno : 0;
+            ap_buf_free(&folder);
+        }
+        free(real);
+    }
+    return why ? ap_err_set(err, "%s: cannot write: %s", path, strerror(why)) : 0;
 }
 
 /*

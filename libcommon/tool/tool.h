@@ -117,6 +117,13 @@ void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 
 /* Dies (exit 2) if the file of the option `name` is that of -o. */
 void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path);
+/*
+ * Whether a file can be written there, as far as its folder tells: what takes long asks
+ * before it begins. "-" and descriptors can. -1 with err, which names the path.
+ */
+int ap_tool_can_write(const char *path, struct ap_err *err);
+/* Dies (exit 1) where -o cannot be written; what reads the input asks. */
+void ap_tool_check_out(const struct ap_tool *tool);
 /* The file that is not complete yet, which a signal that ends the process removes; NULL:
  * there is none any more. */
 void ap_tool_unfinished(const char *path);

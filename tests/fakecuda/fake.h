@@ -111,6 +111,7 @@ struct fake_entry {
     int block;    /* __launch_bounds__ */
     void (*body)(struct fake_block *b);
     void (*resume)(struct fake_block *b, int thread);
+    char *shared, *shared_end; /* NULL: it has no shared memory */
 };
 
 #endif

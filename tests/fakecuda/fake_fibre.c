@@ -1,7 +1,8 @@
 /*
  * The threads of a block. A thread runs until it ends or waits at a barrier; then the
  * next one starts, on a stack of its own. Threads that never wait share one stack, so
- * that a kernel without barriers is a loop.
+ * that a kernel without barriers is a loop. Behind each barrier they go on in the other
+ * direction: what a thread reads without a barrier is too old or too new to be right.
  */
 #include "fake.h"
 
@@ -82,16 +83,17 @@ void fake_block_run(struct fake_block *b)
         n_waiting += run.fibre[n_fibres].waits;
         n_fibres += run.fibre[n_fibres].waits;
     }
-    while (n_waiting > 0) {
+    for (volatile int turn = 1; n_waiting > 0; turn = !turn) {
         if (n_waiting != b->threads)
             fake_fail("%s: %d of %d threads of block %u,%u,%u are at a barrier, the "
                       "others have ended",
                       b->name, n_waiting, b->threads, b->at[0], b->at[1], b->at[2]);
         n_waiting = 0;
         for (next = 0; next < n_fibres; next++) {
+            const volatile int i = turn ? n_fibres - 1 - next : next;
             if (_setjmp(run.scheduler) == 0)
-                go_on(next);
-            n_waiting += run.fibre[next].waits;
+                go_on(i);
+            n_waiting += run.fibre[i].waits;
         }
     }
 }

@@ -1,6 +1,7 @@
 /*
  * NVRTC and the launch of what it compiles. The "cubin" of a source text is a shared
- * library that g++ makes of it and of shim.hpp, behind a header with its length.
+ * library that g++ makes of it and of shim.hpp, behind a header with its length. Accesses
+ * that are not aligned as their type, indices beyond arrays and overflows of int trap.
  */
 #include "fake.h"
 
@@ -20,6 +21,8 @@
 #define MAGIC "fakecubin"
 /* Bytes that the path of a temporary file may have. */
 #define PATH_BYTES 1000
+/* Shared memory of a block that is not asked for at the launch. */
+#define MOST_SHARED 49152
 
 struct cubin {
     char magic[16];
@@ -37,7 +40,7 @@ extern char **environ;
 nvrtcResult nvrtcVersion(int *major, int *minor)
 {
     *major = 0; /* of no NVRTC: caches of kernels must not mix */
-    *minor = 1;
+    *minor = 2;
     return NVRTC_SUCCESS;
 }
 
@@ -110,14 +113,18 @@ static int compile(const char *source, const char *library, const char *log)
                                   "-x",
                                   "c++",
                                   "-std=c++17",
-                                  "-O1",
+                                  "-O0",
                                   "-w",
                                   "-shared",
+                                  "-nostdlib",
                                   "-fPIC",
                                   "-ffp-contract=off",
                                   "-fno-math-errno",
                                   "-fno-trapping-math",
                                   "-fno-strict-aliasing",
+                                  "-fsanitize=alignment,bounds,signed-integer-overflow,"
+                                  "integer-divide-by-zero",
+                                  "-fsanitize-undefined-trap-on-error",
                                   "-I",
                                   FAKE_TOP "/cmd/ap-exec",
                                   "-I",
@@ -148,6 +155,39 @@ static int compile(const char *source, const char *library, const char *log)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
+/* The source, in which each variable of shared memory is in its kernel's section. */
+static bool put_source(FILE *f, const char *text)
+{
+    static const char kernel[] = "AP_KERNEL(", word[] = "__shared__ ";
+    char name[64] = "";
+    for (const char *at = text, *next; *at; at = next) {
+        const char *k = strstr(at, kernel), *w = strstr(at, word);
+        const bool is_kernel = k && (!w || k < w);
+        const size_t length = is_kernel ? strlen(kernel) : strlen(word);
+        next = is_kernel ? k + length : w ? w + length : at + strlen(at);
+        fwrite(at, 1, (size_t)(next - at) - (!is_kernel && w ? length : 0), f);
+        if (is_kernel)
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(next, ", )"), next);
+        else if (w)
+            fprintf(f, "__shared__(%s) ", name);
+    }
+    return !ferror(f);
+}
+
+/* For people, and tests of the text: $AP_FAKE_SOURCES is a folder that sources go to. */
+static void keep_source(const char *text)
+{
+    const char *dir = getenv("AP_FAKE_SOURCES");
+    char path[PATH_BYTES];
+    if (!dir || !*dir)
+        return;
+    snprintf(path, sizeof path, "%s/XXXXXX", dir);
+    const int fd = mkstemp(path);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!f || fputs(text, f) < 0 || fclose(f))
+        fake_fail("%s: %s", path, strerror(errno));
+}
+
 /* Called by several threads at once, as NVRTC may be. */
 nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int n, const char *const *options)
 {
@@ -164,8 +204,9 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int n, const char *const *option
     snprintf(library, sizeof library, "%s/library.so", dir);
     snprintf(log, sizeof log, "%s/log", dir);
     FILE *f = fopen(source, "w");
-    if (!f || fputs(p->source, f) < 0 || fclose(f))
+    if (!f || !put_source(f, p->source) || fclose(f))
         fake_fail("%s: %s", source, strerror(errno));
+    keep_source(p->source);
     const int rc = compile(source, library, log);
     p->log = whole_file(log, &bytes, 0);
     if (rc == 0) {
@@ -220,7 +261,6 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram *p)
 
 struct CUkern_st {
     struct fake_entry entry;
-    void (*spoil_shared)(void);
     char name[64];
     struct CUkern_st *next;
 };
@@ -271,7 +311,9 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t *out, cudaLibrary_t lib, const cha
         return fake_error(cudaErrorSymbolNotFound);
     struct CUkern_st *k = fake_alloc(sizeof *k);
     k->entry = *entry;
-    *(void **)&k->spoil_shared = dlsym(lib->handle, "fake_spoil_shared");
+    if (entry->shared_end - entry->shared > MOST_SHARED)
+        fake_fail("%s uses too much shared memory (%td bytes, at most %d)", name,
+                  entry->shared_end - entry->shared, MOST_SHARED);
     snprintf(k->name, sizeof k->name, "%s", name);
     k->next = lib->kernels;
     lib->kernels = k;
@@ -297,8 +339,8 @@ struct launch {
     char args[];
 };
 
-/* Blocks, and the threads of a block, run from the first or from the last, by the seed.
- */
+/* Blocks run from the first or from the last, by the seed; the threads of a block, too,
+ * by turns. Shared memory begins as noise. */
 static void launch_run(void *args)
 {
     const struct launch *l = args;
@@ -307,13 +349,16 @@ static void launch_run(void *args)
                            .body = l->kernel->entry.body,
                            .resume = l->kernel->entry.resume,
                            .name = l->kernel->name,
-                           .args = l->args,
-                           .backwards = fake_setting("AP_FAKE_SEED", 0) % 2 == 1};
+                           .args = l->args};
+    const bool from_last = fake_setting("AP_FAKE_SEED", 0) % 2 == 1;
+    const struct fake_entry *e = &l->kernel->entry;
     memcpy(b.grid, l->grid, sizeof b.grid);
     memcpy(b.block, l->block, sizeof b.block);
-    l->kernel->spoil_shared();
     for (int64_t i = 0; i < n; i++) {
-        const int64_t k = b.backwards ? n - 1 - i : i;
+        const int64_t k = from_last ? n - 1 - i : i;
+        if (e->shared)
+            memset(e->shared, 0xFF, (size_t)(e->shared_end - e->shared));
+        b.backwards = from_last != (i % 2 == 1);
         b.at[0] = (unsigned)(k % l->grid[0]);
         b.at[1] = (unsigned)(k / l->grid[0] % l->grid[1]);
         b.at[2] = (unsigned)(k / l->grid[0] / l->grid[1]);
@@ -329,7 +374,7 @@ cudaError_t cudaLaunchKernel(const void *fn, dim3 grid, dim3 block, void **args,
         return fake_error(cudaErrorInvalidResourceHandle);
     if (!grid.x || !grid.y || !grid.z || !block.x || !block.y || !block.z ||
         grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535 || block.z > 64 ||
-        (int64_t)block.x * block.y * block.z > k->entry.block || shared_bytes > 49152)
+        (int64_t)block.x * block.y * block.z > k->entry.block || shared_bytes > 0)
         return fake_error(cudaErrorInvalidConfiguration);
     struct launch *l = fake_alloc(sizeof *l + k->entry.bytes);
     *l = (struct launch){k, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}};

@@ -3,7 +3,10 @@
  * 256 as cudaMalloc does, against a guard above. Its pages cannot be touched but while
  * queued work runs, so that the host's reading a device pointer faults; an access beyond
  * the end hits the guard, or the few filler bytes before it, which are looked at after
- * every operation. New memory is full of 0xFF (a NaN in every float type).
+ * every operation. New memory is full of 0xFF (a NaN in every float type), with
+ * $AP_FAKE_NOISE also behind the program's first fill of all of it with zeros: nobody
+ * should read what nobody wrote. Places of memory that was freed are not used again, so
+ * that whoever still has them is found.
  */
 #include "fake.h"
 
@@ -25,6 +28,7 @@ struct allocation {
     size_t mapped;
     char *p;
     size_t bytes, asked; /* asked: by the program */
+    bool is_new;         /* nothing has filled it */
 };
 
 struct pinned {
@@ -34,8 +38,8 @@ struct pinned {
 };
 
 static struct {
-    int n, n_pinned;
-    struct allocation *list;
+    int n, n_pinned, n_freed;
+    struct allocation *list, *freed;
     struct pinned *pinned;
     int open;
     size_t used;
@@ -76,7 +80,17 @@ static void on_fault(int sig, siginfo_t *info, void *context)
                          "bytes\n",
                          fake_job_rank(), who, (long)(at - a->p), a->asked);
     }
-    if (n == 0 && fake_running)
+    for (int i = 0; i < mem.n_freed && n == 0; i++)
+        if (at >= mem.freed[i].base && at < mem.freed[i].base + mem.freed[i].mapped)
+            n = snprintf(text, sizeof text,
+                         "fakecuda: rank %d: %s touches device memory that was freed\n",
+                         fake_job_rank(), fake_running ? fake_running : "the host");
+    if (n == 0 && fake_running && sig == SIGILL)
+        n = snprintf(text, sizeof text,
+                     "fakecuda: rank %d: %s: an access that is not aligned, an index "
+                     "beyond its array, or an overflow\n",
+                     fake_job_rank(), fake_running);
+    else if (n == 0 && fake_running)
         n = snprintf(text, sizeof text,
                      "fakecuda: rank %d: %s touches %p, which is no memory\n",
                      fake_job_rank(), fake_running, (const void *)at);
@@ -97,6 +111,7 @@ static void catch_faults(void)
     sigaltstack(&alternative, NULL);
     sigaction(SIGSEGV, &act, NULL);
     sigaction(SIGBUS, &act, NULL);
+    sigaction(SIGILL, &act, NULL);
 }
 
 static void protect(const struct allocation *a, bool is_open)
@@ -164,6 +179,15 @@ static size_t capacity(void)
     return (size_t)fake_setting("AP_FAKE_MEMORY", 8L << 30);
 }
 
+static void append(struct allocation **list, int *n, const struct allocation *a)
+{
+    struct allocation *longer = realloc(*list, sizeof *longer * (size_t)(*n + 1));
+    if (!longer)
+        fake_fail("out of host memory");
+    *list = longer;
+    longer[(*n)++] = *a;
+}
+
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     if (!p)
@@ -183,8 +207,10 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t used = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const size_t data = (used + page - 1) / page * page;
-    struct allocation a = {
-        .mapped = data + 2 * GUARD_BYTES, .bytes = bytes, .asked = asked};
+    struct allocation a = {.mapped = data + 2 * GUARD_BYTES,
+                           .bytes = bytes,
+                           .asked = asked,
+                           .is_new = fake_setting("AP_FAKE_NOISE", 0) != 0};
     void *base = mmap(NULL, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return fake_error(cudaErrorMemoryAllocation);
@@ -194,11 +220,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     memset(a.p, 0xFF, bytes < SPOILED_BYTES ? bytes : SPOILED_BYTES);
     memset(a.p + bytes, FILLER, (size_t)(end_of(&a) - a.p) - bytes);
     protect(&a, mem.open > 0);
-    struct allocation *list = realloc(mem.list, sizeof *list * (size_t)(mem.n + 1));
-    if (!list)
-        fake_fail("out of host memory");
-    mem.list = list;
-    mem.list[mem.n++] = a;
+    append(&mem.list, &mem.n, &a);
     mem.used += bytes;
     *p = a.p;
     return cudaSuccess;
@@ -216,7 +238,10 @@ cudaError_t cudaFree(void *p)
             fake_memory_open();
             fake_memory_check();
             fake_memory_close();
-            munmap(mem.list[i].base, mem.list[i].mapped);
+            if (mmap(mem.list[i].base, mem.list[i].mapped, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+                fake_fail("mmap failed");
+            append(&mem.freed, &mem.n_freed, &mem.list[i]);
             mem.used -= mem.list[i].bytes;
             mem.list[i] = mem.list[--mem.n];
             return cudaSuccess;
@@ -300,11 +325,22 @@ struct copy {
     void *dst;
     const void *src;
     size_t bytes;
+    bool late; /* it may run behind the call, and in a graph again */
 };
+
+static void check_late(const void *p, size_t bytes)
+{
+    if (!fake_touches_device(p) && !fake_is_pinned(p, bytes))
+        fake_fail("a copy touches memory of the host that is no longer pinned");
+}
 
 static void copy_run(void *args)
 {
     const struct copy *c = args;
+    if (c->late) {
+        check_late(c->dst, c->bytes);
+        check_late(c->src, c->bytes);
+    }
     memmove(c->dst, c->src, c->bytes);
 }
 
@@ -340,16 +376,16 @@ static cudaError_t check_copy(const struct copy *c, enum cudaMemcpyKind kind)
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
                             enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    const struct copy c = {dst, src, bytes};
+    struct copy c = {dst, src, bytes, false};
     if (bytes == 0)
         return cudaSuccess;
     cudaError_t rc = check_copy(&c, kind);
     if (rc)
         return fake_error(rc);
     const bool to_host = !fake_touches_device(dst), from_host = !fake_touches_device(src);
-    const bool late = (!to_host || fake_is_pinned(dst, bytes)) &&
-                      (!from_host || fake_is_pinned(src, bytes));
-    if (late)
+    c.late = (!to_host || fake_is_pinned(dst, bytes)) &&
+             (!from_host || fake_is_pinned(src, bytes));
+    if (c.late)
         return fake_enqueue(stream, "cudaMemcpyAsync", copy_run, &c, sizeof c);
     if (fake_capturing(stream))
         return fake_error(cudaErrorStreamCaptureUnsupported);
@@ -393,6 +429,13 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t str
         return cudaSuccess;
     if (!fake_is_device(dst, bytes))
         return fake_error(cudaErrorInvalidValue);
+    for (int i = 0; i < mem.n; i++) {
+        struct allocation *a = &mem.list[i];
+        const bool first = a->is_new && value == 0 && a->p == dst && a->bytes == bytes;
+        a->is_new &= (char *)dst < a->p || (char *)dst >= a->p + a->bytes;
+        if (first)
+            return cudaSuccess;
+    }
     return fake_enqueue(stream, "cudaMemsetAsync", fill_run, &f, sizeof f);
 }
 

@@ -32,18 +32,9 @@ struct fake_entry {
     int block;
     void (*body)(struct fake_block *b);
     void (*resume)(struct fake_block *b, int thread);
+    char *shared, *shared_end;
 };
-extern char fake_shared_start[] __asm__("__start_fake_shared")
-    __attribute__((weak, visibility("hidden")));
-extern char fake_shared_end[] __asm__("__stop_fake_shared")
-    __attribute__((weak, visibility("hidden")));
 void (*fake_barrier_of)(int thread); /* set when the source is loaded */
-/* Shared memory begins as noise. */
-void fake_spoil_shared(void)
-{
-    if (fake_shared_start)
-        memset(fake_shared_start, 0xFF, (size_t)(fake_shared_end - fake_shared_start));
-}
 }
 
 struct fake_dim {
@@ -83,7 +74,8 @@ static void fake_resume(fake_block *b, int t)
 
 #define __device__
 #define __forceinline__ inline
-#define __shared__      static __attribute__((section("fake_shared")))
+/* the name of the kernel is put in by fake_kernel.c */
+#define __shared__(kernel) static __attribute__((section("shared_" #kernel)))
 static inline void __syncthreads(void)
 {
     fake_barrier_of(fake_thread);
@@ -95,9 +87,17 @@ static inline void __syncthreads(void)
     };                                                                            \
     static void name##_thread(const name##_args a);                               \
     extern "C" {                                                                  \
+    extern char name##_shared[] __asm__("__start_shared_" #name)                  \
+        __attribute__((weak, visibility("hidden")));                              \
+    extern char name##_shared_end[] __asm__("__stop_shared_" #name)               \
+        __attribute__((weak, visibility("hidden")));                              \
     extern const fake_entry name;                                                 \
-    const fake_entry name = {sizeof(name##_args), threads,                        \
-                             fake_body<name##_args, name##_thread>, fake_resume}; \
+    const fake_entry name = {sizeof(name##_args),                                 \
+                             threads,                                             \
+                             fake_body<name##_args, name##_thread>,               \
+                             fake_resume,                                         \
+                             name##_shared,                                       \
+                             name##_shared_end};                                  \
     }                                                                             \
     static void name##_thread(const name##_args a)
 

@@ -37,6 +37,38 @@ static const char source[] =
     "}\n"
     "AP_KERNEL(unequal, 1, 128) {\n"
     "    if (threadIdx.x < 100) __syncthreads();\n"
+    "}\n"
+    /* a neighbour's element: before it is there; and when it may have changed */
+    "AP_KERNEL(early, 2, 128) {\n"
+    "    __shared__ float part[128];\n"
+    "    const int t = threadIdx.x;\n"
+    "    part[t] = ((const float *)a.p[0])[t];\n"
+    "    ((float *)a.p[1])[blockIdx.x * 128 + t] = part[(t + 1) % 128];\n"
+    "}\n"
+    "AP_KERNEL(late, 2, 128) {\n"
+    "    __shared__ float part[128];\n"
+    "    const int t = threadIdx.x;\n"
+    "    part[t] = ((const float *)a.p[0])[t];\n"
+    "    __syncthreads();\n"
+    "    part[t] = part[(t + 1) % 128];\n"
+    "    ((float *)a.p[1])[blockIdx.x * 128 + t] = part[t];\n"
+    "}\n"
+    "struct alignas(16) four { float v[4]; };\n"
+    "AP_KERNEL(unaligned, 2, 128) {\n"
+    "    *(four *)a.p[1] = *(const four *)(a.p[0] + 8);\n"
+    "}\n"
+    "AP_KERNEL(outside, 2, 128) {\n"
+    "    __shared__ float part[128];\n"
+    "    part[threadIdx.x + blockIdx.x] = 1;\n"
+    "}\n"
+    "AP_KERNEL(overflow, 2, 128) {\n"
+    "    const int far = 1 << 26, t = threadIdx.x;\n"
+    "    ((float *)a.p[1])[t] = (float)(t * far);\n"
+    "}\n"
+    "AP_KERNEL(large, 2, 128) {\n"
+    "    __shared__ double parts[6200];\n"
+    "    parts[threadIdx.x] = 1;\n"
+    "    ((float *)a.p[1])[0] = (float)parts[blockIdx.x];\n"
     "}\n";
 
 static cudaKernel_t kernel_of(const char *name)
@@ -141,6 +173,25 @@ static void test_kernels(void)
     cudaFree(b);
     CHECK(cudaMemcpyAsync(a, x, 4, cudaMemcpyHostToDevice, s) == cudaErrorInvalidValue,
           "memory that was freed");
+}
+
+/* Whether the threads of some block read what others write without a barrier between,
+ * and it shows. */
+static bool shows(const char *name)
+{
+    cudaStream_t s = new_stream();
+    float x[128], y[256], *a = new_floats(128), *b = new_floats(256);
+    bool all = true;
+    for (int i = 0; i < 128; i++)
+        x[i] = (float)i;
+    cudaMemcpyAsync(a, x, sizeof x, cudaMemcpyHostToDevice, s);
+    launch(name, 2, 128, a, b, s);
+    cudaMemcpyAsync(y, b, sizeof y, cudaMemcpyDeviceToHost, s);
+    for (int i = 0; i < 256; i++)
+        all &= y[i] == x[(i + 1) % 128];
+    cudaFree(a);
+    cudaFree(b);
+    return !all;
 }
 
 static void test_capture(void)
@@ -342,11 +393,49 @@ static void write_beyond(unsigned blocks)
     cudaStreamSynchronize(s);
 }
 
-static void end_before_barrier(void)
+static void run_kernel(const char *name, unsigned blocks)
 {
     cudaStream_t s = new_stream();
-    launch("unequal", 1, 128, NULL, NULL, s);
+    launch(name, blocks, 128, new_floats(N), new_floats(N), s);
     cudaStreamSynchronize(s);
+}
+
+static void use_freed(void)
+{
+    cudaStream_t s = new_stream();
+    float *a = new_floats(N);
+    cudaFree(a);
+    launch("scale", 8, 128, a, new_floats(N), s);
+    cudaStreamSynchronize(s);
+}
+
+/* A graph that copies from memory of the host, which is freed. */
+static void copy_unpinned(void)
+{
+    cudaStream_t s = new_stream();
+    cudaGraph_t g;
+    cudaGraphExec_t x;
+    float *a = new_floats(N);
+    void *p;
+    cudaMallocHost(&p, N);
+    cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal);
+    cudaMemcpyAsync(a, p, N, cudaMemcpyHostToDevice, s);
+    cudaStreamEndCapture(s, &g);
+    cudaGraphInstantiate(&x, g, 0);
+    cudaFreeHost(p);
+    cudaGraphLaunch(x, s);
+    cudaStreamSynchronize(s);
+}
+
+/* Fills new memory with zeros and reads it. */
+static void read_unwritten(void)
+{
+    cudaStream_t s = new_stream();
+    float *a = new_floats(N);
+    cudaMemsetAsync(a, 0, N * sizeof *a, s);
+    const bool is_zero = first_of(a, s) == 0;
+    cudaMemsetAsync(a, 0, N * sizeof *a, s);
+    printf("%s\n", is_zero ? "zero" : first_of(a, s) == 0 ? "noise" : "never zero");
 }
 
 int main(int argc, char **argv)
@@ -359,7 +448,18 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "guard"))
         write_beyond(9);
     else if (!strcmp(what, "barrier"))
-        end_before_barrier();
+        run_kernel("unequal", 1);
+    else if (!strcmp(what, "unaligned") || !strcmp(what, "outside") ||
+             !strcmp(what, "overflow") || !strcmp(what, "large"))
+        run_kernel(what, 2);
+    else if (!strcmp(what, "early") || !strcmp(what, "late"))
+        printf("%s\n", shows(what) ? "noticed" : "unnoticed");
+    else if (!strcmp(what, "freed"))
+        use_freed();
+    else if (!strcmp(what, "unpinned"))
+        copy_unpinned();
+    else if (!strcmp(what, "unwritten"))
+        read_unwritten();
     else if (!strcmp(what, "no-event"))
         printf("%s\n", in_order(false) ? "unnoticed" : "noticed");
     else if (!strcmp(what, "scale"))

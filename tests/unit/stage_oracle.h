@@ -27,6 +27,7 @@ struct oracle {
     double launch_sec;          /* of a microbatch and block */
     double bandwidth;           /* of gradients' sums */
     bool recompute;             /* offers it */
+    double recomputed;          /* bytes for it, of those of a microbatch */
     bool inference;             /* no backward */
     double speed[AP_MAX_KINDS]; /* of each kind of device, 0: 1 */
     uint64_t seed;
@@ -88,6 +89,8 @@ static struct plan_front *oracle_price(struct oracle *o, const struct plan_ask *
         p[1].backward_sec += p->forward_sec;
         p[1].microbatch_bytes = p->microbatch_bytes / 4;
         p[1].recompute = true;
+        p[1].recomputed_bytes = (int64_t)(o->recomputed * (double)p->microbatch_bytes);
+        p[1].stage_bytes += p[1].recomputed_bytes;
         f->n = 2;
     }
     f->point = p;

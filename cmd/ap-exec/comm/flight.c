@@ -78,7 +78,7 @@ struct flights *flights_open(struct comm *c,
     memset(f, 0, sizeof *f);
     f->c = c;
     f->check = check;
-    f->requests = ap_xrealloc(NULL, PIECES * each * sizeof *f->requests);
+    f->requests = ap_xrealloc(NULL, PIECES * each * sizeof(MPI_Request));
     for (int i = 0; i < PIECES; i++)
         f->piece[i].request = f->requests + (size_t)i * each;
     f->room = ap_xrealloc(NULL, (size_t)flights_memory(f));

@@ -223,7 +223,7 @@ static bool has_dense_rows(const struct ap_graph *g, const struct ap_attention_f
     const struct ap_shape *s = &g->nodes[a->stats].shape;
     int last = -1;
     for (int d = 0; d < s->rank; d++) {
-        const int is = a->stats_is[d];
+        const int8_t is = a->stats_is[d];
         const int place = is == AP_OF_QUERIES                          ? 2 * AP_MAX_RANK
                           : stride_of(g, &a->of[SDPA_K], is, NULL) > 0 ? is
                                                                        : AP_MAX_RANK + is;

@@ -26,7 +26,9 @@
 
 #if CUDA_HAS_CUDNN
 
-/* Workspace that an engine may use. */
+/* Workspace that an engine may use, at least: as much as copies of all tensors, and a
+ * quarter more, is allowed, too. Tensor cores of tf32 take that for the filter's gradient
+ * of images with three features. */
 #define MOST_BYTES  (256ll << 20)
 #define MOST_DIMS   5
 #define MOST_WISHES 3
@@ -178,12 +180,11 @@ static bool choose_way(struct pass *p, const struct conv *v, const struct ap_nod
 
 /* ---- where tensors lie ---- */
 
-static int64_t elems_of(const struct pass *p, int t)
+static int64_t elems_of(const struct problem *q, int t)
 {
-    int64_t n =
-        t == W ? p->q.k * (p->q.c / p->q.groups) : p->q.n * (t == X ? p->q.c : p->q.k);
-    for (int d = 0; d < p->q.n_spatial; d++)
-        n *= p->q.size[t][d];
+    int64_t n = t == W ? q->k * (q->c / q->groups) : q->n * (t == X ? q->c : q->k);
+    for (int d = 0; d < q->n_spatial; d++)
+        n *= q->size[t][d];
     return n;
 }
 
@@ -229,13 +230,17 @@ static bool is_same(const struct box *b)
     return b->rank == 0 || (b->rank == 1 && b->src[0] == 1 && b->dst[0] == 1);
 }
 
-/* Few features of x as one read of a tensor core; a group's are as they are. */
+/* Few features of x as one read of a tensor core; a group's are as they are. Engines for
+ * the filter's gradient do so themselves. */
 static void pad_features(struct pass *p)
 {
-    const int64_t least = ALIGNMENT / ap_dtype_size(p->q.dtype);
-    if (p->q.groups == 1 && p->q.c < least &&
-        (p->q.tf32 || ap_dtype_size(p->q.dtype) == 2))
-        p->q.c = least;
+    const int64_t least = ALIGNMENT / ap_dtype_size(p->q.dtype), c = p->q.c;
+    if (p->q.groups > 1 || p->q.way != FORWARD || c >= least ||
+        (!p->q.tf32 && ap_dtype_size(p->q.dtype) > 2))
+        return;
+    p->q.c = least;
+    if (elems_of(&p->q, X) > INT_MAX)
+        p->q.c = c;
 }
 
 /* ---- plans ---- */
@@ -358,6 +363,15 @@ static int wishes_of(const struct problem *q, struct cudnn_wish wish[MOST_WISHES
     return 3;
 }
 
+static int64_t most_bytes(const struct problem *q)
+{
+    int64_t bytes = 0;
+    for (int t = 0; t < N_TENSORS; t++)
+        bytes += elems_of(q, t) * ap_dtype_size(q->dtype);
+    bytes += bytes / 4;
+    return bytes > MOST_BYTES ? bytes : MOST_BYTES;
+}
+
 /* The plan of a problem, the same for equal ones; NULL: cuDNN has none. */
 static const struct plan *plan_of(const struct problem *q)
 {
@@ -375,7 +389,7 @@ static const struct plan *plan_of(const struct problem *q)
     struct cudnn_builder b = {.p = &s->graph};
     put_operation(&b, q);
     const int n = wishes_of(q, wish);
-    cudnn_end_graph(&b, n, wish, MOST_BYTES);
+    cudnn_end_graph(&b, n, wish, most_bytes(q));
     return s->graph.plan ? s : NULL;
 }
 
@@ -449,7 +463,7 @@ bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
         !choose_way(&p, v, node, shape) || !open_library())
         return false;
     for (int t = 0; t < N_TENSORS; t++)
-        if (elems_of(&p, t) > INT_MAX)
+        if (elems_of(&p.q, t) > INT_MAX)
             return false;
     const struct role *image = &p.role[p.q.way == DATA ? Y : X];
     p.q.dtype = dtype;
@@ -471,10 +485,10 @@ bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
         if (whole && is_same(&b) && (uintptr_t)memory[r->of] % ALIGNMENT == 0)
             continue;
         const struct cuda_at own = at_plus(s->at[t], first * size);
-        s->at[t] = at_scratch(exec_take(&scratch, elems_of(&p, t) * size));
+        s->at[t] = at_scratch(exec_take(&scratch, elems_of(&p.q, t) * size));
         if (r->of != 2) {
             if (!whole)
-                cuda_add_zero(x, c, s->at[t], elems_of(&p, t) * size);
+                cuda_add_zero(x, c, s->at[t], elems_of(&p.q, t) * size);
             cuda_add_box(x, c, &b, s->at[t], own, size);
         } else {
             result = t;

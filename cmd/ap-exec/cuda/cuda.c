@@ -36,6 +36,7 @@ static cpu_prepare_fn *const kernels[AP_N_OPS] = {
 
 static int prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
+    cuda_dev.n_prepared++;
     if (call->attention)
         return cuda_attention_prepare(x, call, err);
     return backend_prepare(x, call, cuda_fused_prepare, kernels, err);

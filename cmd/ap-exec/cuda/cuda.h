@@ -25,7 +25,8 @@ struct cuda_device {
     cudaStream_t stream; /* everything but communication */
     cudaStream_t comm;   /* the communicator's */
     cublasLtHandle_t lt;
-    bool no_capture; /* the communicator waits on the host: no CUDA graph */
+    bool no_capture;    /* the communicator waits on the host: no CUDA graph */
+    int64_t n_prepared; /* calls */
     struct kernels *kernels;
 };
 extern struct cuda_device cuda_dev;
@@ -113,8 +114,8 @@ void cuda_add_zero(struct exec *x, struct cuda_call *c, struct cuda_at dst,
  */
 struct cuda_launch {
     int block;      /* threads */
-    int64_t grid_x; /* blocks; none: nothing is launched */
-    int64_t grid_y;
+    int64_t grid_x; /* blocks, up to 2^31 - 1; none: nothing is launched */
+    int64_t grid_y; /* up to 65535 */
     int n_args;
     struct cuda_at *arg;
 };
@@ -201,7 +202,8 @@ struct text_index {
 struct text_index text_index(int64_t elems);
 /*
  * The sum of strides times the multi-index of sizes n (the last one fastest) that the
- * linear index `i` (an expression of type u) stands for, as an expression of type s.
+ * linear index `i` (an expression of type u) stands for, as an expression of type s; of
+ * int64_t where it can be more than an int holds: a slice of a larger operand.
  */
 void text_offset(struct ap_buf *out, const struct text_index *t, const char *i, int rank,
                  const int64_t *n, const int64_t *stride);

@@ -8,6 +8,7 @@
  * with matrices whose rows do not begin at multiples of 16 bytes (a vocabulary of 50257)
  * are made a little larger, by copies with zeros: without, cublasLt takes kernels that
  * are four to seven times as slow, even where only the rows' distance is such a multiple.
+ * Two products that want the same copy one behind the other share it.
  */
 #include "matmul.h"
 
@@ -108,16 +109,55 @@ static void add_resize(struct exec *x, struct cuda_call *c, struct cuda_at dst,
         &(struct cuda_launch){CUDA_BLOCK, ap_ceil_div(n / width, CUDA_BLOCK), 1, 2, arg});
 }
 
-/* An operand with other sizes: where it lies, or a copy. */
-static struct cuda_at resize_side(struct exec *x, struct cuda_call *c, struct cuda_at at,
-                                  int64_t to_rows, int64_t to_cols, int64_t rows,
-                                  int64_t cols, int64_t *ld, int size, int64_t *scratch)
+/* A matrix, in ld elements from row to row, that is wanted with other sizes. */
+struct resized {
+    struct cuda_at at;
+    int64_t rows, cols, ld, to_rows, to_cols;
+    int size;
+};
+
+/* The copy at the beginning of the scratch memory that the call prepared last makes: the
+ * logits' gradient is an operand of two products, one behind the other. */
+static struct {
+    int64_t serial; /* of the call */
+    struct resized what;
+} kept;
+
+static bool is_resized(const struct resized *r)
 {
-    if (to_rows == rows && to_cols == cols)
-        return at;
-    const struct cuda_at dst = at_scratch(exec_take(scratch, to_rows * to_cols * size));
-    add_resize(x, c, dst, to_rows, to_cols, at, rows, cols, *ld, size);
-    *ld = to_cols;
+    return r->to_rows != r->rows || r->to_cols != r->cols;
+}
+
+static int64_t resized_bytes(const struct resized *r)
+{
+    return r->to_rows * r->to_cols * r->size;
+}
+
+/* Whether the copy is there when the call that is prepared now runs: nothing runs
+ * between. */
+static bool is_kept(const struct exec *x, const struct resized *r)
+{
+    const struct resized *k = &kept.what;
+    return kept.serial > 0 && kept.serial == cuda_dev.n_prepared - 1 && is_resized(r) &&
+           !r->at.scratch && k->at.p == r->at.p && k->rows == r->rows &&
+           k->cols == r->cols && k->ld == r->ld && k->to_rows == r->to_rows &&
+           k->to_cols == r->to_cols && k->size == r->size && !x->place.memory &&
+           !x->place.first && ap_mesh_microbatches(&x->prog->mesh) == 1;
+}
+
+/* Where the matrix lies, or a copy; ld: of what it is. */
+static struct cuda_at add_resized(struct exec *x, struct cuda_call *c,
+                                  const struct resized *r, int64_t *ld, bool again,
+                                  int64_t *scratch)
+{
+    if (!is_resized(r))
+        return r->at;
+    *ld = r->to_cols;
+    if (again && is_kept(x, r))
+        return at_scratch(0);
+    const struct cuda_at dst = at_scratch(exec_take(scratch, resized_bytes(r)));
+    add_resize(x, c, dst, r->to_rows, r->to_cols, r->at, r->rows, r->cols, r->ld,
+               r->size);
     return dst;
 }
 
@@ -128,6 +168,7 @@ static void make_even(struct exec *x, struct cuda_call *c, struct matmul *m,
 {
     const int in = ap_dtype_size(m->in), out = ap_dtype_size(m->out);
     const bool a = m->lda * in % EVEN_BYTES, b = m->ldb * in % EVEN_BYTES;
+    const bool first = *scratch == 0;
     const struct matmul was = *m;
     if (m->m < EVEN_LEAST || m->n < EVEN_LEAST || m->k < EVEN_LEAST || in > 4)
         return;
@@ -137,12 +178,20 @@ static void make_even(struct exec *x, struct cuda_call *c, struct matmul *m,
         m->k = even(m->k, in);
     if ((b && !m->tb) || m->ldc * out % EVEN_BYTES)
         m->n = even(m->n, out < in ? out : in);
-    m->a = was.ta
-               ? resize_side(x, c, m->a, m->k, m->m, was.k, was.m, &m->lda, in, scratch)
-               : resize_side(x, c, m->a, m->m, m->k, was.m, was.k, &m->lda, in, scratch);
-    m->b = was.tb
-               ? resize_side(x, c, m->b, m->n, m->k, was.n, was.k, &m->ldb, in, scratch)
-               : resize_side(x, c, m->b, m->k, m->n, was.k, was.n, &m->ldb, in, scratch);
+    const struct resized lhs =
+        was.ta ? (struct resized){m->a, was.k, was.m, was.lda, m->k, m->m, in}
+               : (struct resized){m->a, was.m, was.k, was.lda, m->m, m->k, in};
+    const struct resized rhs =
+        was.tb ? (struct resized){m->b, was.n, was.k, was.ldb, m->n, m->k, in}
+               : (struct resized){m->b, was.k, was.n, was.ldb, m->k, m->n, in};
+    const bool again = first && (is_kept(x, &lhs) || is_kept(x, &rhs));
+    if (again)
+        exec_take(scratch, resized_bytes(&kept.what));
+    m->a = add_resized(x, c, &lhs, &m->lda, again, scratch);
+    m->b = add_resized(x, c, &rhs, &m->ldb, again, scratch);
+    if (first && !again && (is_resized(&lhs) || is_resized(&rhs)))
+        kept.what = is_resized(&lhs) ? lhs : rhs;
+    kept.serial = again || (first && *scratch > 0) ? cuda_dev.n_prepared : 0;
     if (m->m == was.m && m->n == was.n)
         return;
     m->ldc = m->n;

@@ -19,7 +19,7 @@ static void put_stores(struct members *m, struct ap_buf *before, struct ap_buf *
         void *dst = members_result(m, i);
         const int k = *n_args;
         const char *storage = text_storage(v->shape.dtype);
-        if (!dst)
+        if (!dst || ap_shape_elems(&v->shape) == 0)
             continue;
         arg[(*n_args)++] = at_memory(dst);
         if (ap_shape_elems(&v->shape) != m->n_elems) { /* a scalar beside larger values */
@@ -36,8 +36,19 @@ static void put_stores(struct members *m, struct ap_buf *before, struct ap_buf *
     }
 }
 
+/* What the results are computed from. */
+static struct members_need find_need(const struct members *m)
+{
+    struct members_need need = members_need_new(m);
+    for (int i = 0; i < m->n; i++)
+        if (members_result(m, i) && ap_shape_elems(&m->of[i].node->shape) > 0)
+            members_need_add(m, &need, i);
+    return need;
+}
+
 static void put_kernel(struct members *m)
 {
+    const struct members_need need = find_need(m);
     struct ap_buf text = {0}, before = {0}, body = {0}, after = {0};
     struct cuda_at *arg = members_args(m, m->n);
     int n_args = m->n_loads;
@@ -47,15 +58,15 @@ static void put_kernel(struct members *m)
                   "    if (i >= %lld%s)\n        return;\n",
                   m->index.u, m->index.u, CUDA_BLOCK, m->width, (long long)m->n_elems,
                   m->index.suffix);
-    members_put_loads(&text, m, NULL, LOAD_ONCE, "    ", "i");
-    members_put_loads(&text, m, NULL, LOAD_PACK, "    ", "i");
+    members_put_loads(&text, m, &need, LOAD_ONCE, "    ", "i");
+    members_put_loads(&text, m, &need, LOAD_PACK, "    ", "i");
     text_append(&text, &before);
     ap_buf_printf(&text,
                   "#pragma unroll\n    for (int k = 0; k < %d; k++) {\n"
                   "        const %s j = i + k;\n",
                   m->width, m->index.u);
-    members_put_loads(&text, m, NULL, LOAD_ELEMENT, "        ", "j");
-    members_put_lines(&text, m, NULL, -1);
+    members_put_loads(&text, m, &need, LOAD_ELEMENT, "        ", "j");
+    members_put_lines(&text, m, &need, -1);
     text_append(&text, &body);
     ap_buf_puts(&text, "        (void)j;\n    }\n");
     text_append(&text, &after);
@@ -97,17 +108,18 @@ int cuda_fused_prepare(struct exec *x, struct call *call, struct ap_err *err)
     struct members m = {
         .x = x, .call = call, .out = cuda_call_new(x, call), .n_elems = 1};
     int64_t row = 0;
-    bool columns = true;
+    bool sums = false, columns = true;
     for (int i = 0; i < call->n_nodes; i++) {
         const struct ap_node *v = &x->prog->local.nodes[call->nodes[i]];
         const bool sum = v->op == AP_OP_REDUCE;
         const int64_t n = ap_shape_elems(sum ? &call_in(x, v, 0)->shape : &v->shape);
-        if (i == 0 || n > m.n_elems || m.n_elems == 1)
-            m.n_elems = n;
+        const int64_t n_out = ap_shape_elems(&v->shape);
+        m.n_elems = i == 0 || n > m.n_elems ? n : m.n_elems;
+        sums |= sum;
         columns &= !sum || !is_read_inside(x, call, call->nodes[i]);
         columns &= sum || !x->value[call->nodes[i]] || n == 1;
         if (sum)
-            row = n / ap_shape_elems(&v->shape);
+            row = n_out > 0 ? n / n_out : 0;
     }
     for (int i = 0; i < call->n_nodes; i++) { /* of kernels of sums none is per row */
         const struct ap_node *v = &x->prog->local.nodes[call->nodes[i]];
@@ -115,7 +127,7 @@ int cuda_fused_prepare(struct exec *x, struct call *call, struct ap_err *err)
         columns &= v->op == AP_OP_REDUCE || n == 1 || n == m.n_elems;
     }
     m.index = text_index(m.n_elems);
-    if (row == 0)
+    if (!sums)
         return add_pass(&m, err);
     return columns ? cuda_add_columns(&m, err) : cuda_add_rows(&m, row, err);
 }

@@ -183,7 +183,8 @@ static void add_keys(struct exec *x, struct cuda_call *c, const struct index *s,
                                           n_args, arg});
 }
 
-/* A row of blocks per sorted key; those that begin a run of one place combine it. */
+/* Some blocks, one behind the other, per sorted key; those that begin a run of one place
+ * combine it. */
 static void add_runs(struct exec *x, struct cuda_call *c, const struct index *s,
                      struct ap_buf *b, int64_t padded, int bits)
 {
@@ -191,24 +192,25 @@ static void add_runs(struct exec *x, struct cuda_call *c, const struct index *s,
     const int64_t n = index_tuples(s), w = s->window_elems;
     const char *storage = text_storage(s->dtype);
     const int rows = w < CUDA_BLOCK ? (int)(CUDA_BLOCK / w) : 1;
-    const int64_t width = w < CUDA_BLOCK ? w : CUDA_BLOCK;
+    const int64_t width = w < CUDA_BLOCK ? w : CUDA_BLOCK, wide = ap_ceil_div(w, width);
     struct cuda_at arg[4] = {at_memory(s->out), at_memory(s->out), at_memory(s->updates),
                              at_scratch(0)};
     ap_buf_puts(b, KERNEL_MARK);
     ap_buf_printf(
         b,
         "    const uint64_t *keys = (const uint64_t *)a.p[3];\n"
-        "    const uint64_t first = (uint64_t)blockIdx.x * %d + threadIdx.x / "
+        "    const uint64_t first = (uint64_t)(blockIdx.x / %lldu) * %d + threadIdx.x / "
         "%lld;\n"
-        "    const uint64_t e = (uint64_t)blockIdx.y * %lld + threadIdx.x %% "
+        "    const uint64_t e = (uint64_t)(blockIdx.x %% %lldu) * %lld + threadIdx.x %% "
         "%lld;\n"
         "    if (threadIdx.x >= %lld || first >= %lldull || e >= %lldull)\n"
         "        return;\n"
         "    const uint64_t key = keys[first], place = key >> %d;\n"
         "    if (key == ~0ull || (first > 0 && keys[first - 1] >> %d == place))\n"
         "        return;\n",
-        rows, (long long)width, (long long)width, (long long)width,
-        (long long)(rows * width), (long long)n, (long long)w, bits, bits);
+        (long long)wide, rows, (long long)width, (long long)wide, (long long)width,
+        (long long)width, (long long)(rows * width), (long long)n, (long long)w, bits,
+        bits);
     ap_buf_printf(b, "    %s *const to = (%s *)a.p[0] + place + ", storage, storage);
     text_offset(b, &t, "e", s->window.rank, s->window.n, s->window.dst);
     ap_buf_printf(b, ";\n    const int64_t from = ");
@@ -225,9 +227,9 @@ static void add_runs(struct exec *x, struct cuda_call *c, const struct index *s,
     ap_buf_puts(b, ";\n        ");
     put_update(b, s, "at");
     ap_buf_puts(b, "    }\n    store(to, acc);\n");
-    cuda_add_kernel(x, c, b,
-                    &(struct cuda_launch){CUDA_BLOCK, ap_ceil_div(n, rows),
-                                          ap_ceil_div(w, width), 4, arg});
+    cuda_add_kernel(
+        x, c, b,
+        &(struct cuda_launch){CUDA_BLOCK, ap_ceil_div(n, rows) * wide, 1, 4, arg});
 }
 
 static void scatter_sorted(struct exec *x, struct cuda_call *c, const struct index *s,

@@ -21,6 +21,8 @@
 #define MOST_THREADS  512
 /* Threads of a block, at least. */
 #define LEAST_BLOCK 128
+/* Bytes of a block's shared memory. */
+#define SHARED_BYTES 49152
 
 struct rows {
     struct members *m;
@@ -28,6 +30,7 @@ struct rows {
     int threads, slots; /* of a row; rows of a block */
     int accesses;       /* of a thread, where operands stay in registers */
     bool ragged;        /* rows begin where an access may not */
+    bool crowded;       /* shared memory has not room for all sums at once */
     struct ap_buf functions, text;
 };
 
@@ -41,6 +44,14 @@ static void choose(struct rows *r)
     r->accesses = (int)ap_ceil_div(reads, r->threads);
     r->m->held = r->accesses <= HELD_ACCESSES;
     r->slots = r->threads < LEAST_BLOCK ? LEAST_BLOCK / r->threads : 1;
+    int64_t bytes = 0; /* of all sums at once */
+    for (int i = 0; i < r->m->call->n_nodes; i++) {
+        const struct ap_node *v = &r->m->x->prog->local.nodes[r->m->call->nodes[i]];
+        const int size = ap_dtype_size(v->shape.dtype);
+        if (v->op == AP_OP_REDUCE)
+            bytes += (int64_t)r->threads * r->slots * (size < 4 ? 4 : size);
+    }
+    r->crowded = bytes > SHARED_BYTES;
 }
 
 static void put_start(struct rows *r)
@@ -56,6 +67,9 @@ static void put_start(struct rows *r)
                   r->threads, r->threads, r->slots, (long long)r->n, u, u, r->slots, u,
                   (long long)m->row, s, (long long)m->row, s, u, m->width, m->width,
                   m->width);
+    if (r->crowded)
+        ap_buf_printf(&r->text, "    __shared__ double parts[%d];\n",
+                      r->threads * r->slots);
     members_put_loads(&r->text, m, NULL, LOAD_ONCE, "    ", "lo");
     members_put_loads(&r->text, m, NULL, LOAD_ROW, "    ", "lo");
     if (!m->held)
@@ -101,8 +115,14 @@ static void open_loops(struct rows *r, const struct members_need *need,
     members_put_lines(&r->text, m, need, -1);
 }
 
-/* The lanes' partial results of the sums of a phase, by halves; then the values. */
-static void put_tree(struct rows *r, int phase)
+static bool is_of_phase(const struct members *m, int i, int phase)
+{
+    return m->of[i].sum && m->of[i].after == phase;
+}
+
+/* The lanes' partial results of the sums lo ... hi - 1 of a phase, by halves; then the
+ * values. */
+static void put_meeting(struct rows *r, int phase, int lo, int hi)
 {
     const struct members *m = r->m;
     struct ap_buf *b = &r->text;
@@ -110,30 +130,46 @@ static void put_tree(struct rows *r, int phase)
     int half = 1;
     while (half * 2 < r->threads)
         half *= 2;
-    for (int i = 0; i < m->n; i++)
-        if (m->of[i].sum && m->of[i].after == phase)
+    for (int i = lo; i < hi; i++) {
+        const char *reg = text_register(m->of[i].value.dtype);
+        if (!is_of_phase(m, i, phase))
+            continue;
+        if (r->crowded)
             ap_buf_printf(b,
-                          "    __shared__ %s part%d[%d];\n    part%d[threadIdx.x] = "
-                          "acc%d;\n",
-                          text_register(m->of[i].value.dtype), i, r->threads * r->slots,
-                          i, i);
+                          "    %s *const part%d = (%s *)parts;\n    __syncthreads();\n",
+                          reg, i, reg);
+        else
+            ap_buf_printf(b, "    __shared__ %s part%d[%d];\n", reg, i,
+                          r->threads * r->slots);
+        ap_buf_printf(b, "    part%d[threadIdx.x] = acc%d;\n", i, i);
+    }
     ap_buf_printf(b,
                   "    for (int s = %d; s > 0; s /= 2) {\n        __syncthreads();\n"
                   "        if (lane < s && lane + s < %d) {\n",
                   half, r->threads);
-    for (int i = 0; i < m->n; i++)
-        if (m->of[i].sum && m->of[i].after == phase)
+    for (int i = lo; i < hi; i++)
+        if (is_of_phase(m, i, phase))
             ap_buf_printf(b,
                           "            part%d[threadIdx.x] = combine%d(part%d[threadIdx."
                           "x], part%d[threadIdx.x + s]);\n",
                           i, i, i, i);
     ap_buf_puts(b, "        }\n    }\n    __syncthreads();\n");
-    for (int i = 0; i < m->n; i++)
-        if (m->of[i].sum && m->of[i].after == phase)
+    for (int i = lo; i < hi; i++)
+        if (is_of_phase(m, i, phase))
             ap_buf_printf(
                 b, "    const %s w%d = %s(combine%d(%s, part%d[slot * %d]));\n",
                 text_register(m->of[i].value.dtype), i, text_round(m->of[i].value.dtype),
                 i, members_name(m, m->of[i].in[1], room, sizeof room), i, r->threads);
+}
+
+/* All at once; or one after the other, in the same memory. */
+static void put_tree(struct rows *r, int phase)
+{
+    if (!r->crowded)
+        put_meeting(r, phase, 0, r->m->n);
+    for (int i = 0; i < r->m->n && r->crowded; i++)
+        if (is_of_phase(r->m, i, phase))
+            put_meeting(r, phase, i, i + 1);
 }
 
 /* One pass for the sums that wait for `phase` others; false: there are none. */
@@ -147,7 +183,7 @@ static bool put_phase(struct rows *r, int phase)
     for (int i = 0; i < m->n; i++) {
         const struct member *of = &m->of[i];
         uint64_t neutral[2];
-        if (!of->sum || of->after != phase)
+        if (!is_of_phase(m, i, phase))
             continue;
         any = true;
         members_need_add(m, &need, of->in[0]);
@@ -161,7 +197,7 @@ static bool put_phase(struct rows *r, int phase)
         return false;
     open_loops(r, &need, &none);
     for (int i = 0; i < m->n; i++)
-        if (m->of[i].sum && m->of[i].after == phase)
+        if (is_of_phase(m, i, phase))
             ap_buf_printf(&r->text, "        acc%d = combine%d(acc%d, %s);\n", i, i, i,
                           members_name(m, m->of[i].in[0], room, sizeof room));
     ap_buf_puts(&r->text, "        (void)j;\n    }\n    }\n");

@@ -99,6 +99,9 @@ void cuda_add_zero(struct exec *x, struct cuda_call *c, struct cuda_at dst, int6
 
 /* ---- kernels ---- */
 
+/* Of blocks, in a launch. */
+#define MOST_ROWS 65535
+
 struct launch {
     struct kernel *kernel;
     int64_t grid_x, grid_y;
@@ -118,6 +121,9 @@ static void launch_run(struct exec *x, void *state)
 void cuda_add_kernel(struct exec *x, struct cuda_call *c, struct ap_buf *text,
                      const struct cuda_launch *launch)
 {
+    if (launch->grid_x > INT32_MAX || launch->grid_y > MOST_ROWS)
+        ap_die(AP_BAD_INPUT, "rank %d: cuda: a kernel of %lld x %lld blocks",
+               cuda_dev.rank, (long long)launch->grid_x, (long long)launch->grid_y);
     if (launch->grid_x > 0 && launch->grid_y > 0) {
         struct launch *l = AP_NEW(x->arena, struct launch);
         *l = (struct launch){

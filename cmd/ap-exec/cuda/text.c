@@ -334,15 +334,27 @@ struct text_index text_index(int64_t elems)
                                wide ? "int64_t" : "int", wide ? "ull" : "u"};
 }
 
+/* Whether places are too far from each other for an int. */
+static bool is_far(int rank, const int64_t *n, const int64_t *stride)
+{
+    int64_t reach = 0;
+    for (int d = 0; d < rank; d++)
+        if (n[d] > 1)
+            reach = ap_add64(reach,
+                             ap_mul64(n[d] - 1, stride[d] < 0 ? -stride[d] : stride[d]));
+    return reach > INT32_MAX;
+}
+
 void text_offset(struct ap_buf *out, const struct text_index *t, const char *i, int rank,
                  const int64_t *n, const int64_t *stride)
 {
+    const char *type = is_far(rank, n, stride) ? "int64_t" : t->s;
     int64_t run = 1;
     bool any = false;
     ap_buf_puts(out, "(");
     for (int d = rank - 1; d >= 0; d--) {
         if (stride[d] != 0 && n[d] > 1) {
-            ap_buf_printf(out, "%s(%s)(%s", any ? " + " : "", t->s, i);
+            ap_buf_printf(out, "%s(%s)(%s", any ? " + " : "", type, i);
             if (run > 1)
                 ap_buf_printf(out, " / %lld%s", (long long)run, t->suffix);
             if (d > 0)

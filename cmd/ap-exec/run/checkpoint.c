@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -189,12 +190,34 @@ int checkpoint_check(struct checkpoint *c, struct comm *job, struct ap_err *err)
 
 /* ---- saving ---- */
 
+int checkpoint_claim(const char *dir, struct ap_err *err)
+{
+    struct ap_buf path = {0};
+    struct stat st;
+    int rc = 0;
+
+    mkdir(dir, 0777); /* whether it is there, open tells */
+    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return ap_err_set(err, "--save %s: %s", dir, strerror(errno));
+    ap_buf_printf(&path, "%s/" CHECKPOINT_NAME, dir);
+    const bool there = !stat(path.data, &st);
+    if (there ? !S_ISREG(st.st_mode) : errno != ENOENT)
+        rc = ap_err_set(err, "%s: %s", path.data,
+                        there ? "expected a file that can be replaced" : strerror(errno));
+    else if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        rc = ap_err_set(err, "--save %s: another run saves there", dir);
+    if (rc)
+        close(fd); /* else it is open, and locked, as long as the process lives */
+    ap_buf_free(&path);
+    return rc;
+}
+
 /* Makes the file, with room for all of it, so that a full disk shows before ranks write.
  */
 static int make_file(struct checkpoint *c, const char *dir, struct ap_err *err)
 {
-    if (mkdir(dir, 0777) && errno != EEXIST)
-        return ap_err_set(err, "%s: %s", dir, strerror(errno));
+    mkdir(dir, 0777); /* somebody may have removed it meanwhile */
     c->fd = open(c->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (c->fd < 0)
         return ap_err_set(err, "%s: %s", c->path, strerror(errno));
@@ -292,7 +315,7 @@ int checkpoint_save(struct saver *s, struct comm *job, int64_t step, struct ap_e
         rc = job->rank == 0 ? write_header(c, err) : 0;
         if (!rc && job->rank == 0)
             rc = rename_file(temp.data, real ? real : path.data, s->dir, err);
-        failed = any_failed(job, rc, c);
+        any_failed(job, rc, c);
     }
     if (c->fd >= 0)
         close(c->fd);

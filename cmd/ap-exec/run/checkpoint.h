@@ -72,6 +72,15 @@ int checkpoint_check(struct checkpoint *c, struct comm *job, struct ap_err *err)
 /* Likewise to the file, by one of the ranks that hold an element; called by `put`. */
 void checkpoint_put(struct checkpoint *c, struct exec *x, int k);
 
+/*
+ * The folder, made where it is missing, is this run's from now on: another run that saves
+ * there would write the same new file. The kernel takes the lock back when the process
+ * ends, however it does; file systems without locks of folders (NFS) have none. -1, with
+ * err: another run has it, or what has the checkpoint's name is no file. Rank 0, before
+ * the first step.
+ */
+int checkpoint_claim(const char *dir, struct ap_err *err);
+
 /* What saves: a list of tensors, and whoever hands over this rank's parameters. */
 struct saver {
     struct checkpoint file;
@@ -80,9 +89,9 @@ struct saver {
     void *ctx;
 };
 /*
- * Writes a checkpoint beside the one in the folder, syncs it and renames it; the folder
- * is made where it is missing. Called by all ranks, which agree (job_agree) afterwards:
- * -1, with err, on those that failed; the old checkpoint stays then.
+ * Writes a checkpoint beside the one in the folder, syncs it and renames it. Called by
+ * all ranks, which agree (job_agree) afterwards: -1, with err, on those that failed; the
+ * old checkpoint stays then.
  */
 int checkpoint_save(struct saver *s, struct comm *job, int64_t step, struct ap_err *err);
 

@@ -185,11 +185,14 @@ static bool is_staged(const struct ap_doc *doc)
     return !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
 }
 
-bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
-               struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc)
+bool job_check(struct ap_arena *arena, const struct ap_doc *doc, int n_ranks,
+               struct ap_program *prog, struct ap_pipeline_program *pipeline,
+               struct ap_err *err, int *rc)
 {
     const struct loaded l = {is_staged(doc), prog, pipeline};
     *rc = load(arena, doc, false, &l, err);
+    if (!*rc && n_ranks > 0)
+        *rc = check_ranks(doc, &l, n_ranks, err);
     return l.staged;
 }
 

@@ -24,9 +24,10 @@ void job_read(const char *path, struct ap_arena *arena, struct comm *c,
  * it was the latter. Of a pipeline each rank gets its own part (ap_pipeline_part). */
 bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
                  struct ap_program *prog, struct ap_pipeline_program *pipeline);
-/* The same without a job, for any number of ranks; *rc -1 with err set. */
-bool job_check(struct ap_arena *arena, const struct ap_doc *doc, struct ap_program *prog,
-               struct ap_pipeline_program *pipeline, struct ap_err *err, int *rc);
+/* The same without a job, for n_ranks, or with 0 for any number; *rc -1 with err set. */
+bool job_check(struct ap_arena *arena, const struct ap_doc *doc, int n_ranks,
+               struct ap_program *prog, struct ap_pipeline_program *pipeline,
+               struct ap_err *err, int *rc);
 /* Warns where the ranks do not lie on hosts as the document's "placement" says, or,
  * without one, as planners number devices. Called by all ranks; rank 0 has the document.
  */

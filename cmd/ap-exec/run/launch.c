@@ -147,6 +147,8 @@ static int tell_end(struct launched *l, int status)
     const enum watch_verdict verdict = atomic_load(&l->verdict);
     if (verdict == WATCH_STALL)
         return AP_BAD_INPUT;
+    if (verdict == WATCH_ENDED && code > 0 && !sig)
+        return code; /* mpirun ended it, behind a rank that has said why it ends */
     if (verdict == WATCH_ENDED)
         ap_say("%s", l->who);
     else if (killed && !atomic_load(&l->told)) /* its ranks die of it, before or behind */

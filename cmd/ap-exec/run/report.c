@@ -369,8 +369,9 @@ int report_check(const char *option, const char *dir, struct ap_err *err)
     struct stat st;
     int rc = 0;
     const bool exists = !stat(dir, &st);
-    if (exists && !S_ISDIR(st.st_mode))
-        return ap_err_set(err, "--%s %s: %s", option, dir, strerror(ENOTDIR));
+    if (exists ? !S_ISDIR(st.st_mode) : errno != ENOENT || !lstat(dir, &st))
+        return ap_err_set(err, "--%s %s: %s", option, dir,
+                          strerror(exists ? ENOTDIR : errno));
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/')
         n--;

@@ -382,7 +382,7 @@ void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
             alone[at[k]] = m[k];
     if (ap_plan_conversions_laid(scratch, plan, &laid, cost, &conv, &ignored))
         return; /* not here */
-    ap_stage_measure_conversions(scratch, &stage, n_asked, asked, m);
+    ap_stage_measure_conversions(scratch, &stage, part->phase, n_asked, asked, m);
     for (int k = 0; k < n_asked; k++)
         measure[at[k]] = m[k];
     if (!whole)

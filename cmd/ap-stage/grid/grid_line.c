@@ -121,7 +121,7 @@ static int check(const struct grid_line *line, bool schedule, struct ap_err *err
     if (schedule && (line->schedule == AP_SCHEDULE_INTERLEAVED) != (line->chunks > 1))
         return ap_err_set(err, "schedule: vpp=%lld is %s", (long long)line->chunks,
                           line->chunks > 1 ? "interleaved-1f1b" : "not interleaved");
-    if (line->trainer & AP_TRAINER_WAITS && line->chunks > 1)
+    if (line->trainer & AP_TRAINER_WAITS && !ap_schedule_may_wait(line->schedule))
         return ap_err_set(err, "waits: not with vpp");
     if (line->sequence && line->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");

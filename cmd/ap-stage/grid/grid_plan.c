@@ -375,6 +375,35 @@ static bool is_of_heads(const struct ap_nest *nest, int factor)
            ap_access_has(&nest->ins[1].access, factor);
 }
 
+/* A contraction of experts: batched, of activations and weights. */
+static bool is_of_experts(const struct ap_graph *g, const uint8_t *from, int v)
+{
+    return g->nodes[v].op == AP_OP_DOT && g->nodes[v].attrs->lhs_batch_dims.n > 0 &&
+           !is_of_activations(g, from, v);
+}
+
+/* Whether a contraction of activations brings tokens to experts, or back from them: only
+ * moves are between it and a contraction of theirs. */
+static bool is_beside_experts(const struct ap_graph *g, const uint8_t *from, int v)
+{
+    for (int k = 0; k < g->nodes[v].n_in; k++) {
+        int u = g->nodes[v].in[k];
+        while (ap_ops[g->nodes[u].op].class == AP_CLASS_MOVE && g->nodes[u].n_in == 1)
+            u = g->nodes[u].in[0];
+        if (is_of_experts(g, from, u))
+            return true;
+    }
+    for (int at = g->user_start[v]; at < g->user_start[v + 1]; at++) {
+        int u = g->users[at];
+        while (ap_ops[g->nodes[u].op].class == AP_CLASS_MOVE &&
+               g->user_start[u] < g->user_start[u + 1])
+            u = g->users[g->user_start[u]];
+        if (is_of_experts(g, from, u))
+            return true;
+    }
+    return false;
+}
+
 /* What trainers do not do: pad what an axis splits, leave a contraction whole on the
  * tensor axis, or split attention there by other than heads. */
 static int check_contraction(const struct grid_maker *k, const struct ap_plan *plan,
@@ -394,7 +423,8 @@ static int check_contraction(const struct grid_maker *k, const struct ap_plan *p
     if (c < 0)
         return ap_err_set(err, "%s=%lld: nothing of %s (%s) is split by it", name, size,
                           n->name, n->scope);
-    if (is_of_activations(plan->graph, from, nest->members[0]) && !is_of_heads(nest, c))
+    if (is_of_activations(plan->graph, from, nest->members[0]) && !is_of_heads(nest, c) &&
+        !is_beside_experts(plan->graph, from, nest->members[0]))
         return ap_err_set(err, "%s=%lld does not divide the heads of %s (%s)", name, size,
                           n->name, n->scope);
     return 0;

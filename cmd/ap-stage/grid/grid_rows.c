@@ -2,9 +2,10 @@
  * Problem: the best plan that a line of --grid can say, by its price.
  * Idea: lines are listed (grid_lines.c) and estimated (grid_estimate.c); in the order of
  * their estimates their plans are made and priced as --grid makes them, until an estimate
- * is no longer below the best price, or the plan to beat. Cost: MOST_PRICED plans for
- * each grid that the line is of, so that the answer for all is no worse than any grid's
- * alone.
+ * is no longer below the best price, or the plan to beat; the first line of each schedule
+ * is priced whatever is beaten, since one schedule's estimates may all be above. Cost:
+ * MOST_PRICED plans for each grid that the line is of, so that the answer for all is no
+ * worse than any grid's alone.
  */
 #include "grid/grid_rows.h"
 
@@ -156,12 +157,16 @@ static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
 {
     double best = r->want->below;
     int n_priced[N_GRIDS] = {0};
+    unsigned schedules = 0; /* bits: of lines that were priced */
 
     for (int i = 0; i < n; i++)
         report(r, row[i], false, out);
-    for (int i = 0; i < n && row[i]->step_sec < SLACK * best; i++) {
-        if (!is_wanted(&row[i]->line, n_priced))
+    for (int i = 0; i < n; i++) {
+        const unsigned its = 1u << row[i]->line.schedule;
+        const bool first = !(schedules & its), near = row[i]->step_sec < SLACK * best;
+        if (!first && (!near || !is_wanted(&row[i]->line, n_priced)))
             continue;
+        schedules |= its;
         out->n_priced++;
         if (!price_row(r, row[i]))
             continue;

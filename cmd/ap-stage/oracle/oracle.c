@@ -257,7 +257,9 @@ static bool covers(const struct plan_point *a, const struct plan_point *b)
 {
     return point_sec(a) <= point_sec(b) &&
            a->sync_sec + a->update_sec <= b->sync_sec + b->update_sec &&
-           a->stage_bytes <= b->stage_bytes && a->microbatch_bytes <= b->microbatch_bytes;
+           a->stage_bytes <= b->stage_bytes &&
+           plan_always_bytes(a) <= plan_always_bytes(b) &&
+           a->microbatch_bytes <= b->microbatch_bytes;
 }
 
 static int compare_points(const void *pa, const void *pb)
@@ -301,9 +303,16 @@ static void join_fronts(struct stage_oracle *o, bool light, const int *jobs, int
         const struct request *q = &o->request[jobs[r]];
         for (int i = 0; i < q->n_points; i++) {
             const struct answer_point *p = &q->points[i];
-            struct plan_point new = {p->forward_sec, p->backward_sec, p->sync_sec,
-                                     p->update_sec,  p->stage_bytes,  p->microbatch_bytes,
-                                     p->recompute,   q->mesh,         -1};
+            struct plan_point new = {.forward_sec = p->forward_sec,
+                                     .backward_sec = p->backward_sec,
+                                     .sync_sec = p->sync_sec,
+                                     .update_sec = p->update_sec,
+                                     .stage_bytes = p->stage_bytes,
+                                     .recomputed_bytes = p->recomputed_bytes,
+                                     .microbatch_bytes = p->microbatch_bytes,
+                                     .recompute = p->recompute,
+                                     .mesh = q->mesh,
+                                     .tag = -1};
             if (light && p->recompute)
                 new.backward_sec = fmax(0, p->backward_sec - p->forward_sec);
             bool covered = !is_wanted(o, p);

@@ -158,10 +158,12 @@ bool plan_is_chain(const struct plan_instance *inst);
 double space_sets_bound(const struct space *sp);
 /*
  * Seconds of a step that no interleaved plan on so many groups is below, by whole blocks;
- * sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan. 0: nothing
- * is known. At least as many blocks as groups.
+ * sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan; way: what
+ * groups behind a run wait for it. 0: nothing is known. At least as many blocks as
+ * groups.
  */
-double groups_least_sec(const double *sec, int n, int groups, double microbatches);
+double groups_least_sec(const double *sec, const double *way, int n, int groups,
+                        double microbatches);
 /* Microbatches that a stage of an interleaved plan holds when its device has run the
  * forwards that come before its first backward. */
 int chunk_flights(const struct config *c, int groups, int n_stages, int stage);
@@ -170,11 +172,12 @@ struct device_stages {
     int n;
     double microbatches;
     struct device_stage {
-        const struct plan_front *front; /* of at least one point */
-        int flights;                    /* microbatches that it holds */
-        const struct plan_point *point;
+        const struct plan_front *front;        /* of at least one point */
+        int flights;                           /* microbatches that it holds */
+        const struct plan_point *point, *best; /* best: while points are chosen */
     } * stage;
-    double bytes, sec; /* of the points; seconds of a step */
+    /* of the points: seconds of a step; bytes with the most that one stage recomputes */
+    double bytes, sec;
 };
 /* Fills the points, nearly the quickest that fit in so many bytes together (0: no limit).
  * false: none do. */

@@ -21,6 +21,7 @@
 
 struct run_cost {
     double sum, rest; /* least per microbatch; least B * sum + what is done once */
+    double way;       /* least of a microbatch's forward */
 };
 
 struct chunks {
@@ -63,6 +64,7 @@ static void fill_cost(const struct chunks *x, const struct plan_front *front,
             continue;
         cost->sum = least_of(cost->sum, p->forward_sec + p->backward_sec);
         cost->rest = least_of(cost->rest, rest);
+        cost->way = least_of(cost->way, p->forward_sec);
     }
 }
 
@@ -77,7 +79,7 @@ static bool may_do(const struct chunks *x, int lo, int hi)
 static int fill_costs(struct chunks *x, struct ap_err *err)
 {
     for (int i = 0; i < x->n * x->n; i++)
-        x->cost[i] = (struct run_cost){INFINITY, INFINITY};
+        x->cost[i] = (struct run_cost){INFINITY, INFINITY, INFINITY};
     for (int size = 1; size <= x->n; size++) {
         for (int lo = 0, hi = size - 1; hi < x->n; lo++, hi++)
             if (may_do(x, lo, hi))
@@ -308,16 +310,24 @@ static void one_count(struct chunks *x, int n_stages)
         x->search->bound = least_of(x->search->bound, bound);
 }
 
-/* Of the busiest group, whatever the cuts are. */
+/* Of the busiest group, whatever the cuts are: by its microbatches and their way there
+ * and back, or with what it does once. */
 static double busiest_sec(const struct chunks *x)
 {
     const int n = x->n;
+    const double microbatches = (double)x->c->microbatches;
     struct ap_arena scratch = {0};
     double *sec = AP_NEW_N(&scratch, n * n, double);
+    double *rest = AP_NEW_N(&scratch, n * n, double);
+    double *way = AP_NEW_N(&scratch, n * n, double);
 
-    for (int i = 0; i < n * n; i++)
+    for (int i = 0; i < n * n; i++) {
         sec[i] = x->cost[i].sum;
-    const double least = groups_least_sec(sec, n, x->groups, (double)x->c->microbatches);
+        rest[i] = x->cost[i].rest / microbatches;
+        way[i] = x->cost[i].way;
+    }
+    const double least = most_of(groups_least_sec(sec, sec, n, x->groups, microbatches),
+                                 groups_least_sec(rest, way, n, x->groups, microbatches));
     ap_arena_free(&scratch);
     return least;
 }

@@ -5,17 +5,18 @@
  * and the recomputation that the memory forces.
  * Idea: after its first forwards group g holds of chunk c the microbatches k_gc that
  * ap_schedule_pass counts, so that every plan that fits has
- *     sum over c of (m + k_gc a) <= M        for each group,
+ *     r + sum over c of (m + k_gc a) <= M        for each group,
+ * r being what the last chunk, whose backward is next, computes again for it,
  * and with a price mu >= 0 of bytes
- *     G T >= sum over stages of min over points of [t + mu (m + k_gc a)] - mu G M,
- * t being the seconds of the stage that the average over the groups counts. The right
- * side is a programme over cuts for each mu, concave in mu; its best is found between the
- * plan of least seconds, which needs too much, and that of fewest bytes: the mu at which
- * both cost the same gives a third one, which takes the place of one of them, until none
- * is cheaper. Each value on the way is a bound. Cost: blocks^2 x stages for each mu, of
- * which there are MOST_PRICES at most. Sources: Everett, "Generalized Lagrange multiplier
- * method", Operations Research 11 (1963); the schedule is Narayanan et al.'s, SC 2021,
- * section 2.2.
+ *     G T >= sum over stages of min over points of [t + mu (r + m + k_gc a)] - mu G M,
+ * r being 0 but for last chunks, and t the seconds of the stage that the average over the
+ * groups counts. The right side is a programme over cuts for each mu, concave in mu; its
+ * best is found between the plan of least seconds, which needs too much, and that of
+ * fewest bytes: the mu at which both cost the same gives a third one, which takes the
+ * place of one of them, until none is cheaper. Each value on the way is a bound. Cost:
+ * blocks^2 x stages for each mu, of which there are MOST_PRICES at most. Sources:
+ * Everett, "Generalized Lagrange multiplier method", Operations Research 11 (1963); the
+ * schedule is Narayanan et al.'s, SC 2021, section 2.2.
  */
 #include "search/auto.h"
 
@@ -27,6 +28,7 @@
 struct part {
     int ahead;   /* groups that wait for the stage's first microbatch */
     int flights; /* microbatches that it holds */
+    bool last;   /* of its device: the first backward is its */
 };
 
 struct room {
@@ -66,10 +68,12 @@ static void find_parts(struct ap_arena *arena, struct room *r)
     r->part_of = AP_NEW_N(arena, x->n_stages, int);
     for (int s = 0; s < x->n_stages; s++) {
         const struct part p = {s < x->groups ? x->groups - 1 - s : 0,
-                               chunk_flights(x->c, x->groups, x->n_stages, s)};
+                               chunk_flights(x->c, x->groups, x->n_stages, s),
+                               s >= x->n_stages - x->groups};
         int i = 0;
         while (i < r->n_parts &&
-               (r->part[i].ahead != p.ahead || r->part[i].flights != p.flights))
+               (r->part[i].ahead != p.ahead || r->part[i].flights != p.flights ||
+                r->part[i].last != p.last))
             i++;
         if (i == r->n_parts)
             r->part[r->n_parts++] = p;
@@ -88,8 +92,8 @@ static void price_run(const struct room *r, const struct part *part,
         const struct plan_point *p = &front->point[i];
         const double work = b * (p->forward_sec + p->backward_sec);
         const double once = p->sync_sec + p->update_sec;
-        struct sums one = {.bytes = (double)p->stage_bytes +
-                                    part->flights * (double)p->microbatch_bytes};
+        const double own = (double)(part->last ? p->stage_bytes : plan_always_bytes(p));
+        struct sums one = {.bytes = own + part->flights * (double)p->microbatch_bytes};
         if (work + once >= x->below || (r->limit > 0 && one.bytes > r->limit))
             continue;
         one.sec = work + ahead * p->forward_sec +

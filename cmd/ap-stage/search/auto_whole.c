@@ -4,8 +4,9 @@
  * least, whatever its chunks are, because blocks are whole?
  * Idea: numbers u_b such that a run takes at least the sum of its blocks' u_b for a
  * microbatch: each block's own seconds times the least ratio of any run to its blocks.
- * Group g waits for the first microbatch's way through the g stages in front of it and
- * ends before the last one's way back through them: w_g, in which are g blocks at least.
+ * Group g waits for the first microbatch's way through the g stages in front of it, and
+ * ends before the last one's way back through them or with what it does once: w_g, in
+ * which are g blocks at least, both ways, or forward only if u_b has what is done once.
  * The first block is on the first group and the last on the last one. Most blocks are
  * alike, with one number u, N of them. The few others are put into groups in every way;
  * if group g has x_g of them, it ends within T only if it has no more than
@@ -136,11 +137,12 @@ static void find_others(struct packing *p, const double *sec, int n)
     }
 }
 
-double groups_least_sec(const double *sec, int n, int groups, double microbatches)
+double groups_least_sec(const double *sec, const double *way, int n, int groups,
+                        double microbatches)
 {
     struct ap_arena scratch = {0};
     struct packing p = {.groups = groups, .microbatches = microbatches};
-    const double ratio = least_ratio(sec, n);
+    const double ratio = least_ratio(sec, n), of_way = least_ratio(way, n);
     double least = 0;
 
     find_same(&p, sec, n);
@@ -151,7 +153,7 @@ double groups_least_sec(const double *sec, int n, int groups, double microbatche
         for (int b = 0; b < n; b++)
             p.least += microbatches * sec[b * n + b];
         for (int g = 1; g < groups; g++)
-            p.wait[g] = p.wait[g - 1] + sec[(g - 1) * n + g - 1];
+            p.wait[g] = p.wait[g - 1] + way[(g - 1) * n + g - 1] * of_way / ratio;
         p.least += p.wait[groups - 1] + microbatches * p.same;
         put_others(&p, 0);
         least = p.least * ratio * (1 - 1e-8);

@@ -61,7 +61,8 @@ static int ask_all(struct given *g, struct ap_err *err)
 
 static int64_t bytes_of(const struct given *g, int s, const struct plan_point *p)
 {
-    return ap_add64(p->stage_bytes, ap_mul64(p->microbatch_bytes, g->held[s]));
+    const int64_t own = g->now.chunks > 1 ? plan_always_bytes(p) : p->stage_bytes;
+    return ap_add64(own, ap_mul64(p->microbatch_bytes, g->held[s]));
 }
 
 /* 1: nothing runs a stage in the memory; err says which. */

@@ -35,6 +35,7 @@ void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *
                     int *stage_of);
 /* Microbatches held by a stage with n_behind stages from it to the end. */
 int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches);
+/* As the only stage of a device. */
 bool plan_fits(const struct plan_instance *inst, int kind, const struct plan_point *p,
                int flight);
 

@@ -18,7 +18,7 @@ struct stated {
     double base; /* what the core costs more than the problem */
 };
 
-static double finite(double cost)
+static double no_infinity(double cost)
 {
     return cost < INFINITY ? cost : AP_FORBIDDEN;
 }
@@ -31,7 +31,7 @@ static const double *lift(struct ap_arena *arena, double *cost, int n, double *b
     for (int i = 0; i < n; i++)
         least = fmin(least, cost[i]);
     for (int i = 0; i < n; i++)
-        lifted[i] = finite(cost[i] - least);
+        lifted[i] = no_infinity(cost[i] - least);
     *base += least;
     return lifted;
 }

@@ -138,8 +138,8 @@ static void test_price(int microbatches, const char *mesh)
         }
         mem_model_build(&q.arena, &q.ip, 0, &m);
         int *choice = AP_NEW_N(&q.arena, q.ip.problem.n_nodes, int);
-        for (uint64_t seed = 1; seed <= 50; seed++) {
-            uint64_t state = seed;
+        for (int seed = 1; seed <= tap_cases(50); seed++) {
+            uint64_t state = (uint64_t)seed;
             for (int v = 0; v < q.ip.n_vars; v++)
                 choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
             for (int c = 0; c < m.memory.n_copies; c++)
@@ -434,8 +434,8 @@ static void test_sizes(void)
 int main(void)
 {
     for (size_t i = 0; i < sizeof sample_graphs / sizeof *sample_graphs; i++) {
-        test_model(&sample_graphs[i], "2", 100);
-        test_model(&sample_graphs[i], "2x2", 200);
+        test_model(&sample_graphs[i], "2", tap_cases(100));
+        test_model(&sample_graphs[i], "2x2", tap_cases(200));
     }
     test_priced("2x2");
     test_price(1, "2");

@@ -54,7 +54,10 @@ static int compare(struct ap_arena *arena, struct part *p, const struct ap_plan 
         micro[k] = &p->micro[k];
     ap_stage_measure_all(arena, &stage, &p->facts, p->n, micro,
                          ap_stage_know(arena, &known, NULL, plan, cost), m);
-    ap_stage_measure_conversions(arena, &stage, p->n, micro, m);
+    enum ap_phase *phase = AP_NEW_N(arena, p->nests.n + 1, enum ap_phase);
+    for (int i = 0; i < p->nests.n; i++)
+        phase[i] = ap_plan_group_phase(&p->sub.graph, &p->nests.nest[i]);
+    ap_stage_measure_conversions(arena, &stage, phase, p->n, micro, m);
     for (int k = 0; k < p->n; k++) {
         struct ap_stage_point many[2] = {0}, one[2] = {0};
         ap_stage_points(&m[k], many);

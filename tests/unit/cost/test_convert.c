@@ -425,17 +425,18 @@ static void complain(const struct ap_mesh *mesh, const struct ap_layout *from,
 static void test_pairs(const char *mesh_text, const int64_t *dims, int rank,
                        enum ap_cost_variant variant, int *used)
 {
-    enum { MOST = 4000, SAMPLE = 700 };
+    enum { MOST = 4000 };
+    const int64_t sample = tap_cases(700);
     static struct ap_layout layout[MOST];
     struct ap_cost cost;
     struct ap_shape shape = {.dtype = AP_F32, .rank = rank, .dims = dims};
 
     setup(&cost, mesh_text, variant);
     int n = all_layouts(&cost.mesh, &shape, layout, MOST);
-    int64_t pairs = (int64_t)n * n, tried = pairs < SAMPLE ? pairs : SAMPLE;
+    int64_t pairs = (int64_t)n * n, tried = pairs < sample ? pairs : sample;
     int wrong = 0, missing = 0, longest = 0;
     for (int64_t i = 0; i < tried; i++) {
-        int64_t k = pairs < SAMPLE ? i : (int64_t)rnd((uint64_t)pairs);
+        int64_t k = pairs < sample ? i : (int64_t)rnd((uint64_t)pairs);
         const struct ap_layout *from = &layout[k / n], *to = &layout[k % n];
         struct ap_step room[AP_MAX_STEPS];
         struct ap_path path;
@@ -477,7 +478,8 @@ static void test_all_pairs(void)
                        (enum ap_cost_variant)((m + i) % 3), used);
     for (int op = AP_OP_ALL_REDUCE; op < AP_N_OPS; op++)
         if (op != AP_OP_AP_MASK)
-            CHECK(used[op] > 100, "%s occurs in %d paths", ap_ops[op].name, used[op]);
+            CHECK(used[op] > tap_cases(100), "%s occurs in %d paths", ap_ops[op].name,
+                  used[op]);
 }
 
 /* ---- meshes of many axes, on which a bound guides the search ---- */
@@ -509,7 +511,7 @@ static struct ap_layout random_layout(const struct ap_mesh *mesh,
 static void test_bounded(const char *few, const char *many, const int64_t *dims, int rank,
                          enum ap_cost_variant variant)
 {
-    enum { PAIRS = 50 };
+    const int pairs = tap_cases(50);
     struct ap_cost small, large;
     struct ap_shape shape = {.dtype = AP_F32, .rank = rank, .dims = dims};
     int wrong = 0, higher = 0, longer = 0;
@@ -517,7 +519,7 @@ static void test_bounded(const char *few, const char *many, const int64_t *dims,
 
     setup(&large, many, variant);
     setup(&small, few ? few : many, variant);
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < pairs; i++) {
         struct ap_layout from = random_layout(&small.mesh, &shape, sums);
         struct ap_layout to = random_layout(&small.mesh, &shape, sums);
         struct ap_step room[AP_MAX_STEPS], more[AP_MAX_STEPS];
@@ -541,20 +543,20 @@ static void test_bounded(const char *few, const char *many, const int64_t *dims,
     CHECK(wrong == 0 && higher == 0 && longer == 0,
           "%s, rank %d, first size %lld: of %d conversions %d wrong, %d of a higher "
           "price than on %s, %d longer",
-          many, rank, (long long)dims[0], PAIRS, wrong, higher, few ? few : "it", longer);
+          many, rank, (long long)dims[0], pairs, wrong, higher, few ? few : "it", longer);
 }
 
 /* The same prices with a microbatch axis in front, and the same pairs refused. */
 static void test_bounded_microbatches(const int64_t *dims, int rank)
 {
-    enum { PAIRS = 150 };
+    const int pairs = tap_cases(150);
     struct ap_cost small, large;
     struct ap_shape shape = {.dtype = AP_F32, .rank = rank, .dims = dims};
     int wrong = 0, found = 0;
 
     setup_with(&large, "2x2x2x1x1", 4, AP_COST_DEFAULT);
     setup_with(&small, "2x2x2", 4, AP_COST_DEFAULT);
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = 0; i < pairs; i++) {
         struct ap_layout from = random_layout(&small.mesh, &shape, rank == 1);
         struct ap_layout to = random_layout(&small.mesh, &shape, rank == 1);
         double got = ap_convert_sec(&large, &shape, &from, &to);
@@ -564,9 +566,9 @@ static void test_bounded_microbatches(const int64_t *dims, int rank)
     }
     ap_cost_free(&small);
     ap_cost_free(&large);
-    CHECK(wrong == 0 && found > PAIRS / 3,
+    CHECK(wrong == 0 && found > pairs / 3,
           "microbatches, rank %d: of %d conversions, %d possible, %d of another price",
-          rank, PAIRS, found, wrong);
+          rank, pairs, found, wrong);
 }
 
 static void test_many_axes(void)

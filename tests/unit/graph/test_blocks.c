@@ -6,6 +6,7 @@
 
 #include "tap.h"
 #include "doc/blocks_json.h"
+#include "grad/grad.h"
 
 static struct ap_arena arena;
 
@@ -238,6 +239,145 @@ static void test_json(const struct ap_graph *g)
     }
 }
 
+/* ---- random steps ---- */
+
+static uint64_t state = 1;
+
+static int draw(int n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((state >> 33) % (unsigned)n);
+}
+
+/* A value of one of `n`, or what is made of it by an operator. */
+static int some(struct ap_build *b, const int *values, int n)
+{
+    const int v = values[draw(n)];
+    return draw(3) ? v : ap_build_unary(b, draw(2) ? AP_OP_TANH : AP_OP_NEGATE, v);
+}
+
+/*
+ * A layer: a product, sum or norm of an earlier value, mostly the last, and a weight, of
+ * which several layers may share one, or what is made of weights alone.
+ */
+static int layer(struct ap_build *b, const int *values, int n, const int *weights)
+{
+    const int64_t dims[] = {4, 4}, one = 1, zero = 0;
+    const int x = draw(4) ? values[n - 1] : some(b, values, n), w = some(b, weights, 3);
+
+    switch (draw(5)) {
+    case 0:
+        return ap_build_dot(b, x, w, 0, NULL, NULL, 1, &one, &zero);
+    case 1: {
+        const int sum = ap_build_reduce(b, ap_build_binary(b, AP_OP_MULTIPLY, x, x),
+                                        AP_RED_SUM, 1, &one);
+        const int scale = ap_build_unary(b, AP_OP_RSQRT, sum);
+        const int norm = ap_build_broadcast(b, scale, 2, dims, &zero);
+        return ap_build_binary(b, AP_OP_MULTIPLY,
+                               ap_build_binary(b, AP_OP_MULTIPLY, x, norm), w);
+    }
+    case 2:
+        return ap_build_binary(b, AP_OP_ADD, x, some(b, values, n));
+    case 3:
+        return ap_build_binary(b, AP_OP_MULTIPLY, ap_build_unary(b, AP_OP_TANH, x), w);
+    default:
+        return ap_build_binary(b, AP_OP_ADD, x, w);
+    }
+}
+
+static struct ap_graph random_step(int n_layers)
+{
+    static const char *const optimizers[] = {"sgd", "momentum", "adam"};
+    const int64_t dims[] = {4, 4}, both[] = {0, 1};
+    int weights[3], values[16];
+    struct ap_build b;
+    struct ap_grad_params params;
+    struct ap_result *results;
+    struct ap_graph g = {0};
+    struct ap_err err = {{0}};
+    int n_results;
+
+    ap_build_init(&b, &arena);
+    const struct ap_shape shape = ap_build_shape(&b, AP_F32, 2, dims);
+    values[0] = ap_build_param(&b, "x", shape, AP_ROLE_INPUT);
+    for (int i = 0; i < 3; i++)
+        weights[i] =
+            ap_build_param(&b, (const char *[]){"u", "v", "w"}[i], shape, AP_ROLE_WEIGHT);
+    values[1] = ap_build_binary(&b, AP_OP_MULTIPLY, values[0], weights[0]);
+    for (int i = 1; i < n_layers; i++)
+        values[i + 1] = layer(&b, values + 1, i, weights);
+    ap_grad_defaults(optimizers[draw(3)], &params, &err);
+    params.loss = ap_build_reduce(&b, values[n_layers], AP_RED_SUM, 2, both);
+    int rc = ap_grad_train_step(&b, &params, &results, &n_results, &err) ||
+             ap_build_finish(&b, "t", n_results, results, &g, &err);
+    if (rc)
+        CHECK(rc == 0, "a step: %s", err.msg);
+    return g;
+}
+
+/* Puts the operators into blocks, runs of them or any sets without cycles; how many. */
+static int random_blocks(const struct ap_graph *g, bool runs, int *block_of)
+{
+    int *ids, n = ap_blocks_operators(&arena, g, &ids), last = 0;
+    int *number = AP_NEW_N(&arena, g->n_nodes + 1, int); /* of blocks that have nodes */
+
+    for (int i = 0; i < g->n_nodes; i++)
+        block_of[i] = -1;
+    for (int k = 0; k < n; k++) {
+        const struct ap_node *node = &g->nodes[ids[k]];
+        int b = runs ? last : 0;
+        for (int i = 0; i < node->n_in; i++)
+            b = block_of[node->in[i]] > b ? block_of[node->in[i]] : b;
+        last = block_of[ids[k]] = b + (k > 0 && draw(4) == 0);
+        number[last] = 1;
+    }
+    for (int b = 0, next = 0; b < g->n_nodes; b++)
+        number[b] = number[b] ? next++ : next;
+    for (int k = 0; k < n; k++)
+        block_of[ids[k]] = number[block_of[ids[k]]];
+    return number[g->n_nodes - 1];
+}
+
+/* Edges on which a value comes later than it is read: forward passes go through the
+ * blocks in order, backward passes in the other, which has the forward values of blocks
+ * before. */
+static int against_flow(const struct ap_graph *g, const int *block_of)
+{
+    int n = 0;
+
+    for (int i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            const int in = g->nodes[i].in[k];
+            const enum ap_phase phase = g->nodes[i].phase, made = g->nodes[in].phase;
+            if (g->nodes[in].n_in == 0)
+                continue;
+            n +=
+                phase == AP_BACKWARD && made == AP_BACKWARD && block_of[in] < block_of[i];
+            n += phase == AP_FORWARD && block_of[in] > block_of[i];
+            n += phase == AP_BACKWARD && made == AP_FORWARD && block_of[in] > block_of[i];
+        }
+    return n;
+}
+
+/* Stages made of such blocks always have an order to run in. */
+static void test_random(void)
+{
+    int wrong = 0, shared = 0;
+
+    for (int i = 0; i < 2000; i++) {
+        struct ap_mark mark = ap_arena_mark(&arena);
+        const struct ap_graph g = random_step(2 + draw(12));
+        int *block_of = AP_NEW_N(&arena, g.n_nodes, int);
+        const int blocks = random_blocks(&g, i % 2, block_of);
+        ap_blocks_carry(&arena, &g, blocks, block_of);
+        wrong += against_flow(&g, block_of) > 0;
+        shared += blocks > 2;
+        ap_arena_rewind(&arena, mark);
+    }
+    CHECK(wrong == 0 && shared > 1000,
+          "2000 random steps: no value goes against the flow of passes (%d do)", wrong);
+}
+
 int main(void)
 {
     struct ap_graph g = graph_of(step);
@@ -247,6 +387,7 @@ int main(void)
     test_sums(&g);
     test_check(&g);
     test_json(&g);
+    test_random();
     ap_arena_free(&arena);
     return tap_done();
 }

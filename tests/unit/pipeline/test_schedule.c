@@ -252,12 +252,12 @@ static struct ap_sim random_sim(struct ap_arena *arena)
     int chunks = 1, schedule = draw(AP_N_SCHEDULES), n = 1 + draw(5);
     if (schedule == AP_SCHEDULE_INTERLEAVED)
         chunks = 1 + draw(3);
-    struct ap_sim sim = {.schedule = (enum ap_schedule)schedule,
-                         .n_stages = n * chunks,
-                         .chunks = chunks,
-                         .microbatches = 1 + draw(9),
-                         .overlap_send = draw(2) || schedule == AP_SCHEDULE_INTERLEAVED ||
-                                         schedule == AP_SCHEDULE_EAGER};
+    struct ap_sim sim = {
+        .schedule = (enum ap_schedule)schedule,
+        .n_stages = n * chunks,
+        .chunks = chunks,
+        .microbatches = 1 + draw(9),
+        .overlap_send = draw(2) || !ap_schedule_may_wait((enum ap_schedule)schedule)};
     if (schedule == AP_SCHEDULE_INTERLEAVED)
         sim.microbatches = n * (1 + draw(3));
     struct ap_sim_stage *st = AP_NEW_N(arena, sim.n_stages, struct ap_sim_stage);
@@ -506,6 +506,12 @@ static void test_ends(struct ap_arena *arena)
     ap_simulate(arena, &sim, &r, &err);
     CHECK(r.devices[0].peak_bytes == 120,
           "recomputed activations count in the backward pass");
+    sim.overlap_send = false;
+    sim.schedule = AP_SCHEDULE_EAGER;
+    CHECK(ap_simulate(arena, &sim, &r, &err) == -1 &&
+              strcmp(err.msg, "eager-1f1b: its sends cannot wait") == 0,
+          "refused: %s", err.msg);
+    err.msg[0] = 0;
     sim.chunks = 3;
     CHECK(ap_simulate(arena, &sim, &r, &err) == -1 &&
               strcmp(err.msg, "2 stages are not 3 to a device") == 0,
@@ -614,6 +620,22 @@ static void test_readme_schedules(struct ap_arena *arena)
           "README of libcommon/pipeline: the bubble is 3/11");
 }
 
+/* A point is no worse than another only if it is so beside stages that recompute more. */
+static void test_fronts(void)
+{
+    struct ap_stage_point p[] = {
+        {.forward_sec = 1, .stage_bytes = 10},
+        {.forward_sec = 2, .stage_bytes = 12, .recomputed_bytes = 5, .recompute = true},
+        {.forward_sec = 3, .stage_bytes = 11, .recomputed_bytes = 1, .recompute = true},
+        {.forward_sec = 4, .stage_bytes = 12, .recomputed_bytes = 3, .recompute = true},
+        {.forward_sec = 4, .stage_bytes = 12, .recomputed_bytes = 6, .recompute = true}};
+    const int n = ap_stage_front(p, 5);
+
+    CHECK(n == 3 && p[0].recomputed_bytes == 0 && p[1].recomputed_bytes == 5 &&
+              p[2].recomputed_bytes == 6,
+          "a front of %d points", n);
+}
+
 static void test_readme_memory(void)
 {
     const struct ap_stage_measure m = {.forward_sec = 1,
@@ -628,7 +650,8 @@ static void test_readme_memory(void)
     ap_stage_points(&m, p);
     CHECK(p[0].stage_bytes + 4 * p[0].microbatch_bytes == 44 && p[0].backward_sec == 2 &&
               p[1].stage_bytes + 4 * p[1].microbatch_bytes == 21 &&
-              p[1].backward_sec == 3,
+              p[1].backward_sec == 3 && p[0].recomputed_bytes == 0 &&
+              p[1].recomputed_bytes == 5,
           "README of libcommon/pipeline: 44 MB kept, 21 MB recomputed");
 }
 
@@ -647,6 +670,7 @@ int main(void)
     test_batches(&arena);
     test_large(&arena);
     test_readme_schedules(&arena);
+    test_fronts();
     test_readme_memory();
     ap_arena_free(&arena);
     return tap_done();

@@ -380,9 +380,9 @@ static void test_format(void)
 
 int main(void)
 {
-    test_tiny(2000, 500);
-    test_late(100);
-    test_tries(40);
+    test_tiny(tap_cases(2000), tap_cases(500));
+    test_late(tap_cases(100));
+    test_tries(tap_cases(40));
     test_alike();
     test_trade(3, 3);
     test_trade(12, 10);
