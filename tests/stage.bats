@@ -223,7 +223,7 @@ hello|column
 {"id":0,"front":[${front/\"stage_bytes\":1,/}]}|stage_bytes
 {"id":0,"front":[${front/\"sync_sec\":0/\"sync_sec\":1}]}|sync_sec
 {"id":0,"front":[${front/false/0}]}|recompute
-{"id":0,"front":[${front/\"bytes/\"recomputed_bytes\":2,\"bytes}]}|/front/0/recomputed_bytes
+{"id":0,"front":[${front/\"bytes/\"passing_bytes\":2,\"bytes}]}|/front/0/passing_bytes
 EOF
     refuses 1 "gave an invalid answer: column " ap-stage "${CPU8[@]}" --algorithm none \
         --shard-command 'ap-shard --serve --algorithm data "$@" | sed -u "s/.sharding.:{/&\"a\":tru,/" #' \

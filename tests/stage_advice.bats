@@ -79,7 +79,7 @@ EOF
 
 @test "advice: a byte less, a host less, and what is not named have no plan" {
     local need algorithm
-    for algorithm in auto alpa; do
+    for algorithm in "auto --schedule 1f1b" alpa; do
         refuses 3 needs stage "$(hosts 1 4)" --stages 4 --memory 2MB --algorithm $algorithm
         need=$(sed -nE 's/.* needs ([0-9]+) bytes per device.*/\1/p' <<<"$stderr")
         refuses 3 "needs" stage "$(hosts 1 4)" --stages 4 --memory $((need - 1)) --algorithm $algorithm

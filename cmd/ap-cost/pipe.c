@@ -255,7 +255,8 @@ static void put_stage(const struct pipe_input *in, const struct ap_pipeline_pric
     ap_put_int(out, "send_forward_bytes", s->send_forward_bytes);
     ap_put_int(out, "send_backward_bytes", s->send_backward_bytes);
     put_num(out, "flops", part->flops);
-    ap_put_int(out, "stage_bytes", s->fixed_bytes);
+    ap_put_int(out, "stage_bytes", ap_add64(s->fixed_bytes, s->work_bytes));
+    ap_put_int(out, "work_bytes", s->work_bytes);
     ap_put_int(out, "microbatch_bytes", s->flight_bytes);
     ap_put_int(out, "recomputed_bytes", s->recomputed_bytes);
     ap_buf_putc(out, '}');

@@ -226,10 +226,13 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
     int full = pipe_fullest(in, p, &limit_bytes);
     double limit = (double)limit_bytes;
     const struct ap_sim_device *d = &p->result.devices[full];
-    double weight = 0, state = 0, fixed = 0, waiting = 0, recomputed = 0;
+    double weight = 0, state = 0, fixed = 0, waiting = 0, work = 0, recomputed = 0;
     for (int i = 0; i < d->n_slices; i++)
-        if (d->slices[i].bytes == d->peak_bytes && d->slices[i].instr.backward)
-            recomputed = (double)p->stage[d->slices[i].instr.stage].recomputed_bytes;
+        if (d->slices[i].bytes == d->peak_bytes) {
+            const struct ap_sim_stage *of = &p->stage[d->slices[i].instr.stage];
+            work = (double)of->work_bytes;
+            recomputed = d->slices[i].instr.backward ? (double)of->recomputed_bytes : 0;
+        }
     for (int i = full; i < in->stages.n; i += p->result.n_devices) {
         weight += (double)p->breakdown[i].role_bytes[AP_ROLE_WEIGHT];
         state += (double)p->breakdown[i].role_bytes[AP_ROLE_STATE];
@@ -241,10 +244,10 @@ static void put_memory(const struct pipe_input *in, const struct ap_pipeline_pri
     ap_buf_puts(out, ", states ");
     price_put_bytes(out, state, 0);
     ap_buf_puts(out, ", gradients and work ");
-    price_put_bytes(out, fixed - weight - state - waiting, 0);
+    price_put_bytes(out, fixed + work - weight - state - waiting, 0);
     ap_buf_printf(out, ",\n  %d microbatch%s in flight ", d->peak_in_flight,
                   d->peak_in_flight == 1 ? "" : "es");
-    price_put_bytes(out, (double)d->peak_bytes - fixed - recomputed, 0);
+    price_put_bytes(out, (double)d->peak_bytes - fixed - work - recomputed, 0);
     if (recomputed > 0) {
         ap_buf_puts(out, ", recomputed activations ");
         price_put_bytes(out, recomputed, 0);

@@ -258,13 +258,15 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
         return 1;
     for (int s = 0; s < n; s++) {
         const struct plan_point *p = answer->stage[s].point;
-        stages[s] = (struct ap_sim_stage){.forward_sec = p->forward_sec,
-                                          .backward_sec = p->backward_sec,
-                                          .sync_sec = p->sync_sec,
-                                          .update_sec = p->update_sec,
-                                          .fixed_bytes = plan_always_bytes(p),
-                                          .recomputed_bytes = p->recomputed_bytes,
-                                          .flight_bytes = p->microbatch_bytes};
+        stages[s] =
+            (struct ap_sim_stage){.forward_sec = p->forward_sec,
+                                  .backward_sec = p->backward_sec,
+                                  .sync_sec = p->sync_sec,
+                                  .update_sec = p->update_sec,
+                                  .fixed_bytes = plan_always_bytes(p),
+                                  .work_bytes = p->recompute ? 0 : p->passing_bytes,
+                                  .recomputed_bytes = p->recompute ? p->passing_bytes : 0,
+                                  .flight_bytes = p->microbatch_bytes};
     }
     plan_estimate_sends(inst, answer, stages);
     struct ap_sim sim = {.schedule = answer->schedule,

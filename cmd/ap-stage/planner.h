@@ -31,8 +31,8 @@ struct plan_point {
     double forward_sec, backward_sec; /* per microbatch; recompute is in backward_sec */
     double sync_sec, update_sec;      /* once per step */
     int64_t stage_bytes;              /* of a device, whatever is in flight */
-    int64_t recomputed_bytes; /* of these, what is there only while a backward runs: a
-                                 device has it of one of its stages at a time */
+    int64_t passing_bytes; /* of these, what is there only while a pass runs: a device has
+                              it of one of its stages at a time */
     int64_t microbatch_bytes; /* of a device and microbatch in flight */
     bool recompute;
     int mesh; /* row of the oracle's logical meshes, for whoever asks for the sharding */
@@ -42,7 +42,7 @@ struct plan_point {
 /* Bytes of a device that the stage has at any time, whatever is in flight. */
 static inline int64_t plan_always_bytes(const struct plan_point *p)
 {
-    return p->stage_bytes - p->recomputed_bytes;
+    return p->stage_bytes - p->passing_bytes;
 }
 
 /* Blocks lo to hi on hosts x devices, or those in the set. */

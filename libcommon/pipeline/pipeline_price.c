@@ -137,7 +137,9 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
                                  .backward_sec = point[0].backward_sec,
                                  .sync_sec = point[0].sync_sec,
                                  .update_sec = point[0].update_sec,
-                                 .fixed_bytes = point[0].stage_bytes,
+                                 .fixed_bytes =
+                                     point[0].stage_bytes - point[0].passing_bytes,
+                                 .work_bytes = point[0].passing_bytes,
                                  .flight_bytes = point[0].microbatch_bytes};
     if (st->recompute == AP_RECOMPUTE_ALL) {
         some = point[1];

@@ -30,8 +30,8 @@ void ap_stage_wait_for(const double host[2], const double gather[2],
 
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
 {
-    double bytes =
-        m->fixed_bytes + m->working_bytes + fmax(0, m->copied_bytes - m->gradient_bytes);
+    const double always = m->fixed_bytes + fmax(0, m->copied_bytes - m->gradient_bytes);
+    const double bytes = always + m->working_bytes;
 
     point[0].forward_sec = m->forward_sec;
     point[0].backward_sec = m->backward_sec;
@@ -40,7 +40,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[0].stage_bytes = (int64_t)bytes;
     point[0].microbatch_bytes = (int64_t)m->kept_bytes;
     point[0].recompute = false;
-    point[0].recomputed_bytes = 0;
+    point[0].passing_bytes = point[0].stage_bytes - (int64_t)always;
     point[0].slack_sec = m->slack_sec;
     point[1] = point[0];
     point[1].recompute = true;
@@ -50,7 +50,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
         ap_stage_wait_for(host, m->gather_sec, &point[i]);
     }
     point[1].stage_bytes = (int64_t)(bytes + m->recomputed_bytes);
-    point[1].recomputed_bytes = point[1].stage_bytes - point[0].stage_bytes;
+    point[1].passing_bytes = point[1].stage_bytes - (int64_t)always;
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
 }
 
@@ -66,7 +66,7 @@ static double step_sec(const struct ap_stage_point *p)
 
 static int64_t there_always(const struct ap_stage_point *p)
 {
-    return p->stage_bytes - p->recomputed_bytes;
+    return p->stage_bytes - p->passing_bytes;
 }
 
 static bool covers(const struct ap_stage_point *a, const struct ap_stage_point *b)

@@ -16,7 +16,7 @@ static void check_point(const struct answer_point *p)
     for (size_t i = 0; i < sizeof sec / sizeof *sec; i++)
         assert(isfinite(sec[i]) && sec[i] >= 0);
     assert(p->stage_bytes >= 0 && p->microbatch_bytes >= 0);
-    assert(p->recomputed_bytes >= 0 && p->recomputed_bytes <= p->stage_bytes);
+    assert(p->passing_bytes >= 0 && p->passing_bytes <= p->stage_bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -89,8 +89,8 @@ static struct plan_front *oracle_price(struct oracle *o, const struct plan_ask *
         p[1].backward_sec += p->forward_sec;
         p[1].microbatch_bytes = p->microbatch_bytes / 4;
         p[1].recompute = true;
-        p[1].recomputed_bytes = (int64_t)(o->recomputed * (double)p->microbatch_bytes);
-        p[1].stage_bytes += p[1].recomputed_bytes;
+        p[1].passing_bytes = (int64_t)(o->recomputed * (double)p->microbatch_bytes);
+        p[1].stage_bytes += p[1].passing_bytes;
         f->n = 2;
     }
     f->point = p;

@@ -188,8 +188,8 @@ static bool near_enough(const struct ap_stage_point *a, const struct ap_stage_po
                (b->forward_sec + b->backward_sec) * more &&
            a->sync_sec + a->update_sec <= (b->sync_sec + b->update_sec) * more &&
            (double)a->stage_bytes <= (double)b->stage_bytes * more &&
-           (double)(a->stage_bytes - a->recomputed_bytes) <=
-               (double)(b->stage_bytes - b->recomputed_bytes) * more &&
+           (double)(a->stage_bytes - a->passing_bytes) <=
+               (double)(b->stage_bytes - b->passing_bytes) * more &&
            (double)a->microbatch_bytes <= (double)b->microbatch_bytes * more;
 }
 
@@ -378,8 +378,7 @@ static void put_front(const struct answer *a, struct ap_buf *out)
         ap_buf_puts(out, ",\"sync_sec\":");
         ap_json_num(out, p->sync_sec);
         ap_put_int(out, "stage_bytes", p->stage_bytes);
-        if (p->recompute)
-            ap_put_int(out, "recomputed_bytes", p->recomputed_bytes);
+        ap_put_int(out, "passing_bytes", p->passing_bytes);
         ap_put_int(out, "bytes_per_microbatch", p->microbatch_bytes);
         ap_buf_printf(out, ",\"recompute\":%s", p->recompute ? "true" : "false");
         if (p->slack_sec > 0) {

@@ -31,7 +31,7 @@ static int get_point(const json_t *o, const struct ap_at *at, struct answer_poin
     struct ap_at here = {at, "sec_per_microbatch", 0};
     double step;
 
-    p->recomputed_bytes = 0;
+    p->passing_bytes = 0;
     if (!json_is_object(each))
         return ap_at_err(&here, err, "expected an object of forward and backward");
     if (get_sec(each, &here, "forward", &p->forward_sec, err) ||
@@ -41,9 +41,8 @@ static int get_point(const json_t *o, const struct ap_at *at, struct answer_poin
         ap_get_int(o, at, "stage_bytes", 0, INT64_MAX, &p->stage_bytes, err) ||
         ap_get_int(o, at, "bytes_per_microbatch", 0, INT64_MAX, &p->microbatch_bytes,
                    err) ||
-        (json_object_get(o, "recomputed_bytes") &&
-         ap_get_int(o, at, "recomputed_bytes", 0, p->stage_bytes, &p->recomputed_bytes,
-                    err)))
+        (json_object_get(o, "passing_bytes") &&
+         ap_get_int(o, at, "passing_bytes", 0, p->stage_bytes, &p->passing_bytes, err)))
         return -1;
     if (!json_is_boolean(again))
         return ap_at_err(at, err, "expected recompute to be true or false");

@@ -6,7 +6,7 @@
 
 struct answer_point {
     double forward_sec, backward_sec, sync_sec, update_sec;
-    int64_t stage_bytes, recomputed_bytes, microbatch_bytes;
+    int64_t stage_bytes, passing_bytes, microbatch_bytes;
     bool recompute;
     float slack_sec; /* so much longer the plan itself may take; small: there are many */
 };

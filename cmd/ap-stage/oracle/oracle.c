@@ -308,7 +308,7 @@ static void join_fronts(struct stage_oracle *o, bool light, const int *jobs, int
                                      .sync_sec = p->sync_sec,
                                      .update_sec = p->update_sec,
                                      .stage_bytes = p->stage_bytes,
-                                     .recomputed_bytes = p->recomputed_bytes,
+                                     .passing_bytes = p->passing_bytes,
                                      .microbatch_bytes = p->microbatch_bytes,
                                      .recompute = p->recompute,
                                      .mesh = q->mesh,

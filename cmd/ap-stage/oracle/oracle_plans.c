@@ -32,8 +32,8 @@ static bool keeps_promise(const struct answer_point *promised,
            holds(promised->sync_sec + promised->update_sec, slack,
                  actual->sync_sec + actual->update_sec) &&
            holds((double)promised->stage_bytes, 0, (double)actual->stage_bytes) &&
-           holds((double)(promised->stage_bytes - promised->recomputed_bytes), 0,
-                 (double)(actual->stage_bytes - actual->recomputed_bytes)) &&
+           holds((double)(promised->stage_bytes - promised->passing_bytes), 0,
+                 (double)(actual->stage_bytes - actual->passing_bytes)) &&
            holds((double)promised->microbatch_bytes, 0,
                  (double)actual->microbatch_bytes) &&
            promised->recompute == actual->recompute;

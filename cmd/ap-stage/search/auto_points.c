@@ -4,9 +4,9 @@
  * several choices.
  * Idea: at a price of bytes each stage takes its own cheapest point; bisection finds the
  * least price at which all fit. What room is left then is given to stages that are
- * quicker with more, the last ones first, since they hold least. What a stage recomputes
- * for its backward is there for one stage at a time, so that the largest counts: points
- * that recompute more than a cap are left out, and the cap falls. Cost: points x
+ * quicker with more, the last ones first, since they hold least. What a pass needs
+ * only while it runs is there for one stage at a time, so that the largest counts: points
+ * that need more than a cap are left out, and the cap falls. Cost: points x
  * MOST_PRICES x MOST_CAPS. Source: Everett, Operations Research 11 (1963).
  */
 #include "search/auto.h"
@@ -30,19 +30,19 @@ static double bytes_of(const struct device_stage *st, const struct plan_point *p
     return (double)plan_always_bytes(p) + st->flights * (double)p->microbatch_bytes;
 }
 
-static int64_t most_recomputed(const struct device_stages *d)
+static int64_t most_passing(const struct device_stages *d)
 {
     int64_t most = 0;
 
     for (int s = 0; s < d->n; s++)
-        if (d->stage[s].point->recomputed_bytes > most)
-            most = d->stage[s].point->recomputed_bytes;
+        if (d->stage[s].point->passing_bytes > most)
+            most = d->stage[s].point->passing_bytes;
     return most;
 }
 
 static void add_up(struct device_stages *d)
 {
-    d->bytes = (double)most_recomputed(d);
+    d->bytes = (double)most_passing(d);
     d->sec = 0;
     for (int s = 0; s < d->n; s++) {
         d->bytes += bytes_of(&d->stage[s], d->stage[s].point);
@@ -51,7 +51,7 @@ static void add_up(struct device_stages *d)
 }
 
 /* The cheapest point of each stage at a price of seconds per byte, of those that
- * recompute up to the cap. false: a stage has none. */
+ * need up to the cap while they run. false: a stage has none. */
 static bool take_cheapest(struct device_stages *d, int64_t cap, double price)
 {
     for (int s = 0; s < d->n; s++) {
@@ -60,7 +60,7 @@ static bool take_cheapest(struct device_stages *d, int64_t cap, double price)
         for (int i = 0; i < st->front->n; i++) {
             const struct plan_point *p = &st->front->point[i];
             const double cost = sec_of(d, p) + price * bytes_of(st, p);
-            if (p->recomputed_bytes <= cap && cost < least) {
+            if (p->passing_bytes <= cap && cost < least) {
                 least = cost;
                 st->point = p;
             }
@@ -89,7 +89,7 @@ static void use_room(struct device_stages *d, double limit)
     add_up(d);
 }
 
-/* With points that recompute up to the cap; false: none was found that fits. */
+/* With points that need up to the cap while they run; false: none was found that fits. */
 static bool choose_below(struct device_stages *d, int64_t cap, double limit)
 {
     double lo = LEAST_PRICE, hi = MOST_PRICE;
@@ -127,7 +127,7 @@ bool choose_points(struct device_stages *d, double limit)
             for (int s = 0; s < d->n; s++)
                 d->stage[s].best = d->stage[s].point;
         }
-        const int64_t most = most_recomputed(d);
+        const int64_t most = most_passing(d);
         if (most == 0)
             break;
         cap = i + 1 == MOST_CAPS ? 0 : most - most / LOWER - 1;

@@ -165,13 +165,13 @@ static double least_choice(const struct device_stages *d, int s, double bytes,
         return bytes + most > limit ? INFINITY : sec;
     for (int i = 0; i < d->stage[s].front->n; i++) {
         const struct plan_point *p = &d->stage[s].front->point[i];
-        const double its = (double)(p->stage_bytes - p->recomputed_bytes) +
+        const double its = (double)(p->stage_bytes - p->passing_bytes) +
                            d->stage[s].flights * (double)p->microbatch_bytes;
         const double more =
             p->update_sec + d->microbatches * (p->forward_sec + p->backward_sec);
         least = fmin(least, least_choice(d, s + 1, bytes + its,
-                                         fmax(most, (double)p->recomputed_bytes),
-                                         sec + more, limit));
+                                         fmax(most, (double)p->passing_bytes), sec + more,
+                                         limit));
     }
     return least;
 }
@@ -199,7 +199,7 @@ static void points(void)
                     .backward_sec = case_num(&c, 1, 2),
                     .update_sec = case_num(&c, 0, 1),
                     .stage_bytes = again + case_int(&c, 1 << 20, 1 << 22),
-                    .recomputed_bytes = again,
+                    .passing_bytes = again,
                     .microbatch_bytes = case_int(&c, 1 << 18, 1 << 22) >> i};
             }
         }

@@ -620,19 +620,20 @@ static void test_readme_schedules(struct ap_arena *arena)
           "README of libcommon/pipeline: the bubble is 3/11");
 }
 
-/* A point is no worse than another only if it is so beside stages that recompute more. */
+/* A point is no worse than another only if it is so beside stages that need more while
+ * they run. */
 static void test_fronts(void)
 {
     struct ap_stage_point p[] = {
         {.forward_sec = 1, .stage_bytes = 10},
-        {.forward_sec = 2, .stage_bytes = 12, .recomputed_bytes = 5, .recompute = true},
-        {.forward_sec = 3, .stage_bytes = 11, .recomputed_bytes = 1, .recompute = true},
-        {.forward_sec = 4, .stage_bytes = 12, .recomputed_bytes = 3, .recompute = true},
-        {.forward_sec = 4, .stage_bytes = 12, .recomputed_bytes = 6, .recompute = true}};
+        {.forward_sec = 2, .stage_bytes = 12, .passing_bytes = 5, .recompute = true},
+        {.forward_sec = 3, .stage_bytes = 11, .passing_bytes = 1, .recompute = true},
+        {.forward_sec = 4, .stage_bytes = 12, .passing_bytes = 3, .recompute = true},
+        {.forward_sec = 4, .stage_bytes = 12, .passing_bytes = 6, .recompute = true}};
     const int n = ap_stage_front(p, 5);
 
-    CHECK(n == 3 && p[0].recomputed_bytes == 0 && p[1].recomputed_bytes == 5 &&
-              p[2].recomputed_bytes == 6,
+    CHECK(n == 3 && p[0].passing_bytes == 0 && p[1].passing_bytes == 5 &&
+              p[2].passing_bytes == 6,
           "a front of %d points", n);
 }
 
@@ -650,8 +651,8 @@ static void test_readme_memory(void)
     ap_stage_points(&m, p);
     CHECK(p[0].stage_bytes + 4 * p[0].microbatch_bytes == 44 && p[0].backward_sec == 2 &&
               p[1].stage_bytes + 4 * p[1].microbatch_bytes == 21 &&
-              p[1].backward_sec == 3 && p[0].recomputed_bytes == 0 &&
-              p[1].recomputed_bytes == 5,
+              p[1].backward_sec == 3 && p[0].passing_bytes == 2 &&
+              p[1].passing_bytes == 7,
           "README of libcommon/pipeline: 44 MB kept, 21 MB recomputed");
 }
 
