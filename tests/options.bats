@@ -207,6 +207,10 @@ stage() { # OPTION...: statistics of a plan with data parallel stages
     ap-model gpt --layers 2 --hidden 1024 --heads 16 --batch 64 | ap-prune |
         ap-shard --mesh 8x4 --cluster h100x4 --overlap on |
         jq -e '.sharding | .objective_sec < 0.0114 and .lower_bound_sec > 0.00797'
+    # a proof at one λ does not end the search for plans
+    ap-model gpt --layers 4 --hidden 256 --heads 8 --seq 128 --vocab 1000 --batch 32 |
+        ap-shard --mesh 8x4 --cluster h100x4 --overlap on |
+        jq -e '.sharding.objective_sec < 0.0023'
     # a loop's operators are weighted once, or the bound is above the step
     ap-import --keep-loops "$MODELS/lstm/lstm.hlo" | ap-shard --mesh 8 --cluster h100-8 --overlap on |
         jq -e '.sharding | .lower_bound_sec <= .objective_sec and .gap < 0.01'

@@ -19,7 +19,7 @@
  * so that such tensors count in full, and others 1 - λ. As a function of λ the least of
  * all plans is concave; the plans that are known, first the named ones, are lines above
  * it, and the next λ is where the lowest of these is highest (Kelley's cutting planes).
- * Before the whole space is searched, the choices of known plans are, in a fiftieth of
+ * Before the whole space is searched, the choices of known plans are, in a fraction of
  * the time: at λ, which gives more lines, and for candidates, in problems where a
  * conversion costs what the best plan's order leaves of it, as the time from its tensor
  * to its first user is free. Cost: a search, and where a gap is left up to three more,
@@ -54,12 +54,17 @@
 #define LATER        0.13
 #define LATER_PROVEN 0.5
 #define KNOWN_SHARE  0.004
-#define PROVEN       1e-9      /* relative gap that counts as none */
-#define NEAR         (1 / 32.) /* between two λ that are about the same */
-#define NEAR_END     (1 / 64.) /* between a λ and an end, which is then as good */
-#define QUICK        1000      /* a search that took so little of its budget */
-#define MOST_LINES   64
-#define MOST_FOUND   16
+/* Behind a proof: what a candidate may take of the first search, and the gap from where
+ * it has one: GPT of 4 layers and width 256 has 0.31, Llama-2 7B, whose time it would
+ * double for nothing, 0.25. */
+#define BRIEF      0.05
+#define FAR        0.28
+#define PROVEN     1e-9      /* relative gap that counts as none */
+#define NEAR       (1 / 32.) /* between two λ that are about the same */
+#define NEAR_END   (1 / 64.) /* between a λ and an end, which is then as good */
+#define QUICK      1000      /* a search that took so little of its budget */
+#define MOST_LINES 64
+#define MOST_FOUND 16
 
 /* A plan, as a line over λ: C; M; of it what compute waits for, E. */
 struct line {
@@ -78,6 +83,7 @@ struct bounding {
     const bool *waited;         /* [node]: compute waits for its conversions */
     bool open;                  /* the last search of the whole space left a gap */
     bool quick;                 /* it took next to nothing */
+    double first_share;         /* of the budget, that the first of them took */
     bool waits;                 /* E - F is counted */
     double ahead_sec;           /* F */
     int n_lines;
@@ -293,12 +299,10 @@ static int search(struct bounding *b, double share, double gap, bool known,
 {
     struct shard_task *s = &b->serial;
     struct ap_work *whole = b->task->work;
-    struct ap_work part = {.progress = whole->progress};
+    struct ap_work part = {.limit = whole->limit, .progress = whole->progress};
     const int n = b->task->n_plans;
 
-    if (whole->limit > 0)
-        part.limit =
-            llround(share / shard_overlap_budgets(&b->params) * (double)whole->limit);
+    part = ap_work_share(&part, share / shard_overlap_budgets(&b->params));
     memcpy(s->plans, b->task->plans, (size_t)n * sizeof *s->plans);
     s->n_plans = n;
     if (known)
@@ -316,8 +320,10 @@ static int search(struct bounding *b, double share, double gap, bool known,
     int rc = shard_ilp(b->arena, s, answer, err);
     ap_work_add(whole, part.done);
     s->work = whole;
-    b->quick = part.done < part.limit / QUICK;
-    b->n_searches += !known;
+    if (!known)
+        b->quick = part.done < part.limit / QUICK;
+    if (!known && b->n_searches++ == 0)
+        b->first_share = share * (double)part.done / (double)part.limit;
     return rc;
 }
 
@@ -426,6 +432,17 @@ static void add_silent_line(struct bounding *b)
     b->line[b->n_lines++] = l;
 }
 
+/* Where the weighted problem is proven, another plan is a better candidate only as its
+ * weights are others: a first solution will do. */
+static double candidate_share(const struct bounding *b, bool known)
+{
+    if (known)
+        return KNOWN_SHARE;
+    if (b->open || b->quick || b->task->memory_bytes > 0)
+        return later(b);
+    return fmin(later(b), BRIEF * b->first_share);
+}
+
 /* For a candidate: what the best plan's order leaves of each conversion, at least a
  * share. Whether it is better. */
 static bool try_exposed(struct bounding *b, double least, bool known)
@@ -435,7 +452,7 @@ static bool try_exposed(struct bounding *b, double least, bool known)
     struct ap_err none = {0};
 
     set_exposed(b, &b->best->plan, fmin(least, fmax(HIDDEN, b->comm_per_compute)));
-    if (search(b, known ? KNOWN_SHARE : later(b), CANDIDATE, known, &answer, &none))
+    if (search(b, candidate_share(b, known), CANDIDATE, known, &answer, &none))
         return false; /* within a limit of memory it was too short */
     take_found(b, &answer.plan, known);
     return b->best->objective < before * (1 - PROVEN);
@@ -528,11 +545,12 @@ static int search_all(struct bounding *b, struct ap_err *err)
         search_bound(b, lambda, later(b), CANDIDATE, &none) == 0)
         try_all_exposed(b, true);
     const bool quick = b->quick;
-    const bool whole = quick || b->open || b->task->memory_bytes > 0;
+    const bool whole = b->open || b->task->memory_bytes > 0;
     try_all_exposed(b, true);
     if (quick)
         try_all_exposed(b, false);
-    else if (whole && !closed(b) && try_exposed(b, 1, false))
+    else if (!closed(b) && (whole || b->bound < b->best->objective * (1 - FAR)) &&
+             try_exposed(b, 1, false))
         try_all_exposed(b, true);
     for (int round = 1; round < ROUNDS && !closed(b); round++) {
         lambda = away_from_silence(b, next_lambda(b, &height));
