@@ -22,8 +22,9 @@
  * Before the whole space is searched, the choices of known plans are, in a fraction of
  * the time: at λ, which gives more lines, and for candidates, in problems where a
  * conversion costs what the best plan's order leaves of it, as the time from its tensor
- * to its first user is free. Cost: a search, and where a gap is left up to three more,
- * which start from the best plan so far and have a part of its budget each.
+ * to its first user is free. Cost: a search, and where a gap is left up to four more,
+ * seven where it took next to nothing, each with a part of its budget and from the best
+ * plan so far.
  * Source: Kelley (J. SIAM 1960).
  */
 #include <assert.h>
@@ -289,7 +290,10 @@ static double later(const struct bounding *b)
 
 double shard_overlap_budgets(const struct shard_params *params)
 {
-    return 1 + ROUNDS * (params->prove ? LATER_PROVEN : LATER);
+    const double later = params->prove ? LATER_PROVEN : LATER;
+
+    /* the quick first one takes none of its own */
+    return fmax(1 + (ROUNDS + 1) * later, (ROUNDS + 4) * later);
 }
 
 /* One search under the weights at hand; known: among the choices of plans that are known.
