@@ -28,6 +28,7 @@
 static const struct ap_tool nameless = {.name = "autopar"};
 static const struct ap_tool *running = &nameless;
 static double start_sec;
+static void (*on_die)(int code);
 static struct ap_buf history_args; /* JSON strings of the options that shape the result */
 
 /* ---- messages ---- */
@@ -69,7 +70,14 @@ _Noreturn void ap_die(int code, const char *fmt, ...)
     va_start(args, fmt);
     say("", fmt, args);
     va_end(args);
+    if (on_die)
+        on_die(code);
     exit(code);
+}
+
+void ap_tool_on_die(void (*told)(int code))
+{
+    on_die = told;
 }
 
 _Noreturn void ap_die_usage(const char *fmt, ...)
@@ -79,6 +87,8 @@ _Noreturn void ap_die_usage(const char *fmt, ...)
     say("", fmt, args);
     va_end(args);
     fprintf(stderr, "try '%s --help'\n", running->name);
+    if (on_die)
+        on_die(AP_USAGE);
     exit(AP_USAGE);
 }
 

@@ -76,6 +76,8 @@ bool ap_tool_given(const struct ap_tool *tool, const char *name);
 _Noreturn void ap_die(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); /* "ap-shard: ..." on stderr */
 _Noreturn void ap_die_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Called with the exit code behind the message of the two, before the process exits. */
+void ap_tool_on_die(void (*told)(int code));
 /* The message alone: who ends otherwise says it so. */
 void ap_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
