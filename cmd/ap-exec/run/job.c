@@ -116,6 +116,7 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
         ap_say("%s", err->msg);
     if (c->rank == first)
         watch_leave(code);
+    checkpoint_give_back();
     c->close(c);
     exit(code);
 }
