@@ -218,6 +218,16 @@ HLO
     run --separate-stderr ap-exec -n 2 --quiet --trace /dev/full "$(rewritten mlp 2)"
     [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: /dev/full: cannot write: No space left on device" ]
     refuses 2 "--trace and --profile: both would write x" ap-exec --trace x --profile x "$ONE"
+    refuses 2 "--trace and --profile: both would write x" ap-exec --trace x --profile ./x "$ONE"
+    refuses 2 "--trace and --profile: both would write -" ap-exec --trace - --profile - "$ONE"
+    refuses 2 "--trace: expected a file" ap-exec --trace "" "$ONE"
+    # the input is not destroyed
+    cp "$ONE" one.json
+    refuses 2 "--trace: one.json is the input" ap-exec --trace one.json ./one.json
+    refuses 2 "--profile: ./one.json is the input" ap-exec --profile ./one.json one.json
+    refuses 2 "-o: one.json is the input" ap-exec --json -o "$PWD/one.json" one.json
+    refuses 1 "--out one.json: Not a directory" ap-exec --out one.json one.json
+    cmp one.json "$ONE"
     refuses 1 "no/x: cannot write: No such file" ap-shard --mesh 2 -o no/x /dev/null
     # a link to what does not exist yet is none of these
     ln -s new link

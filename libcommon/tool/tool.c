@@ -20,6 +20,7 @@
 #include <malloc.h>
 #endif
 
+#include "base/file.h"
 #include "base/text.h"
 #include "cost/cost.h"
 #include "tool/progress.h"
@@ -718,13 +719,11 @@ static void close_output(struct output *out)
 
 void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path)
 {
-    struct stat a, b;
-
-    if (!path || !tool->out_path || !strcmp(path, "-"))
-        return;
-    if (!strcmp(path, tool->out_path) ||
-        (!stat(path, &a) && !stat(tool->out_path, &b) && S_ISREG(a.st_mode) &&
-         a.st_dev == b.st_dev && a.st_ino == b.st_ino))
+    if (path && !*path)
+        ap_die_usage("--%s: expected a file, got an empty name", name);
+    if (path && ap_same_file(path, tool->path))
+        ap_die_usage("--%s: %s is the input", name, path);
+    if (path && tool->out_path && ap_same_file(path, tool->out_path))
         ap_die_usage("--%s and -o: both would write %s", name, path);
 }
 

@@ -117,7 +117,7 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
 /* Writes bytes likewise (for tools whose output is no document). */
 void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 
-/* Dies (exit 2) if the file of the option `name` is that of -o. */
+/* Dies (exit 2) if the file of the option `name` is the input or that of -o. */
 void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path);
 /*
  * Whether a file can be written there, as far as its folder tells: what takes long asks
