@@ -134,6 +134,8 @@ partitioned() {
     refuses 1 "the program is for 1 rank, this job has 2" ap-exec --check -n 2 "$ONE"
     refuses 2 "--check: runs no step, which --save needs" ap-exec --check --save "$BATS_TEST_TMPDIR" "$ONE"
     refuses 2 "--check: runs no step, which --verify needs" ap-exec --check --verify "$ONE"
+    refuses 2 "--check: runs no step, which --report needs" ap-exec --check --report "$ONE"
+    refuses 2 "--check: runs no step, which --data needs" ap-exec --check --data "$MODELS/mlp/in" "$ONE"
     ap-exec --check -n 1 "$ONE"
 }
 

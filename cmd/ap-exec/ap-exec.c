@@ -561,8 +561,14 @@ static void check_options(const struct ap_tool *tool, struct settings *set,
                       : set->trace_path   ? "trace"
                       : set->out_dir      ? "out"
                                           : NULL;
-    const char *step = one ? one : set->compare_dir ? "compare" : "verify";
-    if (set->check && (one || set->compare_dir || set->verify))
+    const char *step = one                   ? one
+                       : set->compare_dir    ? "compare"
+                       : set->verify         ? "verify"
+                       : set->report         ? "report"
+                       : set->source.dir     ? "data"
+                       : set->source.batches ? "batches"
+                                             : NULL;
+    if (set->check && step)
         ap_die_usage("--check: runs no step, which --%s needs", step);
     if (chosen->alternate.n && one)
         ap_die_usage("--alternate: --%s is of one program", one);
