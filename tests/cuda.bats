@@ -435,6 +435,21 @@ END
     [ "$(cd "$out/f32" && ls)" = "$(cd "$out/tf32" && ls)" ]
 }
 
+@test "backend: a convolution takes an engine with less workspace where the device is too small" {
+    needs_backend
+    cd "$BATS_TEST_TMPDIR"
+    ap-import --quiet - <<'END' | ap-shard --quiet --mesh 1 | ap-rewrite -o conv.json
+ENTRY e { x = f32[1,8192,840,8] parameter(0)  w = f32[1,1,8,8] parameter(1)
+  ROOT y = f32[1,4,4,8] convolution(x, w), window={size=1x1 stride=2730x279}, dim_labels=b01f_01io->b01f }
+END
+    mkdir in # 220 MB of zeros
+    printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 8192, 840, 8), }" >in/0.npy
+    truncate -s $((128 + 8192 * 840 * 8 * 4)) in/0.npy
+    # the larger workspace is 275 MB
+    AP_FAKE_MEMORY=420000000 ap-exec --backend cuda --f32-matmul tf32 --data in --seed 1 --json conv.json >out
+    jq -e '.scratch_bytes < 1000000' out
+}
+
 # attention_program MESH OPTION... : a layer of grouped heads, attentions as one group each
 attention_program() {
     local mesh=$1
