@@ -315,6 +315,7 @@ static int search(struct bounding *b, double share, double gap, bool known,
         b->params.gap = gap;
     int rc = shard_ilp(b->arena, s, answer, err);
     ap_work_add(whole, part.done);
+    s->work = whole;
     b->quick = part.done < part.limit / QUICK;
     b->n_searches += !known;
     return rc;
