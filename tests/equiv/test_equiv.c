@@ -132,7 +132,8 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, int per_ran
     if (seed % 7 < 2) {
         const struct ap_graph plain = s->graph;
         struct ap_kernel_count made;
-        if (ap_kernels_mark(arena, &plain, false, &s->graph, &made, err))
+        if (ap_kernels_mark(arena, &plain, &(struct ap_kernel_rules){0}, &s->graph, &made,
+                            err))
             return -1;
     }
     ap_group(arena, &s->graph);
