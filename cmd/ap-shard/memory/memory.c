@@ -15,8 +15,8 @@
 #include <string.h>
 
 #define SMALL       16384 /* parts of the limit: smaller tensors are not modelled */
-#define FAR         2     /* times a limit: all plans at hand need more: the least first */
-#define WORTH_TYING 3     /* tie if at least one group in so many follows another */
+#define FAR         2 /* times a limit: all plans at hand need more: the least first */
+#define WORTH_TYING 3 /* tie if at least one group in so many follows another */
 
 /* One search: the problem with memory, the same with repeated groups tied, the best. */
 struct limiter {
