@@ -219,15 +219,32 @@ refuses_file() {
 
 @test "checkpoint: a folder in which a run saves is no other run's, until it ends, however" {
     cd "$BATS_TEST_TMPDIR"
-    ap-exec --data "$MODELS/mlp/in" --steps 100000000 --every 100000000 --save ck "$ONE" >out 3>&- &
+    mkdir ck linked
+    ln -s ../ck/checkpoint.safetensors linked/
+    ap-exec --data "$MODELS/mlp/in" --steps 100000000 --every 3 --save ck "$ONE" >out 3>&- &
     local first=$! i
-    for ((i = 0; i < 300; i++)); do [ ! -s out ] || break; sleep 0.1; done
+    for ((i = 0; i < 300; i++)); do [ ! -s ck/checkpoint.safetensors ] || break; sleep 0.1; done
     run --separate-stderr ap-exec --data "$MODELS/mlp/in" --save ck "$ONE"
+    local there=$stderr
+    run --separate-stderr ap-exec --data "$MODELS/mlp/in" --save linked "$ONE"
+    # a lock that NFS has, too: of bytes of a file, not of an open folder
+    local posix
+    posix=$(grep -c "POSIX .* $first .*:$(stat -c %i ck/checkpoint.safetensors.lock) " /proc/locks)
     kill -9 $first
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save ck: another run saves there"* ]]
+    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save linked: another run saves there"* ]]
+    [[ $there == *"--save ck: another run saves there"* ]] && [ "$posix" -eq 1 ]
     wait $first || true
     ap-exec --data "$MODELS/mlp/in" --quiet --save ck/ "$ONE"
     [ "$(ls ck)" = checkpoint.safetensors ]
+}
+
+@test "checkpoint: a run that is refused leaves no folder" {
+    cd "$BATS_TEST_TMPDIR"
+    refuses 1 "/nowhere" ap-exec --save made --data /nowhere "$ONE"
+    [ ! -e made ]
+    mkdir kept
+    refuses 1 "/nowhere" ap-exec --save kept --data /nowhere "$ONE"
+    [ -z "$(ls -A kept)" ]
 }
 
 @test "exec: --batches reads the inputs of each step, on any plan, and goes on with --resume" {

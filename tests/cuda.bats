@@ -403,6 +403,15 @@ END
     [[ $output == *planted* ]]
     AP_FAKE_FAULT=wrong-launch:9 run ap-exec --quiet --backend cuda "$out/odd.json"
     [[ $output != *planted* ]]
+    # but not across a sort, whose scratch memory lies where the copy was
+    sed -e 's/^  c = bf16\[301,300\] dot(a, x)/  s = bf16[264,300] sort(y), dimensions={0}, to_apply=less\n  c = bf16[301,300] dot(a, s)/' \
+        -e 's/^  w = /  y = bf16[264,300] parameter(2)\n&/' \
+        -e 's/^ENTRY/less { p = bf16[] parameter(0)  q = bf16[] parameter(1)  ROOT r = pred[] compare(p, q), direction=LT }\n&/' \
+        "$out/odd.hlo" >"$out/between.hlo"
+    ap-import "$out/between.hlo" | ap-shard --mesh 1 | ap-rewrite -o "$out/between.json"
+    ap-exec --small-ints --out "$out/cpu" "$out/between.json"
+    ap-exec --backend cuda --small-ints --out "$out/cuda" "$out/between.json"
+    diff -r "$out/cpu" "$out/cuda"
 }
 
 @test "backend: a profile of a step by the device's clock" {
@@ -424,6 +433,21 @@ END
         ! cmp -s "$out/f32/result_$name.npy" "$out/tf32/result_$name.npy"
     done
     [ "$(cd "$out/f32" && ls)" = "$(cd "$out/tf32" && ls)" ]
+}
+
+@test "backend: a convolution takes an engine with less workspace where the device is too small" {
+    needs_backend
+    cd "$BATS_TEST_TMPDIR"
+    ap-import --quiet - <<'END' | ap-shard --quiet --mesh 1 | ap-rewrite -o conv.json
+ENTRY e { x = f32[1,8192,840,8] parameter(0)  w = f32[1,1,8,8] parameter(1)
+  ROOT y = f32[1,4,4,8] convolution(x, w), window={size=1x1 stride=2730x279}, dim_labels=b01f_01io->b01f }
+END
+    mkdir in # 220 MB of zeros
+    printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 8192, 840, 8), }" >in/0.npy
+    truncate -s $((128 + 8192 * 840 * 8 * 4)) in/0.npy
+    # the larger workspace is 275 MB
+    AP_FAKE_MEMORY=420000000 ap-exec --backend cuda --f32-matmul tf32 --data in --seed 1 --json conv.json >out
+    jq -e '.scratch_bytes < 1000000' out
 }
 
 # attention_program MESH OPTION... : a layer of grouped heads, attentions as one group each

@@ -134,6 +134,8 @@ partitioned() {
     refuses 1 "the program is for 1 rank, this job has 2" ap-exec --check -n 2 "$ONE"
     refuses 2 "--check: runs no step, which --save needs" ap-exec --check --save "$BATS_TEST_TMPDIR" "$ONE"
     refuses 2 "--check: runs no step, which --verify needs" ap-exec --check --verify "$ONE"
+    refuses 2 "--check: runs no step, which --report needs" ap-exec --check --report "$ONE"
+    refuses 2 "--check: runs no step, which --data needs" ap-exec --check --data "$MODELS/mlp/in" "$ONE"
     ap-exec --check -n 1 "$ONE"
 }
 
@@ -218,6 +220,16 @@ HLO
     run --separate-stderr ap-exec -n 2 --quiet --trace /dev/full "$(rewritten mlp 2)"
     [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: /dev/full: cannot write: No space left on device" ]
     refuses 2 "--trace and --profile: both would write x" ap-exec --trace x --profile x "$ONE"
+    refuses 2 "--trace and --profile: both would write x" ap-exec --trace x --profile ./x "$ONE"
+    refuses 2 "--trace and --profile: both would write -" ap-exec --trace - --profile - "$ONE"
+    refuses 2 "--trace: expected a file" ap-exec --trace "" "$ONE"
+    # the input is not destroyed
+    cp "$ONE" one.json
+    refuses 2 "--trace: one.json is the input" ap-exec --trace one.json ./one.json
+    refuses 2 "--profile: ./one.json is the input" ap-exec --profile ./one.json one.json
+    refuses 2 "-o: one.json is the input" ap-exec --json -o "$PWD/one.json" one.json
+    refuses 1 "--out one.json: Not a directory" ap-exec --out one.json one.json
+    cmp one.json "$ONE"
     refuses 1 "no/x: cannot write: No such file" ap-shard --mesh 2 -o no/x /dev/null
     # a link to what does not exist yet is none of these
     ln -s new link

@@ -114,6 +114,18 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
     one && readable
 }
 
+@test "faults: mpirun that is told to end, and a library that ends its rank, are named" {
+    launch
+    runs
+    kill -TERM "$(mpirun_pid)"
+    ends
+    [ "$status" -eq 1 ] && [ "$(cat err)" = 'ap-exec: mpirun ended the job (exit 1)' ]
+    printf '#include <stdlib.h>\nint MPI_Allreduce(void) { exit(7); }\n' >ends.c
+    cc -shared -fPIC -o ends.so ends.c
+    ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=$PWD/ends.so run --separate-stderr ap-exec -n 4 "$PLAN"
+    [ "$status" -eq 7 ] && [[ $stderr =~ ap-exec:\ rank\ [0-3]\ \(process\ .*\)\ has\ ended\ out\ of\ order\ \(exit\ 7\) ]]
+}
+
 @test "faults: ^C and SIGTERM end the job as they end other programs" {
     launch
     runs

@@ -219,6 +219,7 @@ words() {
             ap-stage --quiet --grid dp=1,mbs=4 --cluster "$(one)" | ap-cost --quiet | jq .cost.step_sec
     done | jq -se '.[1] > .[0]'
     refuses 1 '--eager los: no part of the model has this name' ap-fuse --kernels --eager los "$f"
+    refuses 1 '--eager : no part of the model has this name' ap-fuse --kernels --eager '' "$f"
     refuses 2 'give one of them' ap-fuse --eager loss "$f"
 }
 

@@ -96,6 +96,23 @@ rewritten() {
     echo "$f"
 }
 
+# jq 1.6 calls the empty output of a tool that failed true: jq -e asks for a result.
+jq() {
+    local option asks='' out status=0
+    for option; do
+        [[ $option != --exit-status && ! $option =~ ^-[a-zA-Z]*e[a-zA-Z]*$ ]] || asks=1
+    done
+    if [ -z "$asks" ]; then
+        command jq "$@"
+        return
+    fi
+    out=$(command jq "$@"; status=$?; printf x; exit "$status") || status=$?
+    out=${out%x}
+    printf %s "$out"
+    [ -n "$out" ] || [ "$status" -ne 0 ] || status=4
+    return "$status"
+}
+
 # refuses CODE TEXT COMMAND...: the command exits with CODE, prints nothing on stdout, and
 # says on stderr who is speaking and something that contains TEXT.
 refuses() {

@@ -455,7 +455,7 @@ END
     echo '{"norm": "loss"}' >"$BATS_TEST_TMPDIR/roles.json"
     stepped | import --roles "$BATS_TEST_TMPDIR/roles.json" - |
         jq -e '[.graph.results[].role] == ["loss", "aux", "weight"]'
-    stepped | sed "1s/.*/HloModule s, frontend_attributes={a={{, b}}/" | import - |
+    stepped | sed "1s/.*/HloModule s, frontend_attributes={a={{}, b}}/" | import - |
         jq -e '(has("step") | not) and (.graph.nodes[0] | has("argument") | not) and
             (.graph.results[0] | has("result") | not)'
 }

@@ -321,7 +321,7 @@ static void put_device_memory(const struct pipe_input *in,
     ap_buf_printf(out, "%s{\"name\":\"stage %d\",\"kinds\":[", d ? "," : "", d);
     put_kind(out, &n, "weight", weight);
     put_kind(out, &n, "state", state);
-    put_kind(out, &n, "gradients", fixed - weight - state);
+    put_kind(out, &n, "gradients and copies", fixed - weight - state);
     ap_buf_puts(out, "],\"rest\":\"microbatches in flight and work\"");
     if (in->cluster.n_kinds > 0)
         ap_put_int(out, "limit_bytes", pipe_limit(in, d));

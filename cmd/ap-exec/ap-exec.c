@@ -1,5 +1,6 @@
 /* ap-exec: run a program, on this process or under MPI. */
 #include "backend.h"
+#include "base/file.h"
 #include "cpu/cpu.h"
 #include "cuda/plugin.h"
 #include "run/job.h"
@@ -534,15 +535,20 @@ static struct task *tasks(struct ap_arena *arena, const struct ap_tool *tool,
     return t;
 }
 
-static void check_options(struct settings *set, const struct chosen *chosen)
+static void check_options(const struct ap_tool *tool, struct settings *set,
+                          const struct chosen *chosen)
 {
+    const char *trace = set->trace_path, *profile = set->profile_path;
+    ap_tool_check_file(tool, "profile", profile);
+    ap_tool_check_file(tool, "trace", trace);
+    if (tool->out_path && ap_same_file(tool->out_path, tool->path))
+        ap_die_usage("-o: %s is the input", tool->path);
     if (set->tolerance < 0)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set->tolerance);
     if (set->beside_path && !set->trace_path)
         ap_die_usage("--beside: needs --trace");
-    if (set->trace_path && set->profile_path && strcmp(set->trace_path, "-") &&
-        !strcmp(set->trace_path, set->profile_path))
-        ap_die_usage("--trace and --profile: both would write %s", set->trace_path);
+    if (trace && profile && (!strcmp(trace, profile) || ap_same_file(trace, profile)))
+        ap_die_usage("--trace and --profile: both would write %s", trace);
     if (set->save_every && !set->save_dir)
         ap_die_usage("--every: needs --save");
     if (set->steps == 0)
@@ -555,8 +561,14 @@ static void check_options(struct settings *set, const struct chosen *chosen)
                       : set->trace_path   ? "trace"
                       : set->out_dir      ? "out"
                                           : NULL;
-    const char *step = one ? one : set->compare_dir ? "compare" : "verify";
-    if (set->check && (one || set->compare_dir || set->verify))
+    const char *step = one                   ? one
+                       : set->compare_dir    ? "compare"
+                       : set->verify         ? "verify"
+                       : set->report         ? "report"
+                       : set->source.dir     ? "data"
+                       : set->source.batches ? "batches"
+                                             : NULL;
+    if (set->check && step)
         ap_die_usage("--check: runs no step, which --%s needs", step);
     if (chosen->alternate.n && one)
         ap_die_usage("--alternate: --%s is of one program", one);
@@ -578,9 +590,7 @@ int main(int argc, char **argv)
                            .operand = "[FILE]",
                            .opts = options(&arena, &set, &chosen)};
     ap_tool_start(&tool, argc, argv);
-    ap_tool_check_file(&tool, "profile", set.profile_path);
-    ap_tool_check_file(&tool, "trace", set.trace_path);
-    check_options(&set, &chosen);
+    check_options(&tool, &set, &chosen);
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */
     if (set.n_ranks && !set.check && !job_is_started())
         launch(&tool,

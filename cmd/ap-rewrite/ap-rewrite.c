@@ -92,7 +92,7 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
     if (job->cluster.fused_attention)
         ap_program_kernels(arena, &job->prog);
     else
-        ap_program_split(arena, &job->prog);
+        ap_program_split(arena, &job->prog, false);
     if (ap_program_tile(arena, &job->prog, per_rank, &err))
         ap_die(
             AP_USAGE, "%s: --devices-per-rank %d: %s", doc->file, per_rank,

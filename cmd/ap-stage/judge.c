@@ -258,6 +258,8 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
         return 1;
     for (int s = 0; s < n; s++) {
         const struct plan_point *p = answer->stage[s].point;
+        /* where a stage recomputes, a forward's own working set, the smaller part, is
+           counted by ap_pipeline_price alone */
         stages[s] =
             (struct ap_sim_stage){.forward_sec = p->forward_sec,
                                   .backward_sec = p->backward_sec,

@@ -426,7 +426,8 @@ static int price_all(const struct pricing *x, const struct plan_answer *first,
  * large: the planner runs again with as much less memory as the quickest of these lacks.
  * If that is not enough, or if a plan that fits is slower, as written, than the planner's
  * estimate, then with twice as much less; or, where the second attempt lacks little, with
- * twice that less than before.
+ * twice that less than before. Once the quickest ones fit, too much may have been given
+ * up: at last half way back to where they did not.
  */
 static int price_lean(struct ap_arena *arena, const struct pricing *x, struct best *best,
                       struct plan_answer *answer, struct ap_stages *stages,
@@ -434,18 +435,31 @@ static int price_lean(struct ap_arena *arena, const struct pricing *x, struct be
 {
     const struct plan_instance *inst = x->inst;
     double estimate = INFINITY; /* by the planner, of the leaner plans */
-    int64_t less = inst->memory_bytes / LEAST_SHARE / 2;
+    double quickest = best->missed.step_sec;
+    int64_t less = inst->memory_bytes / LEAST_SHARE / 2, little = 0;
+    bool is_back = false;
 
     for (int i = 0; i < REPLANS; i++) {
         struct plan_answer lean = {.replicas = 1, .chunks = 1};
         struct plan_instance its = *inst;
         struct ap_err why = {0};
 
-        if (fits(inst, &best->price) &&
-            fmin(best->missed.step_sec, estimate) > MISSED * best->price.step_sec)
+        const double missed = MISSED * best->price.step_sec;
+        if (is_back)
             return 0;
+        if (!fits(inst, &best->price) ||
+            fmin(best->missed.step_sec, estimate) <= missed) {
+            quickest = best->missed.step_sec;
+            little = i > 0 ? less : 0;
+        } else if (quickest <= missed) {
+            is_back = true;
+        } else {
+            return 0;
+        }
         int64_t lacks = best->missed.peak_bytes - inst->memory_bytes;
-        if (i == 1 && isfinite(best->missed.step_sec) && lacks < less / 2)
+        if (is_back)
+            less = little + (less - little) / 2;
+        else if (i == 1 && isfinite(best->missed.step_sec) && lacks < less / 2)
             less += 2 * lacks;
         else
             less = lacks > 2 * less ? lacks : 2 * less;

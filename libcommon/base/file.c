@@ -1,7 +1,9 @@
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -122,4 +124,37 @@ int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **t
     *len = buf.len;
     ap_arena_keep(arena, buf.data);
     return 0;
+}
+
+/* The path of a file that does not exist yet, in its folder's own; NULL: no such folder.
+ * Caller frees. */
+static char *future_path(const char *path)
+{
+    const char *end = strrchr(path, '/'), *name = end ? end + 1 : path;
+    struct ap_buf folder = {0}, whole = {0};
+    ap_buf_printf(&folder, "%.*s.", (int)(name - path), path);
+    char *real = realpath(folder.data, NULL);
+    if (real)
+        ap_buf_printf(&whole, "%s/%s", real, name);
+    free(real);
+    ap_buf_free(&folder);
+    return whole.data;
+}
+
+bool ap_same_file(const char *a, const char *b)
+{
+    struct stat s, t;
+    if (!strcmp(a, "-") || !strcmp(b, "-"))
+        return false;
+    if (!strcmp(a, b))
+        return true;
+    const bool is_a = !stat(a, &s), is_b = !stat(b, &t);
+    if (is_a || is_b)
+        return is_a && is_b && S_ISREG(s.st_mode) && s.st_dev == t.st_dev &&
+               s.st_ino == t.st_ino;
+    char *p = future_path(a), *q = future_path(b);
+    const bool same = p && q && !strcmp(p, q);
+    free(p);
+    free(q);
+    return same;
 }

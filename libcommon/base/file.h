@@ -18,6 +18,8 @@ void ap_source_close(struct ap_source *source);
  * it unpacks to more than text does: 64 MiB and 200 times its size. Owner: arena. */
 int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
                  size_t *len, struct ap_err *err);
+/* Whether two paths lead to one file, which need not exist yet; "-" is none. */
+bool ap_same_file(const char *a, const char *b);
 /* What gzerror says, without the name that zlib gives to a descriptor: "<fd:3>: ". */
 const char *ap_gzip_why(const char *why);
 

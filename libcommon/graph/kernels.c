@@ -53,7 +53,8 @@ static bool is_within(const char *scope, const char *part)
 {
     const size_t length = strlen(part);
 
-    for (const char *at = strstr(scope, part); at; at = strstr(at + 1, part))
+    for (const char *at = length ? strstr(scope, part) : NULL; at;
+         at = strstr(at + 1, part))
         if ((at == scope || at[-1] == '/') && (at[length] == '/' || at[length] == '\0'))
             return true;
     return false;

@@ -237,21 +237,65 @@ static void find_kept(const struct lane_plan *p, int s)
 
 /* ---- slots ---- */
 
+/* A block is made larger to be a multiple of another one by this part of it at most. */
+#define SLACK 8
+
+/* Bytes of a block of a stage, if blocks are to be multiples of a unit. */
+static int64_t block_bytes(int64_t slot, int64_t unit)
+{
+    const int64_t whole = (slot + unit - 1) / unit * unit;
+
+    return whole - slot <= slot / SLACK ? whole : slot;
+}
+
+/*
+ * Places the microbatches in flight; returns where the last block ends. Blocks of chunks
+ * that are alike but for a few values would leave gaps that none of the larger ones fits,
+ * as they come and go: they are placed as they are, and as multiples of each stage's.
+ */
+static int64_t place_blocks(struct lane_plan *p, struct ap_pack_piece *piece,
+                            const int *of, int n)
+{
+    struct ap_pack_piece *now = AP_NEW_N(p->arena, n, struct ap_pack_piece);
+    int64_t least = INT64_MAX, tried = 0, alive = 0, most;
+
+    for (int s = NOWHERE; s < p->program->n_stages && least > alive; s++) {
+        const int64_t unit = s < 0 ? AP_PACK_ALIGN : p->stage[s].slot_bytes;
+        if ((s >= 0 && !is_mine(p, s)) || unit == 0 || unit == tried)
+            continue;
+        tried = unit;
+        for (int i = 0; i < n; i++) {
+            now[i] = piece[i];
+            now[i].size = block_bytes(p->stage[of[i]].slot_bytes, unit);
+        }
+        const int64_t end =
+            ap_place(p->arena, now, n, p->n_spans, 0, s < 0 ? &alive : &most);
+        if (end < least) {
+            least = end;
+            memcpy(piece, now, (size_t)n * sizeof *now);
+        }
+    }
+    return least;
+}
+
 /* Gives every microbatch in flight a block of all slots; returns the bytes of all. */
 static int64_t place_slots(struct lane_plan *p)
 {
     const struct ap_pipeline_program *r = p->program;
-    struct ap_pack_piece *piece = AP_NEW_N(
-        p->arena, (size_t)r->n_stages * (size_t)r->microbatches, struct ap_pack_piece);
-    int n = 0;
-    int64_t alive, end;
+    const size_t most = (size_t)r->n_stages * (size_t)r->microbatches;
+    struct ap_pack_piece *piece = AP_NEW_N(p->arena, most, struct ap_pack_piece);
+    int *of = AP_NEW_N(p->arena, most, int), n = 0;
 
     for (int s = 0; s < r->n_stages; s++)
         for (int m = 0; is_mine(p, s) && m < r->microbatches; m++)
-            if (p->stage[s].slot_bytes > 0 && p->stage[s].first[m] >= 0)
+            if (p->stage[s].slot_bytes > 0 && p->stage[s].first[m] >= 0) {
+                of[n] = s;
                 piece[n++] = (struct ap_pack_piece){
                     p->stage[s].first[m], p->stage[s].last[m], p->stage[s].slot_bytes, 0};
-    end = ap_place(p->arena, piece, n, p->n_spans, 0, &alive);
+            }
+    if (n == 0)
+        return 0;
+    const int64_t end = place_blocks(p, piece, of, n);
     n = 0;
     for (int s = 0; s < r->n_stages; s++) {
         struct ap_pipeline_stage *st = &p->program->stage[s];

@@ -191,7 +191,7 @@ static int partition(struct builder *b, int stage, const struct ap_plan *plan,
     if (!rc && form.split && own.fused_attention)
         ap_program_kernels(b->arena, prog);
     else if (!rc && form.split)
-        ap_program_split(b->arena, prog);
+        ap_program_split(b->arena, prog, false);
     if (!rc)
         ap_program_pack(b->arena, prog, &form);
     ap_cost_free(&cost);

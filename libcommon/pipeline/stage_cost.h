@@ -84,9 +84,9 @@ struct ap_stage_point {
     double forward_sec, backward_sec; /* per microbatch; recompute is in backward_sec */
     double sync_sec, update_sec;      /* once per step: sums of gradients; all the rest */
     int64_t stage_bytes;              /* per device, whatever is in flight */
-    int64_t passing_bytes;    /* of these, what is there only while a pass runs, an
-                                 operator's    working set and what is recomputed: a device
-                                 has    it of one    of its stages at a time */
+    /* of these, what is there only while a pass runs, an operator's working set and what
+       is recomputed: a device has it of one of its stages at a time */
+    int64_t passing_bytes;
     int64_t microbatch_bytes; /* per device and microbatch in flight */
     bool recompute;
     double slack_sec; /* the plan itself may take so much longer: it is a sum of blocks */

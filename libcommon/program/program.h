@@ -75,10 +75,10 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  struct ap_err *err);
 
 /*
- * Attentions, which a plan has as one group each, as groups that an interpreter can run;
- * before the buffers. (program_split.c)
+ * Attentions, which a plan has as one group each, as groups that an interpreter can run,
+ * all or those in rings alone; before the buffers. (program_split.c)
  */
-void ap_program_split(struct ap_arena *arena, struct ap_program *prog);
+void ap_program_split(struct ap_arena *arena, struct ap_program *prog, bool only_rings);
 
 /*
  * What forward passes of attentions hand to their backward passes, where the device has
@@ -89,7 +89,7 @@ void ap_program_attention(struct ap_arena *arena, struct ap_program *prog);
 
 /*
  * Groups that a device runs as one kernel each (kernel_form.h), of what `ap-fuse
- * --kernels` marked; with ap_program_attention; before ap_program_pack.
+ * --kernels` marked; with ap_program_attention, and rings split; before ap_program_pack.
  * (program_kernels.c)
  */
 void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog);

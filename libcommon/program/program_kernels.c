@@ -333,6 +333,7 @@ static bool make_list(const struct kernels *k, struct ap_program *prog, bool *ba
 
 void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog)
 {
+    ap_program_split(arena, prog, true);
     ap_program_attention(arena, prog);
     const struct ap_graph before = prog->local;
     bool *banned = AP_NEW_N(arena, before.n_nodes + 1, bool);

@@ -135,6 +135,7 @@ enum ap_memory_mode { AP_MEMORY_AUTO, AP_MEMORY_LOCAL, AP_MEMORY_EXACT };
 struct ap_memory_task {
     const struct ap_memory *model;
     int64_t limit;
+    bool least; /* at prices: only choices that need little, the same for all limits */
     /* of a search on the reduced core, which no other member below concerns */
     enum ap_memory_mode mode;
     const struct ap_solve_params *params; /* NULL: the defaults */

@@ -20,6 +20,7 @@
 #include <malloc.h>
 #endif
 
+#include "base/file.h"
 #include "base/text.h"
 #include "cost/cost.h"
 #include "tool/progress.h"
@@ -28,6 +29,7 @@
 static const struct ap_tool nameless = {.name = "autopar"};
 static const struct ap_tool *running = &nameless;
 static double start_sec;
+static void (*on_die)(int code);
 static struct ap_buf history_args; /* JSON strings of the options that shape the result */
 
 /* ---- messages ---- */
@@ -69,7 +71,14 @@ _Noreturn void ap_die(int code, const char *fmt, ...)
     va_start(args, fmt);
     say("", fmt, args);
     va_end(args);
+    if (on_die)
+        on_die(code);
     exit(code);
+}
+
+void ap_tool_on_die(void (*told)(int code))
+{
+    on_die = told;
 }
 
 _Noreturn void ap_die_usage(const char *fmt, ...)
@@ -79,6 +88,8 @@ _Noreturn void ap_die_usage(const char *fmt, ...)
     say("", fmt, args);
     va_end(args);
     fprintf(stderr, "try '%s --help'\n", running->name);
+    if (on_die)
+        on_die(AP_USAGE);
     exit(AP_USAGE);
 }
 
@@ -708,13 +719,11 @@ static void close_output(struct output *out)
 
 void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path)
 {
-    struct stat a, b;
-
-    if (!path || !tool->out_path || !strcmp(path, "-"))
-        return;
-    if (!strcmp(path, tool->out_path) ||
-        (!stat(path, &a) && !stat(tool->out_path, &b) && S_ISREG(a.st_mode) &&
-         a.st_dev == b.st_dev && a.st_ino == b.st_ino))
+    if (path && !*path)
+        ap_die_usage("--%s: expected a file, got an empty name", name);
+    if (path && ap_same_file(path, tool->path))
+        ap_die_usage("--%s: %s is the input", name, path);
+    if (path && tool->out_path && ap_same_file(path, tool->out_path))
         ap_die_usage("--%s and -o: both would write %s", name, path);
 }
 

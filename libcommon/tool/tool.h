@@ -76,6 +76,8 @@ bool ap_tool_given(const struct ap_tool *tool, const char *name);
 _Noreturn void ap_die(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); /* "ap-shard: ..." on stderr */
 _Noreturn void ap_die_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Called with the exit code behind the message of the two, before the process exits. */
+void ap_tool_on_die(void (*told)(int code));
 /* The message alone: who ends otherwise says it so. */
 void ap_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -115,7 +117,7 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
 /* Writes bytes likewise (for tools whose output is no document). */
 void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 
-/* Dies (exit 2) if the file of the option `name` is that of -o. */
+/* Dies (exit 2) if the file of the option `name` is the input or that of -o. */
 void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path);
 /*
  * Whether a file can be written there, as far as its folder tells: what takes long asks

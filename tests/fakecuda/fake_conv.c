@@ -214,8 +214,20 @@ int dnn_propose_convolution(const struct descriptor *graph, int64_t mode,
     }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         out[n++] = wrong[i];
-    if (type_of(p.tensor[X]) != CUDNN_DATA_DOUBLE)
+    if (type_of(p.tensor[X]) != CUDNN_DATA_DOUBLE) {
+        int64_t elems = 0;
+        for (int t = 0; t < 3; t++) {
+            int64_t one = 1;
+            for (int d = 0; d < dnn_rank(p.tensor[t]); d++)
+                one *= dnn_dims(p.tensor[t])[d];
+            elems += one;
+        }
+        if (elems * 5 > 256 << 20) { /* as fast engines do: copies, and a quarter more */
+            out[n] = cores;
+            out[n++].workspace = elems * 5;
+        }
         out[n++] = cores;
+    }
     return n;
 }
 

@@ -31,6 +31,7 @@ $(BUILD)/fake/test_sdpa: $(BUILD)/tests/fakecuda/test_sdpa.o $(BUILD)/cmd/ap-exe
 	$(CC) $(AP_LDFLAGS) -o $@ $^ $(LIB_LIBS) -ldl
 
 unit: $(FAKE)
+cuda: $(filter %.so,$(FAKE))
 
 check-fake: all unit $(if $(HAS_CUDA),cuda) ## all golden models and 300 random programs through the CUDA backend, without a GPU
 	AP_FAKE_ALL=1 AP_FAKE_CASES=75 AP_FAKE_LIMIT=7200 AP_TEST_TIMEOUT=21600 scripts/tap -b $(BUILD) tests/cuda.bats

@@ -86,7 +86,7 @@ static void check(struct comm *c, int rc, const char *what)
     MPI_Error_string(rc, text, &len);
     fprintf(stderr, "ap-exec: rank %d: %s: %.*s\n", ((struct mpi *)c->impl)->job_rank,
             what, len, text);
-    watch_leave();
+    watch_leave(1);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -481,7 +481,7 @@ static void close_mpi(struct comm *c)
     free(m);
     if (!job)
         return;
-    watch_leave();
+    watch_leave(0);
     MPI_Finalize();
 }
 

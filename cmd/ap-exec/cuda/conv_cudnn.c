@@ -27,8 +27,8 @@
 #if CUDA_HAS_CUDNN
 
 /* Workspace that an engine may use, at least: as much as copies of all tensors, and a
- * quarter more, is allowed, too. Tensor cores of tf32 take that for the filter's gradient
- * of images with three features. */
+ * quarter more, is allowed, too, where the device has room for it (is_roomy). Tensor
+ * cores of tf32 take that for the filter's gradient of images with three features. */
 #define MOST_BYTES  (256ll << 20)
 #define MOST_DIMS   5
 #define MOST_WISHES 3
@@ -50,6 +50,7 @@ struct problem {
     enum way way;
     enum ap_dtype dtype;
     bool tf32;     /* operands of f32 may be rounded to it */
+    bool roomy;    /* the device has room for the larger workspace */
     bool nhwc;     /* tensors are [batch][spatial][features], else features come second */
     int n_spatial; /* at least 2 */
     int64_t n, c, k, groups;
@@ -363,13 +364,32 @@ static int wishes_of(const struct problem *q, struct cudnn_wish wish[MOST_WISHES
     return 3;
 }
 
-static int64_t most_bytes(const struct problem *q)
+static int64_t tensor_bytes(const struct problem *q)
 {
     int64_t bytes = 0;
     for (int t = 0; t < N_TENSORS; t++)
         bytes += elems_of(q, t) * ap_dtype_size(q->dtype);
-    bytes += bytes / 4;
+    return bytes;
+}
+
+static int64_t most_bytes(const struct problem *q)
+{
+    const int64_t bytes = q->roomy ? tensor_bytes(q) * 5 / 4 : 0;
     return bytes > MOST_BYTES ? bytes : MOST_BYTES;
+}
+
+/* Whether the larger workspace, and packed tensors, take at most half of what the device
+ * has beside the program's memory. The other half is for what is allocated later: the
+ * other programs of the rank, and what libraries take. Not what is free now: ranks of one
+ * program must choose the same engines. */
+static bool is_roomy(const struct exec *x, const struct problem *q)
+{
+    static int64_t device; /* bytes */
+    char name[1];
+    if (!device)
+        device = cuda_describe(name, sizeof name);
+    return tensor_bytes(q) * 9 / 4 <=
+           (device - exec_memory_bytes(x) - x->temps_bytes) / 2;
 }
 
 /* The plan of a problem, the same for equal ones; NULL: cuDNN has none. */
@@ -469,6 +489,7 @@ bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
     p.q.dtype = dtype;
     p.q.tf32 = dtype == AP_F32 && tf32;
     pad_features(&p);
+    p.q.roomy = is_roomy(x, &p.q);
     const struct plan *plan = find_plan(&p, shape[image->of], image->feature);
     if (!plan)
         return false;

@@ -119,7 +119,8 @@ struct resized {
 /* The copy at the beginning of the scratch memory that the call prepared last makes: the
  * logits' gradient is an operand of two products, one behind the other. */
 static struct {
-    int64_t serial; /* of the call */
+    const struct exec *x; /* the call's */
+    int64_t serial;       /* of the call; 0: there is none */
     struct resized what;
 } kept;
 
@@ -138,8 +139,8 @@ static int64_t resized_bytes(const struct resized *r)
 static bool is_kept(const struct exec *x, const struct resized *r)
 {
     const struct resized *k = &kept.what;
-    return kept.serial > 0 && kept.serial == cuda_dev.n_prepared - 1 && is_resized(r) &&
-           !r->at.scratch && k->at.p == r->at.p && k->rows == r->rows &&
+    return kept.serial > 0 && kept.serial == cuda_dev.n_prepared - 1 && kept.x == x &&
+           is_resized(r) && !r->at.scratch && k->at.p == r->at.p && k->rows == r->rows &&
            k->cols == r->cols && k->ld == r->ld && k->to_rows == r->to_rows &&
            k->to_cols == r->to_cols && k->size == r->size && !x->place.memory &&
            !x->place.first && ap_mesh_microbatches(&x->prog->mesh) == 1;
@@ -191,6 +192,7 @@ static void make_even(struct exec *x, struct cuda_call *c, struct matmul *m,
     m->b = add_resized(x, c, &rhs, &m->ldb, again, scratch);
     if (first && !again && (is_resized(&lhs) || is_resized(&rhs)))
         kept.what = is_resized(&lhs) ? lhs : rhs;
+    kept.x = x;
     kept.serial = again || (first && *scratch > 0) ? cuda_dev.n_prepared : 0;
     if (m->m == was.m && m->n == was.n)
         return;
@@ -247,6 +249,8 @@ int cuda_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
     const int64_t elems = ap_shape_elems(&v->shape);
     const struct batches s = merge(d);
     int64_t scratch = 0;
+    if (call == x->calls) /* an exec that is closed may have had the same addresses */
+        kept.serial = 0;
     if (d->gemm.k == 0 || elems == 0) {
         cuda_add_zero(x, c, at_memory(d->out), ap_shape_bytes(&v->shape));
         return 0;

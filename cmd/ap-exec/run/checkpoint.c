@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -190,26 +189,79 @@ int checkpoint_check(struct checkpoint *c, struct comm *job, struct ap_err *err)
 
 /* ---- saving ---- */
 
+/* What this process has of the folder that it saves in. */
+static struct {
+    char *lock;       /* a file that it has locked; NULL: none */
+    const char *made; /* the folder, where it has made it; NULL: it has not */
+} claimed;
+
+void checkpoint_give_back(void)
+{
+    if (claimed.lock)
+        unlink(claimed.lock); /* before the lock is free */
+    if (claimed.made)
+        rmdir(claimed.made); /* a folder with a checkpoint stays */
+    claimed.lock = NULL;
+    claimed.made = NULL;
+}
+
+/* Locks the file, made where it is missing, for as long as the process lives. POSIX's
+ * locks are those that NFS has, too. */
+static int lock_file(const char *path, const char *dir, struct ap_err *err)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    for (;;) {
+        struct stat locked, named;
+        const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0)
+            return ap_err_set(err, "%s: %s", path, strerror(errno));
+        if (fcntl(fd, F_SETLK, &whole) && (errno == EAGAIN || errno == EACCES)) {
+            close(fd);
+            return ap_err_set(err, "--save %s: another run saves there", dir);
+        }
+        if (fcntl(fd, F_SETLK, &whole)) {
+            ap_warn("%s: cannot be locked (%s): no other run may save there", path,
+                    strerror(errno));
+            return 0;
+        }
+        if (!fstat(fd, &locked) && !stat(path, &named) && locked.st_dev == named.st_dev &&
+            locked.st_ino == named.st_ino)
+            return 0;
+        close(fd); /* the run that had it before has removed it */
+    }
+}
+
 int checkpoint_claim(const char *dir, struct ap_err *err)
 {
     struct ap_buf path = {0};
     struct stat st;
-    int rc = 0;
 
-    mkdir(dir, 0777); /* whether it is there, open tells */
+    atexit(checkpoint_give_back);
+    if (!mkdir(dir, 0777))
+        claimed.made = dir;
     const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return ap_err_set(err, "--save %s: %s", dir, strerror(errno));
+    close(fd);
     ap_buf_printf(&path, "%s/" CHECKPOINT_NAME, dir);
-    const bool there = !stat(path.data, &st);
-    if (there ? !S_ISREG(st.st_mode) : errno != ENOENT)
-        rc = ap_err_set(err, "%s: %s", path.data,
-                        there ? "expected a file that can be replaced" : strerror(errno));
-    else if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-        rc = ap_err_set(err, "--save %s: another run saves there", dir);
+    char *real = realpath(path.data, NULL); /* runs that replace one file have one lock */
+    int rc = 0;
+    if (!real && errno != ENOENT)
+        rc = ap_err_set(err, "%s: %s", path.data, strerror(errno));
+    else if (real && !stat(real, &st) && !S_ISREG(st.st_mode))
+        rc = ap_err_set(err, "%s: expected a file that can be replaced", path.data);
+    if (real) {
+        path.len = 0;
+        ap_buf_puts(&path, real);
+    }
+    free(real);
+    ap_buf_puts(&path, ".lock");
+    if (!rc)
+        rc = lock_file(path.data, dir, err);
     if (rc)
-        close(fd); /* else it is open, and locked, as long as the process lives */
-    ap_buf_free(&path);
+        ap_buf_free(&path);
+    else
+        claimed.lock = path.data;
     return rc;
 }
 
@@ -217,7 +269,7 @@ int checkpoint_claim(const char *dir, struct ap_err *err)
  */
 static int make_file(struct checkpoint *c, const char *dir, struct ap_err *err)
 {
-    mkdir(dir, 0777); /* somebody may have removed it meanwhile */
+    mkdir(dir, 0777); /* it may have been removed since */
     c->fd = open(c->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (c->fd < 0)
         return ap_err_set(err, "%s: %s", c->path, strerror(errno));

@@ -74,12 +74,16 @@ void checkpoint_put(struct checkpoint *c, struct exec *x, int k);
 
 /*
  * The folder, made where it is missing, is this run's from now on: another run that saves
- * there would write the same new file. The kernel takes the lock back when the process
- * ends, however it does; file systems without locks of folders (NFS) have none. -1, with
- * err: another run has it, or what has the checkpoint's name is no file. Rank 0, before
- * the first step.
+ * there, or where a link leads to the same checkpoint, would write the same new file. A
+ * locked file beside the checkpoint says so; the lock ends with the process, however it
+ * does. A file system without locks is warned of. What was made for it is removed at
+ * exit, an empty folder, too. -1, with err: another run has it, or what has the
+ * checkpoint's name is no file. Rank 0, before the first step.
  */
 int checkpoint_claim(const char *dir, struct ap_err *err);
+/* The same at once, while the other ranks wait: when they exit, mpirun may end this one.
+ */
+void checkpoint_give_back(void);
 
 /* What saves: a list of tensors, and whoever hands over this rank's parameters. */
 struct saver {

@@ -114,6 +114,9 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
         ap_say("rank %d: %s", c->rank, err->msg);
     else if (c->rank == first)
         ap_say("%s", err->msg);
+    if (c->rank == first)
+        watch_leave(code);
+    checkpoint_give_back();
     c->close(c);
     exit(code);
 }

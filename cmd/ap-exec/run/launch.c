@@ -10,6 +10,7 @@
 #include "run/watch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -65,6 +66,7 @@ static void catch_signals(void)
 
 struct launched {
     pid_t pid; /* mpirun's */
+    const struct watch_hub *hub;
     _Atomic(enum watch_verdict) verdict;
     atomic_bool told; /* the hub has told mpirun to end */
     char who[4096];   /* the rank that is dead, once the verdict says so */
@@ -147,18 +149,20 @@ static int tell_end(struct launched *l, int status)
     const enum watch_verdict verdict = atomic_load(&l->verdict);
     if (verdict == WATCH_STALL)
         return AP_BAD_INPUT;
-    if (verdict == WATCH_ENDED && code > 0 && !sig)
-        return code; /* mpirun ended it, behind a rank that has said why it ends */
-    if (verdict == WATCH_ENDED)
+    if (code > 0 && !sig && code == watch_hub_said(l->hub))
+        return code; /* mpirun ended it, behind a rank that has said why */
+    if (verdict == WATCH_ENDED && (sig || code == 0))
         ap_say("%s", l->who);
     else if (killed && !atomic_load(&l->told)) /* its ranks die of it, before or behind */
         ap_say("mpirun was killed by signal %d (%s)", sig, strsignal(sig));
     else if (verdict == WATCH_DEAD && sig)
         ap_say("%s was killed by signal %d (%s)", l->who, sig, strsignal(sig));
     else if (verdict == WATCH_DEAD)
-        ap_say("%s has ended without a word", l->who);
+        ap_say("%s has ended out of order (exit %d)", l->who, code);
     else if (sig)
         ap_say("a rank was killed by signal %d (%s)", sig, strsignal(sig));
+    else if (code > 0)
+        ap_say("mpirun ended the job (exit %d)", code);
     return verdict != WATCH_FINE && code == 0 ? AP_BAD_INPUT : code;
 }
 
@@ -253,15 +257,22 @@ _Noreturn void launch(const struct ap_tool *tool, const struct launch_opts *opts
     set_environment(address.data);
     if (!strcmp(tool->path, "-"))
         keep_input();
-    int ends[2];
-    if (pipe(ends))
+    int ends[2], failed[2]; /* of its output; of execvp, closed where it succeeds */
+    if (pipe(ends) || pipe(failed))
         ap_die(AP_BAD_INPUT, "pipe: %s", strerror(errno));
+    fcntl(failed[1], F_SETFD, FD_CLOEXEC);
     const pid_t parent = getpid(), pid = fork();
     if (pid < 0)
         ap_die(AP_BAD_INPUT, "fork: %s", strerror(errno));
     if (pid > 0) {
+        int why;
         close(ends[1]);
+        close(failed[1]);
+        if (read(failed[0], &why, sizeof why) == sizeof why)
+            ap_die(AP_BAD_INPUT, "mpirun: %s", strerror(why));
+        close(failed[0]);
         launched.pid = pid;
+        launched.hub = hub;
         launched.steps = opts->steps;
         if (opts->json || !isatty(STDOUT_FILENO))
             launched.progress = ap_tool_progress();
@@ -279,6 +290,9 @@ _Noreturn void launch(const struct ap_tool *tool, const struct launch_opts *opts
     dup2(ends[1], STDOUT_FILENO);
     close(ends[0]);
     close(ends[1]);
+    close(failed[0]);
     execvp(argv[0], argv);
-    ap_die(AP_BAD_INPUT, "mpirun: %s", strerror(errno));
+    const int why = errno;
+    const bool told = write(failed[1], &why, sizeof why) == sizeof why;
+    _exit(told ? AP_OK : AP_BAD_INPUT);
 }

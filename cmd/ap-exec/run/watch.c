@@ -23,6 +23,7 @@ static _Atomic int64_t step_at;
 static _Atomic(const char *) doing_at;
 static _Atomic bool waits;
 static atomic_int connection = -1;
+static atomic_bool left; /* the farewell is sent */
 
 void watch_note(const char *doing)
 {
@@ -145,7 +146,7 @@ static void *watch(void *ctx)
         }
         const bool lost =
             n == 0 || (p.revents && n < 0 && errno != EAGAIN && errno != EINTR);
-        if (atomic_load(&connection) < 0)
+        if (atomic_load(&left))
             return NULL; /* the process ends in order */
         if (lost)
             leave(w, "is gone", w->self.rank == w->self.speaker);
@@ -161,17 +162,17 @@ static void *watch(void *ctx)
 }
 
 /* The last words; also of a handler. */
-static void say_bye(int sig)
+static void say_bye(int kind, int by)
 {
-    const struct wire_beat bye = {.kind = WIRE_BYE, .signal = sig};
-    const int fd = atomic_exchange(&connection, -1);
-    if (fd >= 0)
+    const struct wire_beat bye = {.kind = kind, .by = by};
+    const int fd = atomic_load(&connection);
+    if ((!atomic_exchange(&left, true) || kind == WIRE_SAID) && fd >= 0)
         send(fd, &bye, sizeof bye, MSG_NOSIGNAL);
 }
 
-void watch_leave(void)
+void watch_leave(int said)
 {
-    say_bye(0);
+    say_bye(said ? WIRE_SAID : WIRE_BYE, said);
 }
 
 /* Says by what the process ends, and lets it end by what was to end it. */
@@ -180,7 +181,7 @@ static struct sigaction before[3];
 
 static void on_signal(int sig)
 {
-    say_bye(sig);
+    say_bye(WIRE_BYE, sig);
     for (int i = 0; i < 3; i++)
         if (fatal[i] == sig)
             sigaction(sig, &before[i], NULL);
@@ -235,7 +236,7 @@ int watch_join(const struct watch_self *self, const char *address, struct ap_err
                           "runs without",
                           self->rank, address);
     atomic_store(&connection, w->fd);
-    atexit(watch_leave);
+    ap_tool_on_die(watch_leave);
     catch_signals();
     return start(w) ? ap_err_set(err, "watchdog: no thread") : 0;
 }

@@ -39,9 +39,9 @@ struct watch_self {
  * exit code 1 from now on where this file's head says so. -1: no address answers. */
 int watch_join(const struct watch_self *self, const char *address, struct ap_err *err);
 
-/* From now on the rank may end, and others may: what it was to do is done, or it has
- * said why not. */
-void watch_leave(void);
+/* From now on the rank may end, and others may. said: 0, what it was to do is done; else
+ * the exit code, the rank has printed why it ends. */
+void watch_leave(int said);
 
 /* ---- the hub ---- */
 
@@ -62,6 +62,8 @@ struct watch_hub *watch_hub_open(int n, double sec, struct ap_buf *address,
 /* Before it runs: `look` is called, likewise, several times a second with the step in
  * which the last rank is, 0 before the first. */
 void watch_hub_look(struct watch_hub *h, void (*look)(void *ctx, int64_t step));
+/* Exit code of a rank that has printed why it ends; 0: none has. Any thread. */
+int watch_hub_said(const struct watch_hub *h);
 void watch_hub_run(struct watch_hub *h,
                    void (*stop)(void *ctx, enum watch_verdict why, const char *text),
                    void *ctx);

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -40,6 +41,7 @@ struct watch_hub {
     int fd; /* that listens */
     uint64_t token;
     struct member *member; /* [rank] */
+    atomic_int said;       /* exit code of a rank that has printed why it ends */
     int n_guests;
     struct guest guest[MAX_GUESTS];
     double progress; /* when a rank made some */
@@ -191,9 +193,11 @@ static void hear(struct watch_hub *h, int rank, double now)
     int rc;
     while ((rc = wire_receive(m->fd, &beat)) > 0) {
         m->last_sec = now;
-        if (beat.kind == WIRE_BYE) {
+        if (beat.kind == WIRE_SAID)
+            atomic_store(&h->said, beat.by);
+        if (beat.kind == WIRE_BYE || beat.kind == WIRE_SAID) {
             m->left = true;
-            m->signal = beat.signal;
+            m->signal = beat.kind == WIRE_BYE ? beat.by : 0;
             h->progress = now;
             continue;
         }
@@ -207,9 +211,16 @@ static void hear(struct watch_hub *h, int rank, double now)
     }
 }
 
+static void hear_all(struct watch_hub *h, double now)
+{
+    for (int r = 0; r < h->n; r++)
+        if (h->member[r].fd >= 0)
+            hear(h, r, now);
+}
+
 /* Who ended out of order. That a rank ends by a signal is often what mpirun does because
  * another one was killed, which says nothing any more. */
-static void find_dead(struct watch_hub *h)
+static void find_dead(struct watch_hub *h, double now)
 {
     struct ap_buf text = {0};
     for (int pass = 0; pass < 2; pass++)
@@ -217,6 +228,7 @@ static void find_dead(struct watch_hub *h)
             const struct member *m = &h->member[r];
             if (!m->joined || (pass ? !m->signal : m->left || m->fd >= 0))
                 continue;
+            hear_all(h, now); /* what others said before */
             put_rank(h, r, &text);
             if (pass)
                 ap_buf_printf(&text, " was ended by signal %d (%s)", m->signal,
@@ -308,10 +320,8 @@ static void *run(void *ctx)
                 h->member[r].last_sec += gap;
         }
         hear_guests(h, now);
-        for (int r = 0; r < h->n; r++)
-            if (h->member[r].fd >= 0)
-                hear(h, r, now);
-        find_dead(h);
+        hear_all(h, now);
+        find_dead(h, now);
         if (h->stop && h->sec > 0)
             find_stall(h, now);
         if (now - answered > WIRE_PERIOD_MS * 1e-3) {
@@ -328,6 +338,11 @@ static void *run(void *ctx)
 void watch_hub_look(struct watch_hub *h, void (*look)(void *ctx, int64_t step))
 {
     h->look = look;
+}
+
+int watch_hub_said(const struct watch_hub *h)
+{
+    return atomic_load(&h->said);
 }
 
 void watch_hub_run(struct watch_hub *h,

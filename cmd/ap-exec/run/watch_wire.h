@@ -17,12 +17,19 @@ enum {
 #define WIRE_BUSY 0.05
 
 /* First byte of a rank's report; WIRE_BEAT and WIRE_END are also what the hub sends. */
-enum { WIRE_HELLO = 'h', WIRE_BEAT = 'b', WIRE_BYE = 'q', WIRE_END = 'x' };
+enum {
+    WIRE_HELLO = 'h',
+    WIRE_BEAT = 'b',
+    WIRE_BYE = 'q',  /* a farewell */
+    WIRE_SAID = 's', /* of a rank that has printed why it ends */
+    WIRE_END = 'x'
+};
 
 struct wire_beat {
     int32_t kind, rank, pid;
-    int32_t signal;    /* of a farewell: that ends the rank; 0: it ends in order */
-    uint64_t token;    /* the job's, of a greeting */
+    int32_t by;     /* of WIRE_BYE: the signal that ends the rank, 0: it ends in order; of
+                       WIRE_SAID: the exit code */
+    uint64_t token; /* the job's, of a greeting */
     uint64_t progress; /* changes while the rank makes progress */
     int64_t step;
     char doing[40];

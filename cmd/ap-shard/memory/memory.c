@@ -15,7 +15,8 @@
 #include <string.h>
 
 #define SMALL       16384 /* parts of the limit: smaller tensors are not modelled */
-#define WORTH_TYING 3     /* tie if at least one group in so many follows another */
+#define FAR         2 /* times a limit: all plans at hand need more: the least first */
+#define WORTH_TYING 3 /* tie if at least one group in so many follows another */
 
 /* One search: the problem with memory, the same with repeated groups tied, the best. */
 struct limiter {
@@ -26,7 +27,8 @@ struct limiter {
     bool is_tied;
     struct shard_fold layers; /* of each group */
     struct ap_plan best, least;
-    double best_sec;
+    int64_t limit; /* of the programs; 0: as small as they can be */
+    double best_sec, least_sec;
     int64_t least_bytes;
 };
 
@@ -64,7 +66,7 @@ static struct ap_plan copy_plan(struct ap_arena *arena, const struct ap_plan *pl
 static void measure_plan(struct limiter *l, const struct ap_plan *plan, double *sec,
                          int64_t *peak)
 {
-    const int64_t limit = l->task->memory_bytes;
+    const int64_t limit = l->limit;
     struct ap_plan heavy = *plan;
     int64_t alive;
 
@@ -74,6 +76,7 @@ static void measure_plan(struct limiter *l, const struct ap_plan *plan, double *
         return;
     if (*peak < l->least_bytes) {
         l->least_bytes = *peak;
+        l->least_sec = *sec;
         l->least = copy_plan(l->arena, plan);
     }
     if (*peak <= limit && *sec < l->best_sec) {
@@ -132,13 +135,21 @@ static int choice_held(void *arg, const int *choice, int64_t *held)
 
 /* ---- stating the problem ---- */
 
+/* What is held in both problems, but for tensors that never take `least` bytes. */
+static void state_models(const struct limiter *l, int64_t least, struct mem_model *model,
+                         struct mem_model *tied)
+{
+    mem_model_build(l->arena, &l->ip, least, model);
+    if (l->is_tied)
+        mem_model_build(l->arena, &l->tied_ip, least, tied);
+}
+
 /* The whole graph; if much of it repeats also with that tied. */
 static int state_problems(struct limiter *l, const struct ap_plan *answer,
                           struct ap_err *err)
 {
     const struct shard_task *task = l->task;
     struct ap_plan *plans = AP_NEW_N(l->arena, task->n_plans + 1, struct ap_plan);
-    const int64_t least = task->memory_bytes / SMALL;
     struct shard_fold alone;
 
     if (task->n_plans > 0)
@@ -156,12 +167,10 @@ static int state_problems(struct limiter *l, const struct ap_plan *answer,
     }
     if (shard_ilp_build(l->arena, task, &alone, plans, task->n_plans + 1, &l->ip, err))
         return -1;
-    mem_model_build(l->arena, &l->ip, least, &l->model);
     l->is_tied = l->layers.n_tied * WORTH_TYING >= task->nests->n;
-    if (l->is_tied) {
+    if (l->is_tied)
         shard_ilp_tie(l->arena, &l->ip.space, &l->layers, &l->tied_ip);
-        mem_model_build(l->arena, &l->tied_ip, least, &l->tied);
-    }
+    state_models(l, task->memory_bytes / SMALL, &l->model, &l->tied);
     return 0;
 }
 
@@ -200,17 +209,19 @@ static void map_tied(const struct limiter *l, struct ap_memory_task *search)
     search->tied_copies = copies;
 }
 
-/* The plans at hand, as far as the space has them. */
-static void list_starts(struct limiter *l, const struct ap_plan *answer,
+/* The plans at hand and more of them, as far as the space has them. */
+static void list_starts(struct limiter *l, const struct ap_plan *const *more, int n_more,
                         struct ap_memory_task *search)
 {
     const struct shard_task *task = l->task;
-    int **start = AP_NEW_N(l->arena, task->n_plans + 1, int *);
+    int **start = AP_NEW_N(l->arena, task->n_plans + n_more, int *);
     double sec;
     int64_t peak;
 
-    for (int i = 0; i <= task->n_plans; i++) {
-        const struct ap_plan *plan = i < task->n_plans ? &task->plans[i] : answer;
+    search->n_starts = 0;
+    for (int i = 0; i < task->n_plans + n_more; i++) {
+        const struct ap_plan *plan =
+            i < task->n_plans ? &task->plans[i] : more[i - task->n_plans];
         int *choice = shard_ilp_choice(l->arena, &l->ip, plan);
         measure_plan(l, plan, &sec, &peak);
         if (!choice)
@@ -225,16 +236,13 @@ static void list_starts(struct limiter *l, const struct ap_plan *answer,
 static void report_none(struct limiter *l, int64_t least_proven, struct ap_err *err)
 {
     struct ap_arena *arena = l->arena;
-    double sec;
-
-    l->least.recompute_heavy = l->task->params->recompute_heavy;
-    mem_measure(&l->least, l->task->cost, 0, &sec, &l->least_bytes, NULL);
-
     const char *proven =
         least_proven > 0
             ? ap_arena_printf(arena, "at least %s (%lld bytes) are needed",
                               mem_size_text(arena, least_proven), (long long)least_proven)
             : "no lower bound on the memory is known";
+
+    l->least.recompute_heavy = l->task->params->recompute_heavy;
     ap_err_set(err,
                "no plan found within %s per device: the least found needs %s (%lld "
                "bytes), %s; it holds %s",
@@ -243,9 +251,72 @@ static void report_none(struct limiter *l, int64_t least_proven, struct ap_err *
                mem_holders(arena, &l->least, l->task->cost));
 }
 
+/*
+ * The plan that needs the least memory of those found, the same for all limits: what it
+ * needs is what is advised where nothing fits, and who asks for that is given it.
+ */
+static int search_least(struct limiter *l, const struct ap_plan *answer,
+                        const struct ap_memory_task *within, int64_t *least_proven,
+                        struct ap_err *err)
+{
+    struct ap_memory_task search = *within;
+    struct ap_memory_answer found;
+    struct mem_model model = {0}, tied = {0};
+
+    state_models(l, 0, &model, &tied);
+    search.least = true;
+    search.model = &model.memory;
+    search.tied = l->is_tied ? &tied.memory : NULL;
+    search.limit = 1;
+    search.work = NULL;
+    l->limit = 0;
+    l->least_bytes = INT64_MAX;
+    list_starts(l, &answer, 1, &search);
+    if (ap_memory_search(l->arena, &search, &found, err))
+        return -1;
+    l->limit = l->task->memory_bytes;
+    if (l->least_bytes <= l->limit) {
+        l->best = l->least;
+        l->best_sec = l->least_sec;
+    }
+    *least_proven = found.least_proven;
+    return 0;
+}
+
+/* Where no plan that fits was found: from that of the least memory on. */
+static int search_from_least(struct limiter *l, const struct ap_plan *answer,
+                             struct ap_memory_task *search,
+                             struct ap_memory_answer *found, struct ap_err *err)
+{
+    const struct ap_memory_answer before = *found;
+    const bool is_first = before.n_solves == 0;
+    int64_t least_proven;
+
+    if (search_least(l, answer, search, &least_proven, err))
+        return -1;
+    const struct ap_plan least = l->least;
+    const int64_t least_bytes = l->least_bytes;
+    if (l->best_sec < INFINITY || (is_first && least_proven <= search->limit)) {
+        search->bound = before.bound;
+        list_starts(l, (const struct ap_plan *[]){answer, &least}, 2, search);
+        if (ap_memory_search(l->arena, search, found, err))
+            return -1;
+        found->n_solves += before.n_solves;
+        found->n_measured += before.n_measured;
+    }
+    if (l->best_sec < INFINITY)
+        return 0;
+    l->least = least;
+    l->least_bytes = least_bytes;
+    report_none(
+        l, least_proven > before.least_proven ? least_proven : before.least_proven, err);
+    return -1;
+}
+
 static int search_within(struct limiter *l, struct shard_answer *answer,
                          struct ap_err *err)
 {
+    const struct ap_plan *unlimited = &answer->plan;
     struct ap_memory_task search = {
         .model = &l->model.memory,
         .limit = l->task->memory_bytes,
@@ -259,18 +330,17 @@ static int search_within(struct limiter *l, struct shard_answer *answer,
         .work = l->task->work,
         .measure = {l, measure_choice, choice_held},
     };
-    struct ap_memory_answer found;
+    struct ap_memory_answer found = {.bound = answer->bound};
     const double start = ap_now_sec();
 
     if (l->is_tied)
         map_tied(l, &search);
-    list_starts(l, &answer->plan, &search);
-    if (ap_memory_search(l->arena, &search, &found, err))
+    list_starts(l, &unlimited, 1, &search);
+    if (l->least_bytes / FAR < search.limit &&
+        ap_memory_search(l->arena, &search, &found, err))
         return -1;
-    if (l->best_sec == INFINITY) {
-        report_none(l, found.least_proven, err);
+    if (l->best_sec == INFINITY && search_from_least(l, unlimited, &search, &found, err))
         return -1;
-    }
     answer->plan = l->best;
     answer->objective = l->best_sec;
     answer->bound = fmin(found.bound, l->best_sec);
@@ -287,8 +357,11 @@ static int search_within(struct limiter *l, struct shard_answer *answer,
 int shard_memory(struct ap_arena *arena, const struct shard_task *task,
                  struct shard_answer *answer, struct ap_err *err)
 {
-    struct limiter l = {
-        .arena = arena, .task = task, .best_sec = INFINITY, .least_bytes = INT64_MAX};
+    struct limiter l = {.arena = arena,
+                        .task = task,
+                        .limit = task->memory_bytes,
+                        .best_sec = INFINITY,
+                        .least_bytes = INT64_MAX};
     int64_t peak;
     double sec;
 

@@ -176,11 +176,12 @@ struct device_stages {
         int flights;                           /* microbatches that it holds */
         const struct plan_point *point, *best; /* best: while points are chosen */
     } * stage;
-    /* of the points: seconds of a step; bytes with the most that one stage recomputes */
+    /* of the points: seconds of a step; bytes, with the most that one stage
+     * needs only while a pass runs */
     double bytes, sec;
 };
 /* Fills the points, nearly the quickest that fit in so many bytes together (0: no limit).
- * false: none do. */
+ * false: none was found that does. */
 bool choose_points(struct device_stages *d, double limit);
 /* Interleaved plans of a configuration with so many groups and stages. */
 struct chunk_plans {

@@ -27,6 +27,7 @@
 
 #include "solve/memory/solve_mem.h"
 
+#define LEAN        0.5  /* of what the starts need: a limit that asks for little */
 #define ABOUT       1.02 /* times a limit that prices are for: choices that keep it */
 #define INWARD      0.5  /* of the best prices, in the next ones */
 #define MOST_CUTS   4000 /* choices met among few strategies */
@@ -540,11 +541,26 @@ static void search_lower(struct memory_search *ms)
     search_mend(ms);
 }
 
+/* Choices that need little, by prices for a limit that follows from the starts alone. */
+static void search_least(struct memory_search *ms)
+{
+    double limit = INFINITY;
+
+    for (int i = 0; i < ms->n_cuts; i++)
+        limit = fmin(limit, (double)ms->cut[i].peak * LEAN);
+    price_memory(ms, limit);
+    find_least(ms);
+}
+
 /* Choices for the limit and a bound. */
 static void search(struct memory_search *ms)
 {
     const double full = (double)ms->task->limit;
 
+    if (ms->task->least) {
+        search_least(ms);
+        return;
+    }
     price_memory(ms, full);
     search_mend(ms);
     search_prove_tied(ms);
