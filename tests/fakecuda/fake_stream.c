@@ -122,7 +122,7 @@ static struct fake_op *add_op(int lane, struct fake_work *work, bool collective,
     struct fake_op *op = fake_alloc(sizeof *op);
     *op =
         (struct fake_op){.refs = 1, .lane = lane, .work = work, .collective = collective};
-    op->deps = fake_alloc(sizeof *op->deps * (size_t)(n + 1));
+    op->deps = fake_alloc(sizeof(struct fake_op *) * (size_t)(n + 1));
     fake_work_keep(work);
     for (int i = 0; i < n; i++)
         if (deps[i] && !deps[i]->done)
@@ -332,8 +332,8 @@ cudaError_t fake_enqueue_graph(cudaStream_t stream, const struct CUgraph_st *g)
         return fake_error(cudaErrorInvalidResourceHandle);
     if (s->capture)
         fake_fail("cudaGraphLaunch in a capture: child graphs are not in the fake");
-    struct fake_op **op = fake_alloc(sizeof *op * (size_t)(g->n + 1));
-    struct fake_op **deps = fake_alloc(sizeof *deps * (size_t)(g->n + 1));
+    struct fake_op **op = fake_alloc(sizeof(struct fake_op *) * (size_t)(g->n + 1));
+    struct fake_op **deps = fake_alloc(sizeof(struct fake_op *) * (size_t)(g->n + 1));
     for (int i = 0; i < g->n; i++) {
         const struct fake_node *node = &g->node[i];
         for (int k = 0; k < node->n_deps; k++)

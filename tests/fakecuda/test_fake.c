@@ -165,8 +165,8 @@ static void test_kernels(void)
     CHECK(launch("sum", 0, 128, a, b, s) == cudaErrorInvalidConfiguration, "no block");
     CHECK(launch("sum", 8, 256, a, b, s) == cudaErrorInvalidConfiguration,
           "more threads than the kernel was compiled for");
-    CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration &&
-              cudaGetLastError() == cudaSuccess,
+    const cudaError_t last = cudaGetLastError();
+    CHECK(last == cudaErrorInvalidConfiguration && cudaGetLastError() == cudaSuccess,
           "the last error, once");
     CHECK(kernel_of("none") == NULL, "an unknown kernel");
     cudaFree(a);
@@ -364,7 +364,7 @@ static void test_nccl(bool differ)
         v[i] = (float)(rank + 1);
     cudaMemcpyAsync(a, v, sizeof v, cudaMemcpyHostToDevice, s);
     ncclAllReduce(a, b, differ ? (size_t)(8 + rank) : 8, ncclFloat, ncclSum, c, s);
-    CHECK(first_of(b, s) == (float)(n * (n + 1) / 2), "all-reduce");
+    CHECK(first_of(b, s) == (float)n * (float)(n + 1) / 2, "all-reduce");
     ncclAllGather(a, b, 1, ncclFloat, c, s);
     CHECK(first_of(b + n - 1, s) == (float)n, "all-gather");
     ncclReduceScatter(a, b, 1, ncclFloat, ncclMax, c, s);

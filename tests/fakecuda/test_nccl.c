@@ -139,7 +139,8 @@ static void test_overlap(struct comm *c, const struct ap_mesh *mesh)
     }
     for (int i = 0; i < 2; i++)
         cuda_read(y[i], p[2 + i], sizeof x);
-    CHECK(y[0][3] == (float)(c->size * (c->size + 1) / 2) && y[1][3] == (float)c->size,
+    CHECK(y[0][3] == (float)c->size * (float)(c->size + 1) / 2 &&
+              y[1][3] == (float)c->size,
           "both results");
     for (int i = 0; i < 5; i++)
         cuda_release(p[i]);

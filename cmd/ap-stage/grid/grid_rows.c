@@ -7,6 +7,7 @@
  * MOST_PRICED plans for each grid that the line is of, so that the answer for all is no
  * worse than any grid's alone.
  */
+#include "base/array.h"
 #include "grid/grid_rows.h"
 
 #include <assert.h>
@@ -197,7 +198,7 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
     for (int i = 0; i < r.n; i++)
         if (r.row[i].fits && is_of(want->family, &r.row[i].line))
             row[n++] = &r.row[i];
-    qsort(row, (size_t)n, sizeof *row, compare_rows);
+    qsort(row, (size_t)n, AP_ITEM_BYTES(row), compare_rows);
     price_rows(&r, row, n, out);
     out->n_lines = r.n;
     out->least_sec = r.least_sec;
