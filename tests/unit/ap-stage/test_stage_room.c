@@ -67,13 +67,13 @@ static void one_shape(struct space *sp, struct config *c, struct chunk_plans *x,
     walk(&w, 0, 0);
     for (int once = 0; once < 2; once++) {
         x->counts_once = once;
+        x->sp = sp;
         const double bound = chunks_room_bound(x, INFINITY);
         const double some = chunks_room_bound(x, 0.7 * w.least);
         free.memory_bytes = 0;
         roomy.inst = &free;
         x->sp = &roomy;
         const double without = chunks_room_bound(x, INFINITY);
-        x->sp = sp;
         t->n++;
         t->n_wrong += bound > w.least * (1 + 1e-9) || without > bound * (1 + 1e-9);
         t->n_none += isfinite(without) && !isfinite(bound);
@@ -82,6 +82,7 @@ static void one_shape(struct space *sp, struct config *c, struct chunk_plans *x,
         t->n_short += some > bound * (1 + 1e-9) ||
                       (some < bound * (1 - 1e-9) && some < 0.7 * w.least * (1 - 1e-9));
     }
+    x->sp = sp;
 }
 
 static void one(uint64_t seed, struct tally *t)
