@@ -40,7 +40,7 @@
 #include "shard.h"
 
 /* Seconds, prices and gaps: scripts/ask-table --options "--overlap on". */
-#define ROUNDS       3     /* bounds at most */
+#define ROUNDS       3     /* values of λ that are asked at most */
 #define KNOWN_ROUNDS 3     /* with known choices, before the first */
 #define CLOSE        0.002 /* a gap, or a gain of the bound, that is none */
 #define FURTHER      0.02  /* a gain of the bound that another search must promise */

@@ -146,7 +146,8 @@ static bool is_kept(const struct exec *x, const struct resized *r)
            !x->place.first && ap_mesh_microbatches(&x->prog->mesh) == 1;
 }
 
-/* Where the matrix lies, or a copy; ld: of what it is. */
+/* Where the matrix lies with the sizes that are wanted: its own place, or that of a copy,
+ * whose row has *ld elements. */
 static struct cuda_at add_resized(struct exec *x, struct cuda_call *c,
                                   const struct resized *r, int64_t *ld, bool again,
                                   int64_t *scratch)

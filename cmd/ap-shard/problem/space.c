@@ -250,7 +250,7 @@ static bool is_listed(const struct lister *l, const struct ap_choice_vec *c)
     return false;
 }
 
-/* Of what is listed: the first of those that compute least. */
+/* Keeps the listed choice with the least seconds of compute; among equals, the first. */
 static void keep_fastest(struct lister *l)
 {
     int least = 0;
