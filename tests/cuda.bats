@@ -566,8 +566,8 @@ planted() {
     local type out=$BATS_TEST_TMPDIR
     for type in f16 bf16; do
         ap-import --quiet - <<END | ap-shard --quiet --mesh 2 --algorithm data --microbatches 4 | ap-rewrite -o "$out/sum.json"
-ENTRY e { x = $type[16,40] parameter(0)  g = $type[16,36] parameter(1)
-  ROOT w = $type[40,36] dot(x, g), lhs_contracting_dims={0}, rhs_contracting_dims={0} }
+ENTRY e { x = ${type}[16,40] parameter(0)  g = ${type}[16,36] parameter(1)
+  ROOT w = ${type}[40,36] dot(x, g), lhs_contracting_dims={0}, rhs_contracting_dims={0} }
 END
         # what is added has 16 bits, the sum 32
         jq -e --arg t "$type" '.program.modules[0].graph.nodes | any(.[]; .op == "all-reduce" and
