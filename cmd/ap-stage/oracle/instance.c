@@ -387,7 +387,8 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
 
 /* ---- the instance ---- */
 
-/* Whether a program runs the graph in so many microbatches; why is set where none does. */
+/* Whether a program runs the graph in so many microbatches; why is set where none does.
+ */
 static bool has_program(const struct stage_model *m, bool each, int64_t n,
                         struct ap_err *why)
 {
@@ -397,9 +398,10 @@ static bool has_program(const struct stage_model *m, bool each, int64_t n,
     int rc = 0;
 
     if (n > 1)
-        rc = each ? ap_microbatch_choices_each(&scratch, &m->graph, &m->nests, n, &choice,
-                                               &estimates, why)
-                  : ap_microbatch_choices(&scratch, &m->graph, &m->nests, n, &choice, why);
+        rc = each
+                 ? ap_microbatch_choices_each(&scratch, &m->graph, &m->nests, n, &choice,
+                                              &estimates, why)
+                 : ap_microbatch_choices(&scratch, &m->graph, &m->nests, n, &choice, why);
     ap_arena_free(&scratch);
     return rc == 0;
 }
@@ -414,7 +416,8 @@ static int find_axis(struct ap_arena *arena, const struct stage_model *m,
     struct ap_err why = {0};
     if (ap_stage_microbatch_axis(arena, &m->graph, &m->nests, most, micro, &why) == 0) {
         if (micro->whole >= 0 && !limits->each)
-            ap_err_set(&why, "node %d (%s) reduces over the whole batch before the update%s",
+            ap_err_set(&why,
+                       "node %d (%s) reduces over the whole batch before the update%s",
                        micro->whole, m->graph.nodes[micro->whole].name,
                        has_program(m, true, most, &(struct ap_err){0})
                            ? "; --microbatch each computes it per microbatch"
