@@ -295,6 +295,28 @@ JQ
     done
 }
 
+@test "results that are parameters: an input, an old value, the new value of a state that no layer reads" {
+    local f=$BATS_TEST_TMPDIR/f.json b
+    ap-model gpt --layers 2 --hidden 16 --heads 2 --batch 8 --seq 8 --vocab 32 --no-history | jq -c '
+        .graph.nodes as $nodes | def node($name): $nodes | map(.name) | index($name);
+        node("gpt/h_0/ln_1/scale") as $first | node("gpt/h_1/ln_1/scale") as $last |
+        (.graph.nodes | length) as $n | (.graph.nodes | map(select(.op == "parameter")) | length) as $p |
+        node("opt_state/m/gpt/h_0/ln_1/scale") as $m |
+        .graph.nodes += [.graph.nodes[$last] + {name: "target", param: $p, role: "state", phase: "update"}] |
+        del(.graph.nodes[].group) |
+        .graph.results |= (map(if .alias == $m then .node = $last else . end) +  # of another stage
+            [{node: node("tokens"), role: "aux"}, {node: $first, role: "aux"},
+            {node: $first, role: "state", alias: $n}])' >"$f"
+    for b in 1 4; do
+        ap-prune --no-history "$f" | ap-coarsen --no-history --blocks 2 |
+            ap-stage --no-history --algorithm equal-layer --stages 2 --microbatches $b --cluster cpu-4 |
+            ap-rewrite --no-history >"$f.$b"
+        runs "$f.$b" --steps 3 --quiet
+        # the state has its stage alone
+        jq -e '[.pipeline.stages[].program.modules[].graph.nodes[] | select(.name == "target")] | length == 1' "$f.$b"
+    done
+}
+
 @test "README of cmd/ap-exec/run: every device gets what it holds, once" {
     local dir=$BATS_TEST_TMPDIR
     # f32[8,4] from two devices by rows to two, by rows or both all of it, and from there to one
