@@ -247,15 +247,6 @@ static double add_timed(const struct ap_path *path, const struct ap_layout *from
     return each;
 }
 
-struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node)
-{
-    struct ap_layout l = ap_plan_node_layout(plan, node);
-    for (int a = 0; a < AP_MAX_AXES; a++)
-        if (l.axis[a].kind == AP_PARTIAL)
-            l.axis[a] = (struct ap_placement){0};
-    return l;
-}
-
 /*
  * A plan brings its results to every device whole; a value that only leaves the stage is
  * sent as it lies, once its sums are complete. Whether the conversion is of that kind.
