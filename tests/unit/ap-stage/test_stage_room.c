@@ -79,7 +79,8 @@ static void one_shape(struct space *sp, struct config *c, struct chunk_plans *x,
         x->sp = sp;
         const double bound = fn(x, INFINITY);
         const double some = fn(x, 0.7 * w.least);
-        t[i / 2].n_over += isfinite(bound) && bound > chunks_room_bound(x, INFINITY) * 1.01;
+        t[i / 2].n_over +=
+            isfinite(bound) && bound > chunks_room_bound(x, INFINITY) * 1.01;
         free.memory_bytes = 0;
         roomy.inst = &free;
         x->sp = &roomy;
