@@ -193,10 +193,10 @@ struct chunk_plans {
 };
 /* Stages of these plans that count alike. */
 struct chunk_part {
-    int ahead;         /* groups that wait for the stage's first microbatch */
-    int flights;       /* microbatches that it holds when its device turns back */
-    bool last;         /* of its device: the first backward is its */
-    bool first_block;  /* it has the model's first block; the last one */
+    int ahead;        /* groups that wait for the stage's first microbatch */
+    int flights;      /* microbatches that it holds when its device turns back */
+    bool last;        /* of its device: the first backward is its */
+    bool first_block; /* it has the model's first block; the last one */
     bool last_block;
 };
 /* Fills part_of[stage], and as many of part[stage] as are returned. */

@@ -6,12 +6,13 @@
  * g. The average over the groups is a sum over stages with the weight B + max(0, G - 1 -
  * s) for stage s, whose least value over all cuts a programme finds, for every number of
  * stages at once: a bound. The busiest group (auto_whole.c), the memory of each device
- * (auto_room.c) and both together (auto_loads.c) raise it. Another programme finds the cuts of least maximum and, among
- * those, least sum: the plan, in which each device's stages have the quickest points that
- * fit together (auto_points.c). Small lines are searched whole, the bounds being what is
- * chosen and the rest's programme. Cost: blocks^2 x stages for each shape; the search is
- * exponential within its limits. Source: Narayanan et al., "Efficient large-scale
- * language model training on GPU clusters using Megatron-LM" (SC 2021), section 2.2.
+ * (auto_room.c) and both together (auto_loads.c) raise it. Another programme finds the
+ * cuts of least maximum and, among those, least sum: the plan, in which each device's
+ * stages have the quickest points that fit together (auto_points.c). Small lines are
+ * searched whole, the bounds being what is chosen and the rest's programme. Cost:
+ * blocks^2 x stages for each shape; the search is exponential within its limits. Source:
+ * Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+ * Megatron-LM" (SC 2021), section 2.2.
  */
 #include "search/auto.h"
 

@@ -13,9 +13,9 @@
  * E_g(X), the Lagrangian bound of one device. In a step of T seconds group g has no more
  * than X_g(T) = max {X: E_g(X) <= T} counted blocks, so that the least T at which the
  * X_g(T) add up to N is a bound. Prices are looked for at the X_g of that T, between what
- * is quickest and needs too much and what is leanest, as in auto_room.c; each price is one
- * for all X. Cost: MOST_ROUNDS x groups x chunks x (blocks of a group)^2. Source: Everett,
- * "Generalized Lagrange multiplier method", Operations Research 11 (1963).
+ * is quickest and needs too much and what is leanest, as in auto_room.c; each price is
+ * one for all X. Cost: MOST_ROUNDS x groups x chunks x (blocks of a group)^2. Source:
+ * Everett, "Generalized Lagrange multiplier method", Operations Research 11 (1963).
  */
 #include "search/auto.h"
 
@@ -189,10 +189,9 @@ static void find_waits(struct loads *r)
             const struct plan_front *f = front_of(r, lo, hi);
             double *least = lo == 0 ? &first : &other;
             for (int i = 0; f && i < f->n; i++)
-                *least = least_of(*least, f->point[i].forward_sec +
-                                              (x->counts_once
-                                                   ? 0
-                                                   : f->point[i].backward_sec));
+                *least =
+                    least_of(*least, f->point[i].forward_sec +
+                                         (x->counts_once ? 0 : f->point[i].backward_sec));
         }
     for (int g = 1; g < x->groups; g++)
         r->group[g].wait = r->group[g - 1].wait + (g == 1 ? first : other);
@@ -258,8 +257,8 @@ static void start_group(struct ap_arena *arena, struct loads *r, int at)
     g->quick = ap_arena_dup(arena, r->to, (size_t)n * sizeof *r->to);
     for (int k = 0; k < n; k++) {
         g->least[k] = g->quick[k].sec;
-        g->done[k] = !isfinite(g->least[k]) || !(r->limit > 0) ||
-                     g->quick[k].bytes <= r->limit;
+        g->done[k] =
+            !isfinite(g->least[k]) || !(r->limit > 0) || g->quick[k].bytes <= r->limit;
     }
     if (!(r->limit > 0))
         return;
@@ -363,7 +362,8 @@ double chunks_loads_bound(const struct chunk_plans *x, double bound, double enou
     struct ap_arena scratch = {0};
     struct loads r = {.of = x,
                       .n = x->sp->n,
-                      .limit = (double)plan_memory(x->sp->inst, x->c->mesh[x->mesh].kind)};
+                      .limit =
+                          (double)plan_memory(x->sp->inst, x->c->mesh[x->mesh].kind)};
 
     count_blocks(&scratch, &r);
     r.part = AP_NEW_N(&scratch, x->n_stages, struct chunk_part);

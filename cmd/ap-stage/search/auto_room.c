@@ -52,12 +52,12 @@ int chunk_parts(const struct chunk_plans *x, struct chunk_part *part, int *part_
     int n = 0;
 
     for (int s = 0; s < x->n_stages; s++) {
-        const struct chunk_part p = {
-            .ahead = s < x->groups ? x->groups - 1 - s : 0,
-            .flights = chunk_flights(x->c, x->groups, x->n_stages, s),
-            .last = s >= x->n_stages - x->groups,
-            .first_block = s == 0,
-            .last_block = s == x->n_stages - 1};
+        const struct chunk_part p = {.ahead = s < x->groups ? x->groups - 1 - s : 0,
+                                     .flights =
+                                         chunk_flights(x->c, x->groups, x->n_stages, s),
+                                     .last = s >= x->n_stages - x->groups,
+                                     .first_block = s == 0,
+                                     .last_block = s == x->n_stages - 1};
         int i = 0;
         while (i < n && (part[i].ahead != p.ahead || part[i].flights != p.flights ||
                          part[i].last != p.last || part[i].first_block != p.first_block ||
@@ -82,7 +82,8 @@ static void price_run(const struct room *r, const struct chunk_part *part,
         const double work = b * (p->forward_sec + p->backward_sec);
         const double once = p->sync_sec + p->update_sec;
         const double own = (double)(part->last ? p->stage_bytes : plan_always_bytes(p));
-        struct chunk_sums one = {.bytes = own + part->flights * (double)p->microbatch_bytes};
+        struct chunk_sums one = {.bytes =
+                                     own + part->flights * (double)p->microbatch_bytes};
         if (work + once >= x->below || (r->limit > 0 && one.bytes > r->limit))
             continue;
         one.sec = work + ahead * p->forward_sec +
@@ -122,8 +123,9 @@ static struct chunk_sums solve(struct room *r, double price)
                 continue;
             for (int hi = lo; hi <= n - (x->n_stages - s); hi++) {
                 const struct chunk_sums *c = &cost[sp->run[lo * n + hi]];
-                const struct chunk_sums all = {before->sec + c->sec, before->bytes + c->bytes,
-                                         before->value + c->value};
+                const struct chunk_sums all = {before->sec + c->sec,
+                                               before->bytes + c->bytes,
+                                               before->value + c->value};
                 if (sums_less(&all, &r->to[hi + 1]))
                     r->to[hi + 1] = all;
             }

@@ -79,7 +79,8 @@ static void one_shape(struct space *sp, struct config *c, struct chunk_plans *x,
         x->sp = sp;
         const double bound = fn(x, INFINITY);
         const double some = fn(x, 0.7 * w.least);
-        t[i / 2].n_over += isfinite(bound) && bound > chunks_room_bound(x, INFINITY) * 1.01;
+        t[i / 2].n_over +=
+            isfinite(bound) && bound > chunks_room_bound(x, INFINITY) * 1.01;
         free.memory_bytes = 0;
         roomy.inst = &free;
         x->sp = &roomy;
@@ -97,6 +98,17 @@ static void one_shape(struct space *sp, struct config *c, struct chunk_plans *x,
     x->sp = sp;
 }
 
+/* All but the first and the last are one block. */
+static void make_alike(struct random_case *c)
+{
+    for (int b = 2; b + 1 < c->inst.n_blocks; b++) {
+        c->class_of[b] = c->class_of[1];
+        c->oracle.sec[b] = c->oracle.sec[1];
+        c->oracle.weight_bytes[b] = c->oracle.weight_bytes[1];
+        c->oracle.activation_bytes[b] = c->oracle.activation_bytes[1];
+    }
+}
+
 static void one(uint64_t seed, struct tally *t)
 {
     struct plan_params params = {.schedule = -1};
@@ -105,6 +117,8 @@ static void one(uint64_t seed, struct tally *t)
     struct config c;
 
     case_random(&cases, seed, 6);
+    if (seed % 3 == 0)
+        make_alike(&cases);
     cases.oracle.recompute = true;
     cases.oracle.recomputed = seed % 2 ? 1 : 0;
     cases.inst.n_values = 0;
