@@ -338,6 +338,23 @@ EOF
     jq -c '.stages.microbatch = "exact"' "$out.4" | refuses 1 "exact, but node 7" ap-cost
 }
 
+@test "a contrastive loss: its batch is not cut, and the operator is named" {
+    local doc=$BATS_TEST_TMPDIR/clip.json out=$BATS_TEST_TMPDIR/out.json node="node 585 (multiply.585)" rows
+    rows="$node is read by node 586 (dot.586): microbatches would need each other's rows"
+    ap-model clip --layers 2 --hidden 16 --text-hidden 16 --heads 2 --batch 8 --image 32 --patch 16 \
+        --seq 8 --vocab 64 --embed 8 | ap-prune | ap-coarsen --blocks 4 -o "$doc"
+    refuses 3 "4 microbatches: $rows" ap-stage --cluster cpu-4 --microbatch each --microbatches 4 "$doc"
+    ap-stage --cluster cpu-4 --microbatch each -o "$out" "$doc" 2>"$out.warning"
+    grep -qF "no microbatches: $rows" "$out.warning"
+    jq -e '.stages.microbatches == 1' "$out"
+    ap-rewrite -o "$out.program" "$out"
+    jq -c '.stages.microbatches = 2' "$out" | refuses 1 "each, but $rows" ap-cost
+    # the other meaning is not advised where it does not help
+    refuses 3 "$node reduces over the whole batch before the update" \
+        ap-stage --cluster cpu-4 --microbatches 4 "$doc"
+    [[ $stderr != *each* ]]
+}
+
 @test "what is not this algorithm's is refused" {
     refuses 2 "auto has no such option" fake "" --epsilon 1 "$(GPT)"
     refuses 2 "its schedule is gpipe" fake "" --algorithm rannc --schedule 1f1b "$(GPT)"
