@@ -23,7 +23,7 @@ fake() {
 ranks() {
     local n=$1
     shift
-    timeout 120 mpirun -q --stdin none -n "$n" "$@"
+    timeout 300 mpirun -q --stdin none -n "$n" "$@"
 }
 
 # finds TEXT COMMAND...: the fake ends the command and says why

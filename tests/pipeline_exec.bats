@@ -27,7 +27,7 @@ by_hand() {
 
 # runs FILE [OPTION...]: on as many ranks as it is for.
 runs() {
-    timeout 60 ap-exec -n "$(jq .pipeline.n_ranks "$1")" --verify "${@:2}" "$1"
+    timeout 300 ap-exec -n "$(jq .pipeline.n_ranks "$1")" --verify "${@:2}" "$1"
 }
 
 # three MODEL MICROBATCHES SCHEDULE: a golden model in three stages of two devices.
@@ -100,7 +100,7 @@ three() {
         # gpt2l: an embedding that the last stage multiplies with, a counter in every stage
         jq -e --arg m $m '.pipeline | .stages as $s | $m != "gpt2l" or
             any(.transfers[]; $s[.to].params[.param] >= 0)' "$BATS_TEST_TMPDIR/run.json"
-        timeout 60 ap-exec -n 6 --data "$MODELS/$m/in" --steps 5 --compare "$MODELS/$m" \
+        timeout 300 ap-exec -n 6 --data "$MODELS/$m/in" --steps 5 --compare "$MODELS/$m" \
             --tolerance 1e-4 "$BATS_TEST_TMPDIR/run.json"
     done
 }
@@ -110,7 +110,7 @@ three() {
         jq -c '.stages = {schedule: "1f1b", microbatches: 2, stages: [range(4) |
             {blocks: [.], devices: [.], sharding: {algorithm: "data", mesh: "m=1"}}]}' |
         ap-rewrite --no-history >"$BATS_TEST_TMPDIR/run.json"
-    timeout 60 ap-exec -n 4 --data "$MODELS/lstm/in" --steps 5 --compare "$MODELS/lstm" --tolerance 1e-4 "$BATS_TEST_TMPDIR/run.json"
+    timeout 300 ap-exec -n 4 --data "$MODELS/lstm/in" --steps 5 --compare "$MODELS/lstm" --tolerance 1e-4 "$BATS_TEST_TMPDIR/run.json"
 }
 
 @test "two stages of two layers each keep less when they recompute values" {
@@ -121,7 +121,7 @@ three() {
             {blocks: [. * 2, . * 2 + 1], devices: [. * 2, . * 2 + 1], recompute: $how,
              sharding: {algorithm: ["data", "megatron"][.], mesh: "m=2"}}]}' "$dir/blocks.json" |
             ap-rewrite --no-history >"$dir/run.json"
-        timeout 60 ap-exec -n 4 --data "$MODELS/gpt2l/in" --steps 5 --compare "$MODELS/gpt2l" \
+        timeout 300 ap-exec -n 4 --data "$MODELS/gpt2l/in" --steps 5 --compare "$MODELS/gpt2l" \
             --tolerance 1e-4 --json "$dir/run.json" >"$dir/$how.json"
     done
     # the losses, but for the last bit: what is recomputed may be another product of the same
@@ -394,7 +394,7 @@ JQ
             echo "changes nothing: $filter"
             return 1
         fi
-        run timeout 20 ap-exec "$dir/bad.json"
+        run timeout 300 ap-exec "$dir/bad.json"
         [ "$status" -eq 1 ] && [[ $output == *"$text"* ]] || { echo "$filter: $status $output"; return 1; }
     done <<'END'
 the stages depend on each other in a cycle|.pipeline.lanes[0].instructions |= map(select(has("send") | not))
