@@ -51,6 +51,16 @@ slow_with_sanitizers() {
     [[ $AP_BUILD != */asan ]] || skip "too slow with sanitizers"
 }
 
+# await COMMAND...: waits until the command succeeds, however slow the machine is; fails where it does
+# not for five minutes, which is a fault and no load.
+await() {
+    local end=$((SECONDS + 300))
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.05
+    done
+}
+
 # A figure that stands beside the result, for the page of scripts/experiments: shows TEXT
 shows() {
     echo "# $*" >&3

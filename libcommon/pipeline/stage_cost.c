@@ -347,6 +347,13 @@ static bool is_shared(const struct pricer *p, int node)
                                       p->plan->graph->nodes[node].phase));
 }
 
+/* Whether a value is a sum over microbatches that leaves the stage: the gradient of a
+ * weight that another stage updates. */
+static bool is_sent_sum(const struct pricer *p, int node)
+{
+    return p->micro->n > 1 && p->leaves[node] && !is_shared(p, node);
+}
+
 /*
  * Where the memory of one value counts: ap_stage_counted; reader is set with IN_BLOCK.
  * With what a stage that recomputes its blocks needs: what other blocks read is kept,
@@ -364,7 +371,7 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
     if (own)
         return AP_IN_FIXED | AP_STAYS;
     if (n->phase == AP_BACKWARD &&
-        phases >> AP_UPDATE & 1) /* a gradient, to the update */
+        (phases >> AP_UPDATE & 1 || is_sent_sum(p, node))) /* a gradient, to the update */
         return AP_IN_FIXED | AP_STAYS | AP_IN_GRADIENTS |
                (p->micro->n > 1 && ap_dtype_is_float(n->shape.dtype) &&
                         ap_dtype_size(n->shape.dtype) == 2 &&
