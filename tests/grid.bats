@@ -296,6 +296,21 @@ words() {
     run -0 scripts/published --build "${AP_BUILD:-build}" --json "$BATS_TEST_TMPDIR/out.json" "$table"
     jq -e 'map({(.id): .predicted_s}) | add | .waits > 1.5 * .ahead and .odd > 1.2 * .waits' "$BATS_TEST_TMPDIR/out.json"
     jq -e 'all(.[]; .line | endswith(",layers=2:2:2:1"))' "$BATS_TEST_TMPDIR/out.json"
+    { # hosts of one device each, then of two: messages by TCP; defaults of torchtitan
+        head -1 "$table"
+        local name nodes each titan='torchtitan L 8 1024 4096 swiglu 16 16 1024 no 1024 H100 80'
+        while read -r name nodes each; do
+            echo "$name nanotron L 4 1024 4096 swiglu 16 16 1024 no 1024 H100 80 2 $nodes $each ? bf16 1 none 1 no 2 1 1f1b 1 1 4 64 none flash2 no 1"
+        done <<<$'far 2 1\nnear 1 2'
+        echo "interleaved $titan 4 1 4 NVLink bf16 2 fsdp2(zero3) 1 no 2 ? interleaved-1f1b 1 1 ? 16 none sdpa yes 1"
+        for name in none 'selective(layer)' full; do
+            echo "$name $titan 2 1 2 NVLink bf16 2 fsdp2(zero3) 1 no 1 1 none 1 1 1 2 $name sdpa yes 1"
+        done
+    } | tr ' ' '\t' >"$BATS_TEST_TMPDIR/u.tsv"
+    run -0 scripts/published --build "${AP_BUILD:-build}" --json "$BATS_TEST_TMPDIR/out.json" "$BATS_TEST_TMPDIR/u.tsv"
+    [[ $output == *'6 of 6 rows'* ]]
+    jq -e 'map({(.id): .}) | add | .far.predicted_s > 1.5 * .near.predicted_s and (.interleaved.line | test(",mbs=4,.*vpp=2,")) and
+        (map_values(.predicted_s) | .none < .["selective(layer)"] and .["selective(layer)"] < .full)' "$BATS_TEST_TMPDIR/out.json"
 }
 
 # grids OPTION...: ap-stage on the small model for eight devices of two hosts
