@@ -173,6 +173,7 @@ $(BUILD)/$(2)/$(1): $(5) $(if $(3),$(call parts,$(3)) $$(EXTRA_$(3)) $(call libr
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) $$(LDFLAGS_$(3)) $(4) -o $$@ $$^ $$(LIBS_$(3)) $$(LIB_LIBS)
 $(5): INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)
+$(5): TOOL_CFLAGS = $$(TEST_CFLAGS)
 endef
 $(foreach f,$(TEST_FILES),$(foreach t,$(filter $(TESTS),$(basename $(notdir $f))),$(eval \
     $(call test_rules,$(t),unit,$(call tool_of,$(t),test),,$(f:%.c=$(BUILD)/%.o)))))
@@ -183,6 +184,7 @@ $(BUILD)/equiv/test_equiv: $(EQUIV_OBJ) $(call parts,ap-exec) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(AP_LDFLAGS) $(LDFLAGS_ap-exec) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
 $(EQUIV_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Itests/equiv
+$(EQUIV_OBJ): TOOL_CFLAGS = $(TEST_CFLAGS)
 
 $(foreach t,$(FUZZERS),$(eval $(call test_rules,$(t),fuzz,$(call tool_of,$(t),fuzz),-fsanitize=fuzzer,$(BUILD)/tests/fuzz/$(t).o)))
 

@@ -7,6 +7,7 @@ def submesh: "\(.hosts // 1)x\(.devices_per_host // (.devices | length))";
 def order: {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved-1f1b": "inter", "inference": "infer"}[.];
 .stages as $p
 | ($stats | map(select(.tool == "ap-stage"))[0]) as $own
+| ([.cost.peak_bytes, $needs] | max) as $peak
 | [$model, $devices, $coarsen, $shard, $algorithm, .cost.step_sec, $p.microbatches,
    ($p.schedule | order),
    ($p.stages
@@ -15,8 +16,8 @@ def order: {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved-1f1b": "inter", "infe
              | if . > 1 then "/\(.)" else "" end)
           + (if (.recompute // "none") == "none" then "" else "r" end))
     | alike | map(.[0] + (if .[1] > 1 then "*\(.[1])" else "" end)) | join(" "))
-   + (if .cost.peak_bytes > .cluster.memory_bytes then " over memory" else "" end),
-   .cost.mfu, .cost.flops_per_sec / 1e15, .cost.peak_bytes / 1e9, $p.lower_bound_sec, $wall, $cpu,
+   + (if $peak > .cluster.memory_bytes then " over memory" else "" end),
+   .cost.mfu, .cost.flops_per_sec / 1e15, $peak / 1e9, $p.lower_bound_sec, $wall, $cpu,
    $own.sec - $own.wait_sec, ($stats | map(.peak_bytes) | add / 1e6), $p.objective_sec, $own_coarsen,
    "microbatches \($p.microbatches)", "schedule \($p.schedule)",
    "cut \($p.stages | map(.blocks | length | tostring) | join(","))",

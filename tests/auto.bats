@@ -16,10 +16,9 @@ device() {
 @test "stages that are no runs of blocks: looked at with all tolerances, and not below the bound" {
     local dir=$BATS_TEST_TMPDIR cluster x
     cluster=$(device '[{"name": "in", "size": 2, "bandwidth_bytes_per_sec": 1e11, "latency_sec": 1e-7}]')
-    ap-model clip --batch 8 --layers 4 --hidden 128 --heads 4 --image 32 --patch 8 --text-hidden 64 \
-        --vocab 1000 --seq 32 --embed 32 --no-history | ap-prune --no-history |
-        ap-coarsen --no-history --blocks 7 --eps 4 -o "$dir/in.json"
-    ask() { ap-stage --no-history --cluster "$cluster" --stages 2 --microbatch each "$@" "$dir/in.json"; }
+    two_towers 12 64 16 | ap-import --no-history | ap-grad --no-history --optimizer adam |
+        ap-prune --no-history | ap-coarsen --no-history --algorithm rannc --blocks 8 -o "$dir/in.json"
+    ask() { ap-stage --no-history --cluster "$cluster" --stages 2 --microbatches 4 "$@" "$dir/in.json"; }
     ask -o "$dir/auto.json"
     for x in 0.2 0.5 1 9; do
         ask --algorithm rhino --imbalance $x -o "$dir/rhino.json"

@@ -10,6 +10,10 @@ setup_file() {
     export ONE=$BATS_FILE_TMPDIR/one.json
 }
 
+teardown() {
+    [ -z "${first-}" ] || kill -9 "$first" 2>/dev/null || true
+}
+
 # The losses of a run: losses OPTION...
 losses() {
     ap-exec --data "$MODELS/mlp/in" "$@" | sed -n 's/.* loss //p'
@@ -222,18 +226,18 @@ refuses_file() {
     mkdir ck linked
     ln -s ../ck/checkpoint.safetensors linked/
     ap-exec --data "$MODELS/mlp/in" --steps 100000000 --every 3 --save ck "$ONE" >out 3>&- &
-    local first=$! i
-    for ((i = 0; i < 300; i++)); do [ ! -s ck/checkpoint.safetensors ] || break; sleep 0.1; done
+    first=$!
+    await test -s ck/checkpoint.safetensors
     run --separate-stderr ap-exec --data "$MODELS/mlp/in" --save ck "$ONE"
     local there=$stderr
     run --separate-stderr ap-exec --data "$MODELS/mlp/in" --save linked "$ONE"
     # a lock that NFS has, too: of bytes of a file, not of an open folder
     local posix
-    posix=$(grep -c "POSIX .* $first .*:$(stat -c %i ck/checkpoint.safetensors.lock) " /proc/locks)
-    kill -9 $first
+    posix=$(grep -c "POSIX .* $first .*:$(stat -c %i ck/checkpoint.safetensors.lock) " /proc/locks || true)
+    kill -9 "$first"
     [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save linked: another run saves there"* ]]
     [[ $there == *"--save ck: another run saves there"* ]] && [ "$posix" -eq 1 ]
-    wait $first || true
+    wait "$first" || true
     ap-exec --data "$MODELS/mlp/in" --quiet --save ck/ "$ONE"
     [ "$(ls ck)" = checkpoint.safetensors ]
 }

@@ -23,7 +23,7 @@ fake() {
 ranks() {
     local n=$1
     shift
-    timeout 120 mpirun -q --stdin none -n "$n" "$@"
+    timeout 300 mpirun -q --stdin none -n "$n" "$@"
 }
 
 # finds TEXT COMMAND...: the fake ends the command and says why
@@ -558,6 +558,23 @@ planted() {
     for seed in 0 1 4; do
         AP_FAKE_SEED=$seed ap-exec -n 4 --backend cuda --json --steps 3 "$BATS_TEST_TMPDIR/pipe.json" |
             jq -c '[.losses[] * 1e5 | round]' | cmp - "$BATS_TEST_TMPDIR/cpu"
+    done
+}
+
+@test "backend: sums in f32 of 16-bit values over microbatches have the CPU's bits" {
+    needs_backend
+    local type out=$BATS_TEST_TMPDIR
+    for type in f16 bf16; do
+        ap-import --quiet - <<END | ap-shard --quiet --mesh 2 --algorithm data --microbatches 4 | ap-rewrite -o "$out/sum.json"
+ENTRY e { x = ${type}[16,40] parameter(0)  g = ${type}[16,36] parameter(1)
+  ROOT w = ${type}[40,36] dot(x, g), lhs_contracting_dims={0}, rhs_contracting_dims={0} }
+END
+        # what is added has 16 bits, the sum 32
+        jq -e --arg t "$type" '.program.modules[0].graph.nodes | any(.[]; .op == "all-reduce" and
+            (.shape | test("^f32")) and .axes == [0]) and any(.[]; .op == "dot" and (.shape | startswith($t)))' "$out/sum.json"
+        ap-exec --quiet -n 2 --small-ints --out "$out/cpu" "$out/sum.json"
+        ap-exec --quiet -n 2 --backend cuda --small-ints --out "$out/cuda" "$out/sum.json"
+        diff -r "$out/cpu" "$out/cuda"
     done
 }
 

@@ -50,7 +50,7 @@ measured: rank 1" ]
             microbatches: 4, stages: [range(4) | {blocks: [.], devices: [. % (4 / $chunks)],
             sharding: {algorithm: "data", mesh: "m=1"}}]}' blocks.json |
             ap-cost --no-history --trace p.json | ap-rewrite --no-history >staged.json
-        timeout 60 ap-exec -n $((4 / chunks)) --quiet --trace both.json --beside p.json staged.json
+        timeout 300 ap-exec -n $((4 / chunks)) --quiet --trace both.json --beside p.json staged.json
         /usr/bin/python3 "$AP_TOP/tests/trace.py" both.json >sum.json
         jq -e --argjson n $((4 / chunks)) '[.traceEvents[] | select(.ph == "X" and .tid == 1 and (.cat | IN("forward", "backward")))] as $x |
             all(range(1; $n + 1); . as $pid | [$pid, $pid + $n] |

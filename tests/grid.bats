@@ -284,6 +284,35 @@ words() {
     jq -e '.[0] | .predicted_s / (.step_s | tonumber) | . > 0.95 and . < 1.05' "$BATS_TEST_TMPDIR/out.json"
 }
 
+@test "published: hosts that wait for each operator, heads at odd bytes, DeepSpeed's stages" {
+    local table=$BATS_TEST_TMPDIR/t.tsv
+    {
+        echo 'id source model layers hidden ffn ffn_kind heads kv_heads vocab tied_emb seq gpu gpu_mem_gb n_gpus nodes gpus_per_node interconnect dtype dp shard tp sp pp vpp pp_schedule cp ep micro_batch global_batch recompute attention compile step_s'
+        local name source heads
+        while read -r name source heads; do
+            echo "$name $source GPT-S 7 960 3840 gelu $heads $heads 1024 yes 1024 A100 80 4 1 4 NVLink fp16 1 zero1 1 no 4 1 1f1b 1 1 4 16 full unfused no 1"
+        done <<<$'ahead Narayanan 15\nwaits BigScience 15\nodd BigScience 16'
+    } | tr ' ' '\t' >"$table"
+    run -0 scripts/published --build "${AP_BUILD:-build}" --json "$BATS_TEST_TMPDIR/out.json" "$table"
+    jq -e 'map({(.id): .predicted_s}) | add | .waits > 1.5 * .ahead and .odd > 1.2 * .waits' "$BATS_TEST_TMPDIR/out.json"
+    jq -e 'all(.[]; .line | endswith(",layers=2:2:2:1"))' "$BATS_TEST_TMPDIR/out.json"
+    { # hosts of one device each, then of two: messages by TCP; defaults of torchtitan
+        head -1 "$table"
+        local name nodes each titan='torchtitan L 8 1024 4096 swiglu 16 16 1024 no 1024 H100 80'
+        while read -r name nodes each; do
+            echo "$name nanotron L 4 1024 4096 swiglu 16 16 1024 no 1024 H100 80 2 $nodes $each ? bf16 1 none 1 no 2 1 1f1b 1 1 4 64 none flash2 no 1"
+        done <<<$'far 2 1\nnear 1 2'
+        echo "interleaved $titan 4 1 4 NVLink bf16 2 fsdp2(zero3) 1 no 2 ? interleaved-1f1b 1 1 ? 16 none sdpa yes 1"
+        for name in none 'selective(layer)' full; do
+            echo "$name $titan 2 1 2 NVLink bf16 2 fsdp2(zero3) 1 no 1 1 none 1 1 1 2 $name sdpa yes 1"
+        done
+    } | tr ' ' '\t' >"$BATS_TEST_TMPDIR/u.tsv"
+    run -0 scripts/published --build "${AP_BUILD:-build}" --json "$BATS_TEST_TMPDIR/out.json" "$BATS_TEST_TMPDIR/u.tsv"
+    [[ $output == *'6 of 6 rows'* ]]
+    jq -e 'map({(.id): .}) | add | .far.predicted_s > 1.5 * .near.predicted_s and (.interleaved.line | test(",mbs=4,.*vpp=2,")) and
+        (map_values(.predicted_s) | .none < .["selective(layer)"] and .["selective(layer)"] < .full)' "$BATS_TEST_TMPDIR/out.json"
+}
+
 # grids OPTION...: ap-stage on the small model for eight devices of two hosts
 grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FILE_TMPDIR/small.json"; }
 

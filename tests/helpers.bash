@@ -51,6 +51,16 @@ slow_with_sanitizers() {
     [[ $AP_BUILD != */asan ]] || skip "too slow with sanitizers"
 }
 
+# await COMMAND...: waits until the command succeeds, however slow the machine is; fails where it does
+# not for five minutes, which is a fault and no load.
+await() {
+    local end=$((SECONDS + 300))
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.05
+    done
+}
+
 # A figure that stands beside the result, for the page of scripts/experiments: shows TEXT
 shows() {
     echo "# $*" >&3
@@ -124,4 +134,26 @@ refuses() {
         echo "exit $status, output '${output:0:200}', message '${stderr:0:1000}'"
         return 1
     fi
+}
+
+# two_towers LAYERS WIDTH BATCH: HLO of a forward pass of two towers of dense layers, between which
+# nothing flows before the loss, a sum over rows: its batch can be cut, which CLIP's cannot
+two_towers() {
+    local l t x in="f32[$3,$2]" w="f32[$2,$2]" n=0
+    printf '%s\n' 'HloModule towers' 'sum {' '  a = f32[] parameter(0)' '  b = f32[] parameter(1)' \
+        '  ROOT c = f32[] add(a, b)' '}' 'ENTRY main {'
+    for t in left right; do
+        x=$t
+        echo "  $t = $in parameter($((n++))), metadata={op_name=\"batch['$t']\"}"
+        for ((l = 0; l < $1; l++)); do
+            echo "  w$t$l = $w parameter($((n++))), metadata={op_name=\"params['$t/$l/w']\"}"
+            echo "  dot$t$l = $in dot($x, w$t$l), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name=\"$t/$l/dot\"}"
+            x=tanh$t$l
+            echo "  $x = $in tanh(dot$t$l), metadata={op_name=\"$t/$l/tanh\"}"
+        done
+    done
+    echo "  both = $in multiply(tanhleft$((l - 1)), $x), metadata={op_name=\"loss/both\"}"
+    echo "  zero = f32[] constant(0)"
+    echo "  ROOT loss = f32[] reduce(both, zero), dimensions={0,1}, to_apply=sum, metadata={op_name=\"loss/sum\"}"
+    echo "}"
 }

@@ -73,7 +73,7 @@ examples() {
     for page in "$AP_TOP"/man/*.[157]; do
         examples "$page" >script
         [[ $page != *.1 || -s script ]] || { echo "$page has no examples"; return 1; }
-        run timeout 120 bash -euo pipefail script
+        run timeout 300 bash -euo pipefail script
         [ "$status" -eq 0 ] || { echo "$page: exit $status: $output"; return 1; }
     done
 }

@@ -11,7 +11,7 @@ needs_browser() {
 
 # The page's document after its scripts ran; console has what they complained of.
 dump() { # FILE [#HASH]
-    timeout 100 "$BROWSER" --headless --no-sandbox --disable-gpu --user-data-dir="$BATS_TEST_TMPDIR/profile" \
+    timeout 300 "$BROWSER" --headless --no-sandbox --disable-gpu --user-data-dir="$BATS_TEST_TMPDIR/profile" \
         --virtual-time-budget=5000 --enable-logging=stderr --dump-dom "file://$1${2-}" 2>"$BATS_TEST_TMPDIR/log"
     ! grep -a CONSOLE "$BATS_TEST_TMPDIR/log" >&2
 }
@@ -101,9 +101,9 @@ picture() { # PAGE PNG PARTS
         document.body.append("parts " + JSON.stringify(parts) + " end"); }</script></body>|' "$1" >"$1.parts.html"
     local of=(--headless --no-sandbox --disable-gpu --hide-scrollbars "--window-size=1200,2600"
         --user-data-dir="$BATS_TEST_TMPDIR/profile" --force-color-profile=srgb)
-    timeout 100 "$BROWSER" "${of[@]}" --dump-dom "file://$1.parts.html" 2>/dev/null |
+    timeout 300 "$BROWSER" "${of[@]}" --dump-dom "file://$1.parts.html" 2>/dev/null |
         grep -o 'parts \[.* end' | sed 's/^parts //; s/ end$//' | sed 's/&amp;/\&/g' >"$3"
-    timeout 100 "$BROWSER" "${of[@]}" --screenshot="$2" "file://$1" 2>/dev/null
+    timeout 300 "$BROWSER" "${of[@]}" --screenshot="$2" "file://$1" 2>/dev/null
 }
 
 @test "html: a picture has every part: words, figures, layers, timeline, memory, what would change" {

@@ -65,7 +65,7 @@ long_blocks() {
         $f <in >out 2>err &
         pid=$!
         exec 4<out
-        timeout 60 head -c 1000000 <&4 >begin || { echo "$f waits"; return 1; }
+        timeout 300 head -c 1000000 <&4 >begin || { echo "$f waits"; return 1; }
         cat <&4 >/dev/null &
         exec 4<&-
         echo '!' >rest

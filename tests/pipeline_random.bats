@@ -62,7 +62,7 @@ one() {
     fi
     m=$(jq .stages.microbatches "$dir/plan.json")
     /usr/bin/python3 tests/slices.py data "$dir/whole.json" "$seed" "$m" "$dir"
-    timeout 60 ap-exec -n "$(jq .pipeline.n_ranks "$dir/run.json")" --quiet --verify --tolerance 0 \
+    timeout 300 ap-exec -n "$(jq .pipeline.n_ranks "$dir/run.json")" --quiet --verify --tolerance 0 \
         --data "$dir/whole" --out "$dir/out" --json "$dir/run.json" >"$dir/out.json" || return 1
     # the list scheduler over the task graph orders passes as the lists do, or refuses
     ap-rewrite --no-history --to taskgraph "$dir/plan.json" >"$dir/tasks.json" || return 1
@@ -156,7 +156,7 @@ cut() {
                     {algorithm: ["data", "megatron", "zero2"][.], mesh: "m=2"}}]}' |
             ap-rewrite --no-history >"$dir/run.json"
         /usr/bin/python3 tests/validate.py "$dir/run.json"
-        timeout 60 ap-exec -n 6 --verify --steps 2 "$dir/run.json"
+        timeout 300 ap-exec -n 6 --verify --steps 2 "$dir/run.json"
     done
 }
 
@@ -171,7 +171,7 @@ cut() {
         ap-cost --no-history "$dir/$how.json" | jq -c .cost.links >"$dir/priced"
         ap-rewrite --no-history "$dir/$how.json" >"$dir/run.json"
         jq -e --arg how $how 'any(.pipeline.transfers[]; .resharding == $how)' "$dir/run.json"
-        timeout 60 ap-exec -n 4 --verify --json "$dir/run.json" | jq -c .links >"$dir/sent"
+        timeout 300 ap-exec -n 4 --verify --json "$dir/run.json" | jq -c .links >"$dir/sent"
         cmp "$dir/priced" "$dir/sent"
         # devices 0 and 1 are stage 0
         jq '[.[] | select((.[0] < 2) != (.[1] < 2)) | .[2]] | add' "$dir/sent" >"$dir/$how.between"
@@ -190,7 +190,7 @@ cut() {
         ap-cost --quiet --no-history >"$dir/priced.json"
     ap-rewrite --no-history "$dir/priced.json" >"$dir/run.json"
     jq -e 'any(.pipeline.transfers[]; .shape == "s32[]")' "$dir/run.json"
-    timeout 60 ap-exec -n 3 --verify --json "$dir/run.json" |
+    timeout 300 ap-exec -n 3 --verify --json "$dir/run.json" |
         jq -e --slurpfile p "$dir/priced.json" '.links == $p[0].cost.links'
 }
 

@@ -16,48 +16,64 @@ taken_away() {
     run ! grep -qE "ap-[a-z]+: [^$(printf '\r')]*, [0-9]+ s$(printf '\r')?\$" "$1"
 }
 
+# late TOOL: a folder with the tool, whose input comes two seconds after its start, and ap-plan over it. Nothing
+# is shown in the first second, and most is over then.
+late() {
+    local dir=$BATS_TEST_TMPDIR/late
+    mkdir -p "$dir"
+    printf '#!/bin/sh\n{ sleep 2; cat; } | exec "%s" "$@"\n' "$AP_BUILD/bin/$1" >"$dir/$1"
+    cp "$AP_BUILD/bin/ap-plan" "$dir"
+    chmod +x "$dir/$1"
+    echo "$dir"
+}
+
+@test "progress: ap-shard says the price so far; in a pipe nothing" {
+    local late
+    late="$(late ap-shard)/ap-shard --mesh 2x2 --cluster $CLUSTERS/cpu-8.json -o /dev/null <$(imported gpt2l)"
+    on_terminal "$BATS_TEST_TMPDIR/terminal" "$late"
+    grep -qE 'ap-shard: [a-z ]+, objective [0-9.e-]+.*, [1-9][0-9]* s' "$BATS_TEST_TMPDIR/terminal"
+    taken_away "$BATS_TEST_TMPDIR/terminal"
+    bash -c "$late" 2>&1 | tee "$BATS_TEST_TMPDIR/pipe"
+    [ ! -s "$BATS_TEST_TMPDIR/pipe" ]
+}
+
 @test "progress: ap-stage says what it does, and the best step so far; in a pipe nothing" {
-    local doc=$BATS_TEST_TMPDIR/blocks.json
-    # prices that are late by more than a second, of a search that is short
-    local slow="ap-stage --jobs 1 --cluster p3x1 --stages 2 --shard-command '$BATS_TEST_TMPDIR/late --serve'"
-    printf '#!/bin/sh\nsleep 2\nexec ap-shard "$@"\n' >"$BATS_TEST_TMPDIR/late"
-    chmod +x "$BATS_TEST_TMPDIR/late"
+    local doc=$BATS_TEST_TMPDIR/blocks.json late
+    late="$(late ap-stage)/ap-stage --jobs 1 --cluster p3x1 --stages 2"
     ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --batch 16 --seq 64 | ap-prune |
         ap-coarsen --blocks 4 -o "$doc"
-    on_terminal "$BATS_TEST_TMPDIR/terminal" "$slow -o $BATS_TEST_TMPDIR/seen.json $doc"
+    on_terminal "$BATS_TEST_TMPDIR/terminal" "$late -o $BATS_TEST_TMPDIR/seen.json <$doc"
     grep -qE 'ap-stage: [a-z ]+, [1-9][0-9]* s' "$BATS_TEST_TMPDIR/terminal"
     taken_away "$BATS_TEST_TMPDIR/terminal"
-    bash -c "$slow -o $BATS_TEST_TMPDIR/piped.json $doc" 2>&1 | tee "$BATS_TEST_TMPDIR/pipe"
+    bash -c "$late -o $BATS_TEST_TMPDIR/piped.json <$doc" 2>&1 | tee "$BATS_TEST_TMPDIR/pipe"
     [ ! -s "$BATS_TEST_TMPDIR/pipe" ]
     # who looks on does not change what is found
     cmp <(jq -S 'del(.history)' "$BATS_TEST_TMPDIR/seen.json") <(jq -S 'del(.history)' "$BATS_TEST_TMPDIR/piped.json")
-    on_terminal "$BATS_TEST_TMPDIR/quiet" "$slow --quiet -o /dev/null $doc"
+    on_terminal "$BATS_TEST_TMPDIR/quiet" "$late --quiet -o /dev/null <$doc"
     [ ! -s "$BATS_TEST_TMPDIR/quiet" ]
 }
 
 @test "progress: ap-plan shows that of the search, and its pipe and report" {
-    local plan="ap-plan gpt3-2.6b --cluster h100x4 --jobs 1"
+    local plan
+    plan="$(late ap-stage)/ap-plan bert-256x2048 --cluster h100x1 --stages 1 --jobs 1"
     on_terminal "$BATS_TEST_TMPDIR/terminal" "$plan"
-    grep -q '^ap-model gpt3-2.6b' "$BATS_TEST_TMPDIR/terminal"
+    grep -q '^ap-model bert-256x2048' "$BATS_TEST_TMPDIR/terminal"
     grep -qE 'ap-stage: [a-z ]+(, objective [0-9.e-]+)?(, bound [0-9.e-]+)?, [1-9][0-9]* s' "$BATS_TEST_TMPDIR/terminal"
     grep -q '^where the time goes' "$BATS_TEST_TMPDIR/terminal"
     taken_away "$BATS_TEST_TMPDIR/terminal"
     # the report in a pipe, the pipe that is printed in another: no line of progress in either
     run -0 --separate-stderr bash -c "$plan"
     [[ $output$stderr != *$'\r'* && $output$stderr != *$'\e'* ]]
-    [[ $stderr == 'ap-model gpt3-2.6b'* && $output == *'where the time goes'* ]]
+    [[ $stderr == 'ap-model bert-256x2048'* && $output == *'where the time goes'* ]]
 }
 
-# ended_when LINE FILE COMMAND: the command's terminal session until LINE is seen, or a minute is over; the
-# command, which would go on for hours, is ended by a signal then
+# ended_when LINE FILE COMMAND: the command's terminal session until LINE is seen; the command, which would
+# go on for hours, is ended by a signal then
 ended_when() {
-    local i job
+    local job
     script -qfec "echo \$\$ >$2.pid; exec $3" /dev/null >"$2" </dev/null 3>&- &
     job=$!
-    for ((i = 0; i < 600; i++)); do
-        ! grep -sqE "$1" "$2" || break
-        sleep 0.1
-    done
+    await grep -sqE "$1" "$2" || true
     kill "$(<"$2.pid")"
     wait "$job" || true
     grep -E "$1" "$2"

@@ -75,6 +75,19 @@ SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.blo
     cmp <(plan 1GB selected | jq .stages.stages) <(plan 1GB auto | jq .stages.stages)
 }
 
+@test "selected: chunks of one device share what it has left, and fill it" {
+    local dir=$BATS_TEST_TMPDIR
+    jq -n '{name: "z", device: "d", memory_bytes: 100000000, launch_sec: 1e-6, efficiency: 0.8,
+        flops_per_sec: {f32: 1e11}, memory_bandwidth_bytes_per_sec: 1e10, levels: [{name: "in", size: 2,
+        bandwidth_bytes_per_sec: 1e8, latency_sec: 2e-5}]}' >"$dir/cluster.json"
+    ap-model gpt --layers 4 --hidden 128 --heads 8 --seq 64 --vocab 2048 --batch 16 --no-history |
+        ap-prune --no-history | ap-coarsen --no-history --blocks 4 --eps 4 |
+        ap-stage --no-history --schedule interleaved-1f1b --recompute selected --memory 17049456 \
+            --cluster "$dir/cluster.json" | ap-cost --no-history >"$dir/out.json"
+    jq -e '.stages.stages | map(.recompute) | any(. == "selected") and all(. != "all")' "$dir/out.json"
+    jq -e '.cost.peak_bytes / 17049456 | . > 0.95 and . <= 1' "$dir/out.json"
+}
+
 @test "selected: the report names the operators, in 100 columns" {
     run -0 ap-cost --details "$(priced selected)"
     [[ $output =~ "stage 0 recomputes "[0-9]+" values in "[0-9.]+" us a microbatch: "[0-9]+" " ]]

@@ -89,9 +89,9 @@ END
 }
 
 @test "schema: documents of all stages, algorithms and models validate" {
-    docs=()
-    for m in mlp resnet moe; do
-        docs+=("$(imported $m)" "$(sharded $m 2x2)" "$(rewritten $m 2x2)")
+    docs=("$(imported mlp)" "$(sharded mlp 2x2)")
+    for m in mlp resnet moe; do # a program has the sections before it, too
+        docs+=("$(rewritten $m 2x2)")
     done
     for a in data zero3 megatron largest-dim tap ffn-only; do
         docs+=("$(rewritten mlp 2x2 $a)")
@@ -124,15 +124,14 @@ END
         ap-shard --mesh 2x2 --algorithm data | ap-cost |
         ap-rewrite >"$doc"
     validate "$doc"
-    jq -S . "$doc" >"$BATS_TEST_TMPDIR/sorted.json"
-    n=0
-    while IFS= read -r filter; do
-        n=$((n + 1))
-        jq -S "$filter" "$doc" >"$BATS_TEST_TMPDIR/broken-$n.json"
-        ! cmp -s "$BATS_TEST_TMPDIR/sorted.json" "$BATS_TEST_TMPDIR/broken-$n.json" ||
-            { echo "changes nothing: $filter"; return 1; }
-    done < <(mutations)
+    n=$(mutations | wc -l)
     [ $n -ge 50 ]
+    # all in one jq: a line each, empty where nothing is changed
+    jq -c ". as \$whole | $(mutations | sed 's/.*/(&)/' | paste -sd,) | if . == \$whole then \"\" else . end" "$doc" >"$BATS_TEST_TMPDIR/all"
+    [ "$(wc -l <"$BATS_TEST_TMPDIR/all")" -eq "$n" ]
+    i=$(grep -nx '""' "$BATS_TEST_TMPDIR/all" | head -n 1 | cut -d: -f1)
+    [ -z "$i" ] || { echo "changes nothing: $(mutations | sed -n "${i}p")"; return 1; }
+    awk -v to="$BATS_TEST_TMPDIR/broken-" '{ f = to NR ".json"; print >f; close(f) }' "$BATS_TEST_TMPDIR/all"
     run validate "$BATS_TEST_TMPDIR"/broken-*.json
     while IFS= read -r line; do
         i=${line##*/broken-}

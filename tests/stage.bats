@@ -132,6 +132,10 @@ fake() {
         --microbatches 2 "$(GPT)"
 }
 
+# Whether no process has such a command line, or several have.
+ended() { ! pgrep -f "$1"; }
+several() { [ "$(pgrep -fc "$1")" -gt 1 ]; }
+
 @test "a command that dies: the request and how it ended" {
     refuses 1 'exit status 7; request: {"id":' fake "--die 3" "$(GPT)"
     refuses 1 'not found' ap-stage "${CPU8[@]}" --shard-command no-such-program "$(GPT)"
@@ -139,7 +143,8 @@ fake() {
         ap-stage "${CPU8[@]}" --shard-command "sh -c 'kill -9 \$\$'" "$(GPT)"
     refuses 1 'exit status 0; request' ap-stage "${CPU8[@]}" --shard-command true "$(GPT)"
     refuses 1 'closed its output but did not exit; request' \
-        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec >&-; sleep 5'" "$(GPT)"
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec >&-; sleep 1075.$$'" "$(GPT)"
+    await ended "sleep 1075.$$"
 }
 
 @test "standard input may be closed" {
@@ -149,37 +154,32 @@ fake() {
 
 @test "a command that is silent: --time-out, and it is ended" {
     refuses 1 'no answer in 0.3 seconds (--time-out); request: {"id":' \
-        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec sleep 77.$$'" --time-out 0.3 "$(GPT)"
-    ! pgrep -fx "sleep 77.$$" || return 1
+        ap-stage "${CPU8[@]}" --shard-command "sh -c 'exec sleep 1077.$$'" --time-out 0.3 "$(GPT)"
+    await ended "sleep 1077.$$"
 }
 
 @test "a signal ends the command, too, with what it has started, and leaves no file" {
     mkdir "$BATS_TEST_TMPDIR/tmp"
     TMPDIR=$BATS_TEST_TMPDIR/tmp ap-stage "${CPU8[@]}" --shard-command \
-        "sh -c 'sleep 78.$$; sleep 79.$$'" <"$(GPT)" >"$BATS_TEST_TMPDIR/out" &
-    local pid=$! rc=0 n
-    until pgrep -fx "sleep 78.$$"; do sleep 0.05; done
+        "sh -c 'sleep 1078.$$; sleep 1079.$$'" <"$(GPT)" >"$BATS_TEST_TMPDIR/out" &
+    local pid=$! rc=0
+    await pgrep -fx "sleep 1078.$$"
     kill -TERM $pid
     wait $pid || rc=$?
     [ "$rc" -eq 143 ]
-    ! pgrep -f "sleep 7[89].$$" || return 1
+    await ended "sleep 107[89].$$"
     [ -z "$(ls "$BATS_TEST_TMPDIR/tmp")" ] && [ ! -s "$BATS_TEST_TMPDIR/out" ]
     refuses 1 'no answer in 0.3 seconds' ap-stage "${CPU8[@]}" --time-out 0.3 \
-        --shard-command "sh -c 'sleep 78.$$; sleep 79.$$'" "$(GPT)"
-    ! pgrep -f "sleep 7[89].$$" || return 1
+        --shard-command "sh -c 'sleep 1078.$$; sleep 1079.$$'" "$(GPT)"
+    await ended "sleep 107[89].$$"
     # the library's processes end with the program, too
     ap-model gpt3-1.3b | ap-prune | ap-coarsen --blocks 8 -o "$BATS_TEST_TMPDIR/large.json"
     ap-stage --cluster p3x1 --time-out 77$$ "$BATS_TEST_TMPDIR/large.json" >/dev/null &
     pid=$!
-    for n in {1..100}; do
-        [ "$(pgrep -fc "ap-stage .*--time-out 77$$")" -le 1 ] || break
-        sleep 0.05
-    done
-    [ "$n" -lt 100 ]
+    await several "ap-stage .*--time-out 77$$"
     kill -TERM $pid
     wait $pid || true
-    sleep 0.1
-    ! pgrep -f "ap-stage .*--time-out 77$$" || return 1
+    await ended "ap-stage .*--time-out 77$$"
 }
 
 @test "families that are wrong: the document is named, not the file that the command got" {
@@ -190,8 +190,8 @@ fake() {
 
 @test "one set of processes: none is left by a refusal, the advice asks those there are" {
     refuses 3 'do not divide the batch' ap-stage "${CPU8[@]}" --microbatches 3 \
-        --shard-command "sh -c 'exec sleep 76.$$'" "$(GPT)"
-    ! pgrep -fx "sleep 76.$$" || return 1
+        --shard-command "sh -c 'exec sleep 1076.$$'" "$(GPT)"
+    await ended "sleep 1076.$$"
     local starts="$BATS_TEST_TMPDIR/starts"
     refuses 3 'with recomputation fit' ap-stage "${CPU8[@]}" --memory 10MB \
         --recompute none --microbatches 1 --jobs 1 --shard-command \
@@ -336,6 +336,23 @@ EOF
     jq -s -e 'map(.cost.stages[0]) | .[1].forward_sec * 4 > .[0].forward_sec
         and .[1].sync_sec <= .[0].sync_sec * 1.0001' "$out.1" "$out.4"
     jq -c '.stages.microbatch = "exact"' "$out.4" | refuses 1 "exact, but node 7" ap-cost
+}
+
+@test "a contrastive loss: its batch is not cut, and the operator is named" {
+    local doc=$BATS_TEST_TMPDIR/clip.json out=$BATS_TEST_TMPDIR/out.json node="node 585 (multiply.585)" rows
+    rows="$node is read by node 586 (dot.586): microbatches would need each other's rows"
+    ap-model clip --layers 2 --hidden 16 --text-hidden 16 --heads 2 --batch 8 --image 32 --patch 16 \
+        --seq 8 --vocab 64 --embed 8 | ap-prune | ap-coarsen --blocks 4 -o "$doc"
+    refuses 3 "4 microbatches: $rows" ap-stage --cluster cpu-4 --microbatch each --microbatches 4 "$doc"
+    ap-stage --cluster cpu-4 --microbatch each -o "$out" "$doc" 2>"$out.warning"
+    grep -qF "no microbatches: $rows" "$out.warning"
+    jq -e '.stages.microbatches == 1' "$out"
+    ap-rewrite -o "$out.program" "$out"
+    jq -c '.stages.microbatches = 2' "$out" | refuses 1 "each, but $rows" ap-cost
+    # the other meaning is not advised where it does not help
+    refuses 3 "$node reduces over the whole batch before the update" \
+        ap-stage --cluster cpu-4 --microbatches 4 "$doc"
+    [[ $stderr != *each* ]]
 }
 
 @test "what is not this algorithm's is refused" {

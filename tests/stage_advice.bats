@@ -63,7 +63,7 @@ follow() {
         refuses 3 "$words" stage "$(hosts "$n" "$devices")" $options
         follow "$n" "$devices" "$options" || { echo "$options: $stderr"; return 1; }
     done <<'EOF'
-1|8|needs|--memory 1MB
+1|4|needs|--memory 1MB
 1|2|hosts in place of 1|--stages 4 --schedule 1f1b
 1|2|hosts in place of 1|--stages 4 --algorithm alpa --memory 12MB
 1|8|without --stages|--algorithm rhino --stages 3
@@ -73,7 +73,7 @@ follow() {
 2|4|needs|--algorithm rannc --memory 1MB
 2|4|needs|--algorithm intra-only --memory 900kB --schedule gpipe
 2|2|needs|--algorithm rhino --memory 900kB --stages 2
-1|2|needs|--recompute selected --memory 1MB
+1|2|needs|--recompute selected --memory 1MB --microbatches 4
 EOF
 }
 

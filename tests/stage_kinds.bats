@@ -113,7 +113,7 @@ blocks() {
     needs_exec
     export OMPI_MCA_rmaps_base_oversubscribe=1
     blocks 4 | ap-stage --cluster "$(kinds)" --stages 2 --microbatches 4 | ap-cost | ap-rewrite >"$BATS_TEST_TMPDIR/run.json"
-    timeout 60 ap-exec -n "$(jq .pipeline.n_ranks "$BATS_TEST_TMPDIR/run.json")" --seed 1 --steps 2 \
+    timeout 300 ap-exec -n "$(jq .pipeline.n_ranks "$BATS_TEST_TMPDIR/run.json")" --seed 1 --steps 2 \
         --verify --json "$BATS_TEST_TMPDIR/run.json" | jq -e '.verify.loss_error < 1e-5'
 }
 

@@ -55,7 +55,7 @@ program() {
     [ "${lines[-1]}" = "2 passed, 0 failed" ]
     # the first waits as long as it may, and is over when the second starts
     rm "$dir"/*.on
-    AP_TEST_TIMEOUT=1 AP_TEST_JOBS=1 run scripts/tap "$a" "$b"
+    AP_TEST_TIMEOUT=3 AP_TEST_JOBS=1 run scripts/tap "$a" "$b"
     [ "$status" -eq 1 ]
     [ "${lines[-1]}" = "1 passed, 1 failed" ]
 }

@@ -105,15 +105,16 @@ struct pricing {
     double bound_sec;                  /* of the first plan */
 };
 
-/* Memory of each device of the price (arena). */
+/* Memory of each device of the price (arena), as many bytes less of the largest. */
 static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *x,
-                                  const struct ap_stages *stages)
+                                  const struct ap_stages *stages, int64_t less)
 {
     int64_t *bytes = AP_NEW_N(arena, stages->n, int64_t);
 
     for (int s = 0; s < stages->n; s++) {
         int kind = ap_cluster_kind_of(&x->m->cluster, stages->stage[s].devices[0]);
         bytes[s] = plan_memory(x->inst, x->inst->n_kinds > 0 ? kind : 0);
+        bytes[s] = bytes[s] > less ? bytes[s] - less : bytes[s];
     }
     return bytes;
 }
@@ -160,23 +161,42 @@ int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
     return fullest(m, inst, read, pipe, program.lane);
 }
 
-/* Of each stage those operators are recomputed that save most memory per second. */
+/* Selections of one plan: programs of those that fill a device may need more than their
+ * price. */
+#define MOST_SELECTIONS 3
+
+/* Of each stage those operators are recomputed that save most memory per second; with
+ * less of it where the program then needs more than a device has, and at last with equal
+ * parts of what is left, which fill a device less. */
 static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
                              const struct pricing *x, struct ap_stages *read,
-                             struct ap_stages *stages, struct ap_pipeline_price *pipe,
+                             struct ap_stages *stages, struct price *price,
                              struct ap_err *err)
 {
     const struct stage_model *m = x->m;
+    const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
+    const size_t size = (size_t)read->n * sizeof *read->stage;
+    const struct ap_stage *given = ap_arena_dup(scratch, read->stage, size);
+    const int64_t limit = x->inst->memory_bytes;
+    struct ap_pipeline_price all, pipe;
+    int64_t less = 0;
 
-    if (ap_pipeline_price(
-            scratch,
-            &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
-            read, pipe, err) ||
-        recompute_select_stages(
-            scratch,
-            &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
-            list_memory(scratch, x, read), read, pipe, err))
+    if (ap_pipeline_price(scratch, &of, read, &all, err))
         return -1;
+    for (int i = 0; i < MOST_SELECTIONS; i++) {
+        const bool last = i + 1 == MOST_SELECTIONS;
+        const int64_t *memory = list_memory(scratch, x, read, last ? 0 : less);
+        pipe = all;
+        memcpy(read->stage, given, size);
+        if (recompute_select_stages(scratch, &of, memory, !last, read, &pipe, err))
+            return -1;
+        *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
+                                                   : pipe.result.step_sec,
+                                stage_result_peak(scratch, m, x->inst, read, &pipe)};
+        if (limit == 0 || price->peak_bytes <= limit)
+            break;
+        less += price->peak_bytes - limit;
+    }
     for (int s = 0; s < stages->n; s++) {
         const struct ap_stage *from = &read->stage[s];
         struct ap_stage *to = &stages->stage[s];
@@ -201,12 +221,11 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
     if (stage_memo_read(x->memo, scratch, detail, stages, &plan, err))
         return -1;
     known.stage = plan.priced;
-    int rc = x->select
-                 ? select_recomputed(arena, scratch, x, &plan.read, stages, &pipe, err)
-                 : ap_pipeline_compare(scratch,
-                                       &(struct ap_staged_graph){&m->graph, &m->nests,
-                                                                 &m->blocks, &m->cluster},
-                                       &plan.read, &known, &pipe, err);
+    if (x->select)
+        return select_recomputed(arena, scratch, x, &plan.read, stages, price, err);
+    int rc = ap_pipeline_compare(
+        scratch, &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
+        &plan.read, &known, &pipe, err);
     if (rc == 0)
         *price = (struct price){
             stages->throughput ? ap_sim_batch_sec(&pipe.sim) : pipe.result.step_sec,

@@ -40,6 +40,11 @@ int ap_dtype_precision(enum ap_dtype dtype)
     return dtypes[dtype].precision;
 }
 
+enum ap_dtype ap_dtype_of_sums(enum ap_dtype dtype)
+{
+    return dtype == AP_F16 || dtype == AP_BF16 ? AP_F32 : dtype;
+}
+
 bool ap_dtype_is_float(enum ap_dtype dtype)
 {
     return dtype >= AP_F16 && dtype <= AP_F8E5M2;

@@ -37,6 +37,8 @@ int ap_dtype_size(enum ap_dtype dtype);         /* bytes of an element, 0 for a 
 /* Bits of the significand, the leading one included; 0: exact (integers, pred). */
 int ap_dtype_precision(enum ap_dtype dtype);
 bool ap_dtype_is_float(enum ap_dtype dtype);
+/* In which values of it are added up: f32 for f16 and bf16, else the type itself. */
+enum ap_dtype ap_dtype_of_sums(enum ap_dtype dtype);
 bool ap_dtype_is_int(enum ap_dtype dtype); /* signed or unsigned, not pred */
 /* AP_N_DTYPES when the len bytes at s name no type. */
 enum ap_dtype ap_dtype_find(const char *s, size_t len);

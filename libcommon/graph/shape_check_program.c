@@ -103,8 +103,24 @@ static int check_mask(const struct check *c)
     return check_result_like(c, check_in(c, 0));
 }
 
+/* Sums over microbatches may have a wider type than what is added
+ * (program/program_check.c knows the axes). */
+static int check_all_reduce(const struct check *c)
+{
+    struct ap_shape sum = *check_in(c, 0);
+
+    if (check_axes(c) || check_red(c))
+        return -1;
+    if (c->node->attrs->coll.red == AP_RED_SUM &&
+        c->node->shape.dtype == ap_dtype_of_sums(sum.dtype))
+        sum.dtype = c->node->shape.dtype;
+    return check_result_like(c, &sum);
+}
+
 int check_program_op(const struct check *c)
 {
+    if (c->node->op == AP_OP_ALL_REDUCE)
+        return check_all_reduce(c);
     if (c->node->op == AP_OP_ALL_GATHER)
         return check_resize(c, false);
     if (c->node->op == AP_OP_REDUCE_SCATTER)

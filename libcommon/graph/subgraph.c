@@ -34,6 +34,39 @@ static bool is_spread_scalar(const struct ap_graph *g, int node)
     return n->op == AP_OP_BROADCAST && g->nodes[n->in[0]].shape.rank == 0;
 }
 
+/* A result that is the new value of another parameter, which the part that makes the
+ * result has, whether it reads it or not. */
+static bool is_new_value(const struct ap_result *r)
+{
+    return r->alias >= 0 && r->alias != r->node;
+}
+
+/* Whether the part has the result: of a parameter, the part that it is inside of. */
+static bool has_result(const struct cutter *c, const bool *inside,
+                       const struct ap_result *r)
+{
+    const bool parameter = c->g->nodes[r->node].op == AP_OP_PARAMETER;
+
+    if (c->take[r->node] != WHOLE || (parameter && r->alias == r->node))
+        return false;
+    return inside[r->node] || !(parameter || c->constant[r->node]);
+}
+
+static void mark_new_values(struct cutter *c, const bool *inside)
+{
+    const struct ap_graph *g = c->g;
+
+    for (int r = 0; r < g->n_results; r++) {
+        const int alias = g->results[r].alias;
+        if (!is_new_value(&g->results[r]))
+            continue;
+        if (has_result(c, inside, &g->results[r]))
+            c->take[alias] = WHOLE;
+        else if (g->user_start[alias] == g->user_start[alias + 1])
+            c->take[alias] = LEFT;
+    }
+}
+
 /* What the part is made of; users come after their operands, so one pass back will do. */
 static void mark_taken(struct cutter *c, const bool *inside)
 {
@@ -44,6 +77,7 @@ static void mark_taken(struct cutter *c, const bool *inside)
             n->op == AP_OP_GET_TUPLE_ELEMENT ? c->take[n->in[0]] == WHOLE : inside[i];
         c->take[i] = with ? WHOLE : LEFT;
     }
+    mark_new_values(c, inside);
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         if (c->take[i] != WHOLE && c->take[i] != COPIED)
             continue;
@@ -121,8 +155,7 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
 
     for (int r = 0; r < g->n_results; r++) {
         int node = g->results[r].node, alias = g->results[r].alias;
-        if (c->take[node] != WHOLE || g->nodes[node].op == AP_OP_PARAMETER ||
-            (c->constant[node] && !inside[node]))
+        if (!has_result(c, inside, &g->results[r]))
             continue;
         is_result[node] = true;
         taken[n] = g->taken && g->taken[r];

@@ -4,8 +4,9 @@
  * results (role aux). What is made of constants alone is copied rather than cut, and so
  * are broadcasts of a scalar, of which the scalar is cut; weights, states and other
  * parameters that the part reads are its own parameters, with their roles, and tied to
- * the part's results where the new value is made inside. The whole graph is grouped, and
- * the part has its groups (ap_group_part).
+ * the part's results where the new value is made inside: there, read or not. A result
+ * that is a parameter as it is, is one of the part that the parameter is inside of. The
+ * whole graph is grouped, and the part has its groups (ap_group_part).
  */
 #ifndef AP_SUBGRAPH_H
 #define AP_SUBGRAPH_H

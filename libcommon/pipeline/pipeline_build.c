@@ -587,19 +587,6 @@ static int check_schedule(const struct ap_graph *g, const struct ap_stages *stag
     return 0;
 }
 
-static int check_supported(const struct ap_graph *g, struct ap_err *err)
-{
-    for (int r = 0; r < g->n_results; r++) {
-        const struct ap_result *res = &g->results[r];
-        if (g->nodes[res->node].op == AP_OP_PARAMETER && res->alias != res->node)
-            return ap_err_set(err,
-                              "/stages: result %d is parameter %s as it is: no stage of "
-                              "a pipeline makes it",
-                              r, g->nodes[res->node].name);
-    }
-    return 0;
-}
-
 static int lie_in_time(struct builder *b, bool *unsupported, struct ap_err *err)
 {
     struct ap_err why = {0};
@@ -645,9 +632,6 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
         .each = stages->each && stages->microbatches > 1,
         .n_stages = stages->n,
         .stage = AP_NEW_N(arena, stages->n, struct ap_pipeline_stage)};
-    *unsupported = true;
-    if (check_supported(of->graph, err))
-        return -1;
     *unsupported = false;
     if (check_schedule(of->graph, stages, err) || lie_in_time(&b, unsupported, err))
         return -1;

@@ -375,10 +375,12 @@ static int find_axis(struct ap_pricing *p, const struct ap_nests *nests,
     p->out->micro = p->micro;
     p->whole = (struct ap_microbatched){
         .graph = p->g, .nests = nests, .n = stages->microbatches};
-    if (stages->each && stages->microbatches > 1 &&
-        !ap_microbatch_choices_each(p->arena, p->g, nests, p->whole.n, &p->whole.choice,
-                                    &p->whole.each, &why))
-        p->when = ap_microbatch_when(p->arena, &p->whole);
+    if (!stages->each || stages->microbatches == 1)
+        return 0;
+    if (ap_microbatch_choices_each(p->arena, p->g, nests, p->whole.n, &p->whole.choice,
+                                   &p->whole.each, &why))
+        return ap_err_set(err, "/stages/microbatch: each, but %s", why.msg);
+    p->when = ap_microbatch_when(p->arena, &p->whole);
     return 0;
 }
 

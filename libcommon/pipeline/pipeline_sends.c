@@ -225,8 +225,9 @@ static void add_up(struct sender *s)
         case AP_SEND_GRADIENT: /* both wait: one sends, one adds */
             p->out->stage[x->from].sync_sec += x->transfer.sec;
             p->out->stage[x->to].sync_sec += x->transfer.sec;
-            p->out->stage[x->from].fixed_bytes +=
-                kept_bytes(&p->stages->stage[x->from], s->place[x->node], 1);
+            if (p->micro.n == 1) /* else a sum, which its stage counts */
+                p->out->stage[x->from].fixed_bytes +=
+                    kept_bytes(&p->stages->stage[x->from], s->place[x->node], 1);
             p->out->tied_bytes =
                 ap_add64(p->out->tied_bytes, ap_shape_bytes(&p->g->nodes[x->node].shape));
             break;

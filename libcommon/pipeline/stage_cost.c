@@ -247,15 +247,6 @@ static double add_timed(const struct ap_path *path, const struct ap_layout *from
     return each;
 }
 
-struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node)
-{
-    struct ap_layout l = ap_plan_node_layout(plan, node);
-    for (int a = 0; a < AP_MAX_AXES; a++)
-        if (l.axis[a].kind == AP_PARTIAL)
-            l.axis[a] = (struct ap_placement){0};
-    return l;
-}
-
 /*
  * A plan brings its results to every device whole; a value that only leaves the stage is
  * sent as it lies, once its sums are complete. Whether the conversion is of that kind.
@@ -347,6 +338,13 @@ static bool is_shared(const struct pricer *p, int node)
                                       p->plan->graph->nodes[node].phase));
 }
 
+/* Whether a value is a sum over microbatches that leaves the stage: the gradient of a
+ * weight that another stage updates. */
+static bool is_sent_sum(const struct pricer *p, int node)
+{
+    return p->micro->n > 1 && p->leaves[node] && !is_shared(p, node);
+}
+
 /*
  * Where the memory of one value counts: ap_stage_counted; reader is set with IN_BLOCK.
  * With what a stage that recomputes its blocks needs: what other blocks read is kept,
@@ -364,7 +362,7 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
     if (own)
         return AP_IN_FIXED | AP_STAYS;
     if (n->phase == AP_BACKWARD &&
-        phases >> AP_UPDATE & 1) /* a gradient, to the update */
+        (phases >> AP_UPDATE & 1 || is_sent_sum(p, node))) /* a gradient, to the update */
         return AP_IN_FIXED | AP_STAYS | AP_IN_GRADIENTS |
                (p->micro->n > 1 && ap_dtype_is_float(n->shape.dtype) &&
                         ap_dtype_size(n->shape.dtype) == 2 &&

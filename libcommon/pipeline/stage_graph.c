@@ -1,4 +1,4 @@
-/* What a stage's price needs to know of its graph, whatever the plan. */
+/* What a stage's price needs to know of its graph, and how values leave it. */
 #include "pipeline/stage_facts.h"
 
 const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)
@@ -68,4 +68,13 @@ unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, 
             phases |= 1u << phase[group];
     }
     return phases;
+}
+
+struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node)
+{
+    struct ap_layout l = ap_plan_node_layout(plan, node);
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (l.axis[a].kind == AP_PARTIAL)
+            l.axis[a] = (struct ap_placement){0};
+    return l;
 }

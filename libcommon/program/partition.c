@@ -70,19 +70,21 @@ int ap_part_add(struct partition *p, enum ap_op op, int in, int source,
 
 /* ---- conversions and masks ---- */
 
-/* A value of half precision that is accumulated over microbatches. */
-static bool needs_f32(const struct partition *p, const struct ap_conversion *conv,
-                      const struct ap_step *step, enum ap_dtype dtype)
+/* Whether the step accumulates sums over microbatches. */
+static bool accumulates(const struct partition *p, const struct ap_conversion *conv,
+                        const struct ap_step *step)
 {
     return p->when && !conv->estimate && step->op == AP_OP_ALL_REDUCE &&
-           step->coll.axes == 1 && step->coll.red == AP_RED_SUM &&
-           (dtype == AP_BF16 || dtype == AP_F16);
+           step->coll.axes == p->plan->mesh.microbatch && step->coll.red == AP_RED_SUM;
 }
 
-static int add_convert(struct partition *p, int in, const struct ap_conversion *conv,
-                       enum ap_dtype dtype)
+/* The result of a step in the type of the conversion's value. */
+static int narrowed(struct partition *p, int in, const struct ap_conversion *conv)
 {
     struct ap_shape shape = p->prog->local.nodes[in].shape;
+    const enum ap_dtype dtype = p->plan->graph->nodes[conv->node].shape.dtype;
+    if (shape.dtype == dtype)
+        return in;
     shape.dtype = dtype;
     return ap_part_add(p, AP_OP_CONVERT, in, conv->node, &shape, &ap_attrs_default,
                        conv->phase);
@@ -111,10 +113,8 @@ static int add_step(struct partition *p, const struct ap_conversion *conv, int i
     attrs->recomputed = p->plan->regather && p->plan->regather[conv->node] &&
                         (conv->each || conv->phase != AP_FORWARD);
     struct ap_shape shape = ap_local_shape(p->arena, &p->plan->mesh, global, &step->to);
-    if (needs_f32(p, conv, step, shape.dtype)) {
-        cur = add_convert(p, cur, conv, AP_F32);
-        shape.dtype = AP_F32;
-    }
+    if (accumulates(p, conv, step))
+        shape.dtype = ap_dtype_of_sums(shape.dtype);
     return ap_part_add(p, step->op, cur, conv->node, &shape, attrs, conv->phase);
 }
 
@@ -122,16 +122,12 @@ static int add_step(struct partition *p, const struct ap_conversion *conv, int i
 static void add_steps(struct partition *p, int c, int end)
 {
     const struct ap_conversion *conv = &p->conv->conv[c];
-    enum ap_dtype dtype = p->plan->graph->nodes[conv->node].shape.dtype;
     int cur = p->n_made[c] ? p->conv_node[c] : p->node_of[conv->node];
 
     if (p->n_made[c] == 0 && p->behind)
         cur = ap_part_average_of(p, conv->node, -1);
-    for (int i = p->n_made[c]; i < end; i++) {
-        if (i > 0 && needs_f32(p, conv, &conv->path.steps[i - 1], dtype))
-            cur = add_convert(p, cur, conv, dtype);
-        cur = add_step(p, conv, i, cur);
-    }
+    for (int i = p->n_made[c]; i < end; i++)
+        cur = add_step(p, conv, i, i > 0 ? narrowed(p, cur, conv) : cur);
     if (end > p->n_made[c]) /* a conversion without steps is the value itself */
         p->n_made[c] = end;
     p->conv_node[c] = cur;
@@ -141,13 +137,12 @@ static void add_conversion(struct partition *p, int c)
 {
     const struct ap_conversion *conv = &p->conv->conv[c];
     int n = conv->path.n_steps;
-    enum ap_dtype dtype = p->plan->graph->nodes[conv->node].shape.dtype;
 
     if (p->n_made[c] > n)
         return;
     add_steps(p, c, n);
-    if (n > 0 && needs_f32(p, conv, &conv->path.steps[n - 1], dtype))
-        p->conv_node[c] = add_convert(p, p->conv_node[c], conv, dtype);
+    if (n > 0)
+        p->conv_node[c] = narrowed(p, p->conv_node[c], conv);
     p->n_made[c] = n + 1;
     ap_part_start_average(p, &p->conv_average[c], p->conv_node[c], conv->node);
 }

@@ -100,11 +100,7 @@ void ap_part_start_average(struct partition *p, int *average, int cur, int sourc
 
     if (*average != -1)
         return;
-    if (shape.dtype == AP_BF16 || shape.dtype == AP_F16) {
-        shape.dtype = AP_F32;
-        cur =
-            ap_part_add(p, AP_OP_CONVERT, cur, source, &shape, &ap_attrs_default, phase);
-    }
+    shape.dtype = ap_dtype_of_sums(shape.dtype);
     struct ap_attrs *attrs =
         ap_arena_dup(p->arena, &ap_attrs_default, sizeof(ap_attrs_default));
     attrs->coll.axes = p->plan->mesh.microbatch;

@@ -225,11 +225,6 @@ static bool goes_round(const struct ring *r, int k)
     return slot >= 0 && slot < 64 && (r->nest->ring->ins >> slot & 1);
 }
 
-static bool is_narrow(enum ap_dtype dtype)
-{
-    return dtype == AP_BF16 || dtype == AP_F16;
-}
-
 /* The contraction on blocks; its shape is given. */
 static int dot(const struct ring *r, const int in[2], const struct ap_shape *shape)
 {
@@ -278,7 +273,7 @@ static int sum_values(const struct ring *r, const int in[2], const struct ap_sha
     struct ap_shape wide = *s;
     int sum = -1;
 
-    wide.dtype = is_narrow(s->dtype) ? AP_F32 : s->dtype;
+    wide.dtype = ap_dtype_of_sums(s->dtype);
     for (int t = 0; t < r->n; t++) {
         int on[2];
         on[k] = block_of(r, r->nest->in_slot[r->m][k], t);

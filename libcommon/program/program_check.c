@@ -176,14 +176,24 @@ static bool combines(enum ap_red red)
     return red > AP_RED_NONE && red < AP_RED_ASSIGN;
 }
 
+/* The type of a sum over microbatches may be wider than that of what is added. */
+static bool may_have_dtype(const struct ap_mesh *mesh, const struct ap_node *node,
+                           enum ap_dtype operand)
+{
+    return node->shape.dtype == operand ||
+           (node->op == AP_OP_ALL_REDUCE && node->attrs->coll.red == AP_RED_SUM &&
+            node->attrs->coll.axes == mesh->microbatch &&
+            node->shape.dtype == ap_dtype_of_sums(operand));
+}
+
 static const char *check_coll(const struct ap_mesh *mesh, const struct ap_node *node,
                               const struct ap_shape *operand)
 {
     const struct ap_coll *c = &node->attrs->coll;
     if (!c->axes || c->axes >> mesh->n_axes)
         return "attribute axes names no axis, or none of the mesh";
-    if (operand->dtype != node->shape.dtype || operand->rank != node->shape.rank ||
-        operand->dtype == AP_TUPLE)
+    if (!may_have_dtype(mesh, node, operand->dtype) ||
+        operand->rank != node->shape.rank || operand->dtype == AP_TUPLE)
         return "its operand has another type or rank";
     bool reduces = node->op == AP_OP_ALL_REDUCE || node->op == AP_OP_REDUCE_SCATTER ||
                    node->op == AP_OP_AP_PARTIAL;

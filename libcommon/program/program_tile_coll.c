@@ -24,11 +24,6 @@
 #include <assert.h>
 #include <string.h>
 
-static bool is_narrow(enum ap_dtype dtype)
-{
-    return dtype == AP_BF16 || dtype == AP_F16;
-}
-
 static const struct ap_coll *coll_of(const struct tile *t, int node)
 {
     return &t->g->nodes[node].attrs->coll;
@@ -217,9 +212,10 @@ void tile_add_up(struct tile *t, int node, int device)
     for (; *added < k && operand_of(t, node, member[*added]) >= 0; ++*added) {
         int in[3] = {*sum, operand_of(t, node, member[*added]), -1};
         struct ap_shape shape = t->nodes[in[1]].shape;
-        const bool wide = red == AP_RED_SUM && is_narrow(shape.dtype);
+        const enum ap_dtype dtype = ap_dtype_of_sums(shape.dtype);
+        const bool wide = red == AP_RED_SUM && dtype != shape.dtype;
         if (wide) {
-            shape.dtype = AP_F32;
+            shape.dtype = dtype;
             in[1] = put_one(t, AP_OP_CONVERT, in[1], &shape, &ap_attrs_default, node);
         }
         if (*added > 0) {

@@ -160,15 +160,21 @@ static void accumulate_run(struct exec *x, void *state)
     (void)x;
     static const int one[3] = {1, 1, 1};
     const struct accumulate *k = state;
+    const int size = ap_dtype_size(k->from);
     double acc[CPU_TILE], next[CPU_TILE]; /* room for any element type */
-    if (k->first)
+    const double *sum = k->first ? next : acc;
+    if (k->first && k->from == k->dtype) {
         memcpy(k->dst, k->src, (size_t)(k->n * k->size));
-    for (int64_t i = 0; i < k->n && !k->first; i += CPU_TILE) {
+        return;
+    }
+    for (int64_t i = 0; i < k->n; i += CPU_TILE) {
         const int64_t n = k->n - i < CPU_TILE ? k->n - i : CPU_TILE;
-        cpu_load(acc, k->dst + i * k->size, 1, k->dtype, n);
-        cpu_load(next, k->src + i * k->size, 1, k->dtype, n);
-        k->fn(acc, acc, next, next, one, n);
-        cpu_store(k->dst + i * k->size, 1, acc, k->dtype, n);
+        cpu_load(next, k->src + i * size, 1, k->from, n);
+        if (!k->first) {
+            cpu_load(acc, k->dst + i * k->size, 1, k->dtype, n);
+            k->fn(acc, acc, next, next, one, n);
+        }
+        cpu_store(k->dst + i * k->size, 1, sum, k->dtype, n);
     }
 }
 
@@ -188,7 +194,8 @@ static int accumulate_prepare(struct exec *x, struct call *call, struct ap_err *
                              .dst = x->value[call->nodes[0]],
                              .size = ap_dtype_size(v->shape.dtype),
                              .n = ap_shape_elems(&v->shape),
-                             .dtype = v->shape.dtype};
+                             .dtype = v->shape.dtype,
+                             .from = x->prog->local.nodes[v->in[0]].shape.dtype};
     call->state = k;
     call->run = keep_block_run;
     if (v->op == AP_OP_ALL_GATHER) {

@@ -255,12 +255,12 @@ struct coll {
 struct accumulate {
     const char *src;
     char *dst;
-    int size;
+    int size; /* of an element there */
     int64_t n;
-    enum ap_dtype dtype;
-    cpu_fn *fn;     /* all-reduce: adds to what is there */
-    bool first;     /* nothing is there yet */
-    struct box box; /* all-gather: where the microbatch's block goes */
+    enum ap_dtype dtype, from; /* there, and of the operand */
+    cpu_fn *fn;                /* all-reduce: adds to what is there */
+    bool first;                /* nothing is there yet */
+    struct box box;            /* all-gather: where the microbatch's block goes */
     int64_t to;
 };
 

@@ -121,7 +121,7 @@ static bool add_coll(struct exec *x, struct cuda_call *call, const struct coll *
 
 /* ---- over the microbatch axis, without communication ---- */
 
-/* dst = dst (red) src, each rounded. */
+/* dst = dst (red) src, each rounded; both are in registers of dst's type. */
 static int add_sum(struct exec *x, struct cuda_call *call, const struct ap_node *v,
                    const struct accumulate *k, struct ap_err *err)
 {
@@ -130,7 +130,7 @@ static int add_sum(struct exec *x, struct cuda_call *call, const struct ap_node 
     const struct ap_node sum = {
         .op = op, .name = v->name, .n_in = 2, .shape = v->shape, .attrs = v->attrs};
     const struct text_operand in[2] = {{k->dtype, "x"}, {k->dtype, "y"}};
-    const char *storage = text_storage(k->dtype), *reg = text_register(k->dtype);
+    const char *to = text_storage(k->dtype), *reg = text_register(k->dtype);
     struct ap_buf b = {0};
     if (!text_computes(k->dtype))
         return exec_unsupported(x, v, err, ap_dtype_name(k->dtype));
@@ -138,7 +138,7 @@ static int add_sum(struct exec *x, struct cuda_call *call, const struct ap_node 
     ap_buf_printf(&b,
                   "    const %s x = load((const %s *)a.p[0] + i), "
                   "y = load((const %s *)a.p[1] + i);\n    store((%s *)a.p[0] + i, (%s)(",
-                  reg, storage, storage, storage, reg);
+                  reg, to, text_storage(k->from), to, reg);
     if (text_node(x, &b, &sum, in, err))
         return -1;
     ap_buf_puts(&b, "));\n");
@@ -152,9 +152,14 @@ static int add_sum(struct exec *x, struct cuda_call *call, const struct ap_node 
 static int add_accumulate(struct exec *x, struct cuda_call *call, const struct ap_node *v,
                           const struct accumulate *k, struct ap_err *err)
 {
+    const struct box whole = {.rank = 1, .n = {k->n}, .src = {1}, .dst = {1}};
+
     if (v->op == AP_OP_ALL_GATHER)
         cuda_add_box(x, call, &k->box, at_memory(k->dst + k->to * k->size),
                      at_memory(k->src), k->size);
+    else if (k->first && k->from != k->dtype)
+        cuda_add_convert(x, call, &whole, at_memory(k->dst), k->dtype, at_memory(k->src),
+                         k->from);
     else if (k->first)
         cuda_add_copy(x, call, at_memory(k->dst), at_memory(k->src), k->n * k->size);
     else

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/microbatch.h"
 #include "plan/named_plan.h"
 #include "search/space.h"
 #include "doc/blocks_json.h"
@@ -386,6 +387,25 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
 
 /* ---- the instance ---- */
 
+/* Whether a program runs the graph in so many microbatches; why is set where none does.
+ */
+static bool has_program(const struct stage_model *m, bool each, int64_t n,
+                        struct ap_err *why)
+{
+    struct ap_arena scratch = {0};
+    const int16_t *choice;
+    const bool *estimates;
+    int rc = 0;
+
+    if (n > 1)
+        rc = each
+                 ? ap_microbatch_choices_each(&scratch, &m->graph, &m->nests, n, &choice,
+                                              &estimates, why)
+                 : ap_microbatch_choices(&scratch, &m->graph, &m->nests, n, &choice, why);
+    ap_arena_free(&scratch);
+    return rc == 0;
+}
+
 /* How the graph lies on the microbatch axis does not depend on the number, if that is not
  * one. */
 static int find_axis(struct ap_arena *arena, const struct stage_model *m,
@@ -395,12 +415,15 @@ static int find_axis(struct ap_arena *arena, const struct stage_model *m,
     int64_t most = inst->microbatches[inst->n_microbatches - 1];
     struct ap_err why = {0};
     if (ap_stage_microbatch_axis(arena, &m->graph, &m->nests, most, micro, &why) == 0) {
-        if (micro->whole < 0 || limits->each)
+        if (micro->whole >= 0 && !limits->each)
+            ap_err_set(&why,
+                       "node %d (%s) reduces over the whole batch before the update%s",
+                       micro->whole, m->graph.nodes[micro->whole].name,
+                       has_program(m, true, most, &(struct ap_err){0})
+                           ? "; --microbatch each computes it per microbatch"
+                           : "");
+        else if (has_program(m, limits->each, most, &why))
             return 0;
-        ap_err_set(&why,
-                   "node %d (%s) reduces over the whole batch before the update; "
-                   "--microbatch each computes it per microbatch",
-                   micro->whole, m->graph.nodes[micro->whole].name);
     }
     if (limits->microbatches == 0 && limits->also <= 1 && most > 1) {
         ap_warn("no microbatches: %s", why.msg);

@@ -191,9 +191,29 @@ struct chunk_plans {
     bool counts_once; /* behind the last backward what is done once, not the way back */
     double below;     /* plans at or above are of no interest */
 };
+/* Stages of these plans that count alike. */
+struct chunk_part {
+    int ahead;        /* groups that wait for the stage's first microbatch */
+    int flights;      /* microbatches that it holds when its device turns back */
+    bool last;        /* of its device: the first backward is its */
+    bool first_block; /* it has the model's first block; the last one */
+    bool last_block;
+};
+/* Fills part_of[stage], and as many of part[stage] as are returned. */
+int chunk_parts(const struct chunk_plans *x, struct chunk_part *part, int *part_of);
+/* What stages take and need; value: what is minimised, seconds with priced bytes. */
+struct chunk_sums {
+    double sec, bytes, value;
+};
+static inline bool sums_less(const struct chunk_sums *a, const struct chunk_sums *b)
+{
+    return a->value < b->value || (a->value == b->value && a->sec < b->sec);
+}
 /* Seconds of a step that none of them that fits is below; INFINITY: none is. Looks for no
  * more than enough. The fronts have been asked for. */
 double chunks_room_bound(const struct chunk_plans *x, double enough);
+/* The same by whole blocks (auto_loads.c), from a bound that is known on. */
+double chunks_loads_bound(const struct chunk_plans *x, double bound, double enough);
 /* Interleaved schedules of a configuration. -1: the oracle broke. */
 int auto_chunks(struct stage_search *search, struct space *sp, struct config *c,
                 struct ap_err *err);

@@ -5,13 +5,14 @@
  * must do B microbatches of all of its stages, and ends before the way back through those
  * g. The average over the groups is a sum over stages with the weight B + max(0, G - 1 -
  * s) for stage s, whose least value over all cuts a programme finds, for every number of
- * stages at once: a bound. The busiest group (auto_whole.c) and the memory of each device
- * (auto_room.c) raise it. Another programme finds the cuts of least maximum and, among
- * those, least sum: the plan, in which each device's stages have the quickest points that
- * fit together (auto_points.c). Small lines are searched whole, the bounds being what is
- * chosen and the rest's programme. Cost: blocks^2 x stages for each shape; the search is
- * exponential within its limits. Source: Narayanan et al., "Efficient large-scale
- * language model training on GPU clusters using Megatron-LM" (SC 2021), section 2.2.
+ * stages at once: a bound. The busiest group (auto_whole.c), the memory of each device
+ * (auto_room.c) and both together (auto_loads.c) raise it. Another programme finds the
+ * cuts of least maximum and, among those, least sum: the plan, in which each device's
+ * stages have the quickest points that fit together (auto_points.c). Small lines are
+ * searched whole, the bounds being what is chosen and the rest's programme. Cost:
+ * blocks^2 x stages for each shape; the search is exponential within its limits. Source:
+ * Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+ * Megatron-LM" (SC 2021), section 2.2.
  */
 #include "search/auto.h"
 
@@ -277,7 +278,9 @@ static double with_room(const struct chunks *x, int n_stages, double bound)
     const double enough =
         x->ended ? least_of(search->bound, search->least) : search->least;
 
-    return bound < enough ? most_of(bound, chunks_room_bound(&plans, enough)) : bound;
+    if (bound < enough)
+        bound = most_of(bound, chunks_room_bound(&plans, enough));
+    return bound < enough ? chunks_loads_bound(&plans, bound, enough) : bound;
 }
 
 static void one_count(struct chunks *x, int n_stages)

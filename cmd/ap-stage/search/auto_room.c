@@ -24,28 +24,15 @@
 
 #define MOST_PRICES 10
 
-/* Stages that count alike. */
-struct part {
-    int ahead;   /* groups that wait for the stage's first microbatch */
-    int flights; /* microbatches that it holds */
-    bool last;   /* of its device: the first backward is its */
-};
-
 struct room {
     const struct chunk_plans *of;
     int n, n_parts;
-    struct part *part;
+    struct chunk_part *part;
     int *part_of;        /* [stage] */
     double limit, price; /* bytes of a device; seconds of a byte, INFINITY: bytes alone */
-    struct sums {
-        double sec, bytes, value; /* value: what is minimised */
-    } * cost, *from, *to;         /* [part * runs + run]; [block]: of the blocks before */
+    /* [part * runs + run]; [block]: of the blocks before */
+    struct chunk_sums *cost, *from, *to;
 };
-
-static bool is_less(const struct sums *a, const struct sums *b)
-{
-    return a->value < b->value || (a->value == b->value && a->sec < b->sec);
-}
 
 int chunk_flights(const struct config *c, int groups, int n_stages, int stage)
 {
@@ -60,56 +47,59 @@ int chunk_flights(const struct config *c, int groups, int n_stages, int stage)
     return warm / n_stages * groups + left;
 }
 
-static void find_parts(struct ap_arena *arena, struct room *r)
+int chunk_parts(const struct chunk_plans *x, struct chunk_part *part, int *part_of)
 {
-    const struct chunk_plans *x = r->of;
+    int n = 0;
 
-    r->part = AP_NEW_N(arena, x->n_stages, struct part);
-    r->part_of = AP_NEW_N(arena, x->n_stages, int);
     for (int s = 0; s < x->n_stages; s++) {
-        const struct part p = {s < x->groups ? x->groups - 1 - s : 0,
-                               chunk_flights(x->c, x->groups, x->n_stages, s),
-                               s >= x->n_stages - x->groups};
+        const struct chunk_part p = {.ahead = s < x->groups ? x->groups - 1 - s : 0,
+                                     .flights =
+                                         chunk_flights(x->c, x->groups, x->n_stages, s),
+                                     .last = s >= x->n_stages - x->groups,
+                                     .first_block = s == 0,
+                                     .last_block = s == x->n_stages - 1};
         int i = 0;
-        while (i < r->n_parts &&
-               (r->part[i].ahead != p.ahead || r->part[i].flights != p.flights ||
-                r->part[i].last != p.last))
+        while (i < n && (part[i].ahead != p.ahead || part[i].flights != p.flights ||
+                         part[i].last != p.last || part[i].first_block != p.first_block ||
+                         part[i].last_block != p.last_block))
             i++;
-        if (i == r->n_parts)
-            r->part[r->n_parts++] = p;
-        r->part_of[s] = i;
+        if (i == n)
+            part[n++] = p;
+        part_of[s] = i;
     }
+    return n;
 }
 
-static void price_run(const struct room *r, const struct part *part,
-                      const struct plan_front *front, struct sums *cost)
+static void price_run(const struct room *r, const struct chunk_part *part,
+                      const struct plan_front *front, struct chunk_sums *cost)
 {
     const struct chunk_plans *x = r->of;
     const double b = (double)x->c->microbatches, ahead = part->ahead;
 
-    *cost = (struct sums){INFINITY, INFINITY, INFINITY};
+    *cost = (struct chunk_sums){INFINITY, INFINITY, INFINITY};
     for (int i = 0; front && i < front->n; i++) {
         const struct plan_point *p = &front->point[i];
         const double work = b * (p->forward_sec + p->backward_sec);
         const double once = p->sync_sec + p->update_sec;
         const double own = (double)(part->last ? p->stage_bytes : plan_always_bytes(p));
-        struct sums one = {.bytes = own + part->flights * (double)p->microbatch_bytes};
+        struct chunk_sums one = {.bytes =
+                                     own + part->flights * (double)p->microbatch_bytes};
         if (work + once >= x->below || (r->limit > 0 && one.bytes > r->limit))
             continue;
         one.sec = work + ahead * p->forward_sec +
                   (x->counts_once ? once : ahead * p->backward_sec);
         one.value = isfinite(r->price) ? one.sec + r->price * one.bytes : one.bytes;
-        if (is_less(&one, cost))
+        if (sums_less(&one, cost))
             *cost = one;
     }
 }
 
 /* The cheapest cuts at the price. */
-static struct sums solve(struct room *r, double price)
+static struct chunk_sums solve(struct room *r, double price)
 {
     const struct chunk_plans *x = r->of;
     const struct space *sp = x->sp;
-    const struct sums none = {INFINITY, INFINITY, INFINITY};
+    const struct chunk_sums none = {INFINITY, INFINITY, INFINITY};
     const int n = r->n;
 
     r->price = price;
@@ -119,23 +109,24 @@ static struct sums solve(struct room *r, double price)
                       &r->cost[i * sp->n_runs + run]);
     for (int b = 0; b <= n; b++)
         r->to[b] = none;
-    r->to[0] = (struct sums){0};
+    r->to[0] = (struct chunk_sums){0};
     for (int s = 0; s < x->n_stages; s++) {
-        const struct sums *cost = &r->cost[r->part_of[s] * sp->n_runs];
-        struct sums *swap = r->from;
+        const struct chunk_sums *cost = &r->cost[r->part_of[s] * sp->n_runs];
+        struct chunk_sums *swap = r->from;
         r->from = r->to;
         r->to = swap;
         for (int b = 0; b <= n; b++)
             r->to[b] = none;
         for (int lo = s; lo < n; lo++) {
-            const struct sums *before = &r->from[lo];
+            const struct chunk_sums *before = &r->from[lo];
             if (!isfinite(before->value))
                 continue;
             for (int hi = lo; hi <= n - (x->n_stages - s); hi++) {
-                const struct sums *c = &cost[sp->run[lo * n + hi]];
-                const struct sums all = {before->sec + c->sec, before->bytes + c->bytes,
-                                         before->value + c->value};
-                if (is_less(&all, &r->to[hi + 1]))
+                const struct chunk_sums *c = &cost[sp->run[lo * n + hi]];
+                const struct chunk_sums all = {before->sec + c->sec,
+                                               before->bytes + c->bytes,
+                                               before->value + c->value};
+                if (sums_less(&all, &r->to[hi + 1]))
                     r->to[hi + 1] = all;
             }
         }
@@ -147,7 +138,7 @@ static struct sums solve(struct room *r, double price)
 static double best_price(struct room *r, double enough)
 {
     const double room = r->limit * r->of->groups;
-    struct sums quick = solve(r, 0), lean;
+    struct chunk_sums quick = solve(r, 0), lean;
     double best = quick.sec;
 
     if (!(r->limit > 0) || quick.bytes <= room || best >= enough)
@@ -157,7 +148,7 @@ static double best_price(struct room *r, double enough)
         return INFINITY;
     for (int i = 0; i < MOST_PRICES && best < enough && lean.sec > quick.sec; i++) {
         const double price = (lean.sec - quick.sec) / (quick.bytes - lean.bytes);
-        const struct sums mid = solve(r, price);
+        const struct chunk_sums mid = solve(r, price);
         const double least = mid.value - price * room;
         const double both = quick.sec + price * (quick.bytes - room);
         best = most_of(best, least);
@@ -178,10 +169,12 @@ double chunks_room_bound(const struct chunk_plans *x, double enough)
                      .n = x->sp->n,
                      .limit = (double)plan_memory(x->sp->inst, x->c->mesh[x->mesh].kind)};
 
-    find_parts(&scratch, &r);
-    r.cost = AP_NEW_N(&scratch, r.n_parts * x->sp->n_runs, struct sums);
-    r.from = AP_NEW_N(&scratch, r.n + 1, struct sums);
-    r.to = AP_NEW_N(&scratch, r.n + 1, struct sums);
+    r.part = AP_NEW_N(&scratch, x->n_stages, struct chunk_part);
+    r.part_of = AP_NEW_N(&scratch, x->n_stages, int);
+    r.n_parts = chunk_parts(x, r.part, r.part_of);
+    r.cost = AP_NEW_N(&scratch, r.n_parts * x->sp->n_runs, struct chunk_sums);
+    r.from = AP_NEW_N(&scratch, r.n + 1, struct chunk_sums);
+    r.to = AP_NEW_N(&scratch, r.n + 1, struct chunk_sums);
     const double all = best_price(&r, enough * x->groups);
     ap_arena_free(&scratch);
     return all / x->groups * (1 - 1e-9);

@@ -93,7 +93,7 @@ static int choose(const struct stage_case *c, int64_t memory_bytes, struct ap_st
         recompute_select_stages(&arena,
                                 &(struct ap_staged_graph){&c->sample.g, &c->sample.nests,
                                                           &c->blocks, &c->cluster},
-                                memory, s, p, &err);
+                                memory, true, s, p, &err);
     if (rc)
         CHECK(false, "it is chosen: %s", err.msg);
     return rc;

@@ -401,6 +401,11 @@ static void test_program(void)
     good("f32[4]",
          "'op':'all-reduce','in':[0],'shape':'f32[4]','axes':[0,1],'red':'sum'");
     bad("f32[4]", "'op':'all-reduce','in':[0],'shape':'f32[4]','red':'sum'", "mesh axes");
+    good("f16[4]", "'op':'all-reduce','in':[0],'shape':'f32[4]','axes':[0],'red':'sum'");
+    bad("f16[4]", "'op':'all-reduce','in':[0],'shape':'f32[4]','axes':[0],'red':'max'",
+        "f16[4]");
+    bad("f16[4]", "'op':'all-reduce','in':[0],'shape':'f64[4]','axes':[0],'red':'sum'",
+        "f16[4]");
     bad("f32[4]", "'op':'all-reduce','in':[0],'shape':'f32[4]','axes':[0]", "reduction");
     bad("f32[4]", "'op':'all-reduce','in':[0],'shape':'f32[4]','axes':[0,0],'red':'sum'",
         "each once");
