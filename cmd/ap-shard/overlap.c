@@ -39,33 +39,26 @@
 #include "problem/fold.h"
 #include "shard.h"
 
-/* Seconds, prices and gaps: scripts/ask-table --options "--overlap on". */
-#define ROUNDS       3     /* values of λ that are asked at most */
-#define KNOWN_ROUNDS 3     /* with known choices, before the first */
-#define CLOSE        0.002 /* a gap, or a gain of the bound, that is none */
-#define FURTHER      0.02  /* a gain of the bound that another search must promise */
-/* Gaps of a weighted problem that are none, but for --prove: for a bound, whose problem
- * is further from the simulated step than that; for a candidate. */
-#define EXACT     (CLOSE / 2)
-#define CANDIDATE (CLOSE / 10)
-#define HIDDEN    (1 / 256.) /* of a conversion at least counts, if all of it is hidden */
-#define LEAST     (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
-/* Of the first search's budget for each of the others; with --prove; for known choices.
- */
+/* What each of these costs or gains, and the command that shows it: README of ap-shard,
+ * "What each constant is for". */
+#define ROUNDS  3     /* values of λ that are asked at most; so many of known choices */
+#define CLOSE   0.002 /* a gap, or a gain of the bound, that is none */
+#define FURTHER 0.1   /* a gain of the bound that another search must promise */
+#define EXACT   0.001 /* the gap to which weighted problems are searched; --prove: 0 */
+#define HIDDEN  (1 / 256.)  /* of a conversion at least counts, if all of it is hidden */
+#define LEAST   (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
+/* Of the first search's budget for each of the others; with --prove; for candidates that
+ * a first solution gives: from known choices, behind a proof. */
 #define LATER        0.13
 #define LATER_PROVEN 0.5
-#define KNOWN_SHARE  0.004
-/* Behind a proof: what a candidate may take of the first search, and the gap from where
- * it has one: GPT of 4 layers and width 256 has 0.31 and gains 10 %, Llama-2 7B 0.25; GPT
- * of 24 layers would take twice as long for nothing. */
-#define BRIEF      0.05
-#define FAR        0.28
-#define PROVEN     1e-9      /* relative gap that counts as none */
-#define NEAR       (1 / 32.) /* between two λ that are about the same */
-#define NEAR_END   (1 / 64.) /* between a λ and an end, which is then as good */
-#define QUICK      1000      /* a search that took so little of its budget */
-#define MOST_LINES 64
-#define MOST_FOUND 16
+#define SMALL_SHARE  0.004
+#define FAR          0.28 /* the gap from where a candidate is searched behind a proof */
+#define PROVEN       1e-9 /* relative gap that counts as none */
+#define NEAR         (1 / 32.) /* between two λ that are about the same */
+#define NEAR_END     (1 / 64.) /* between a λ and an end, which is then as good */
+#define QUICK        1000      /* a search that took so little of its budget */
+#define MOST_LINES   64
+#define MOST_FOUND   16
 
 /* A plan, as a line over λ: C; M; of it what compute waits for, E. */
 struct line {
@@ -84,7 +77,6 @@ struct bounding {
     const bool *waited;         /* [node]: compute waits for its conversions */
     bool open;                  /* the last search of the whole space left a gap */
     bool quick;                 /* it took next to nothing */
-    double first_share;         /* of the budget, that the first of them took */
     bool waits;                 /* E - F is counted */
     double ahead_sec;           /* F */
     int n_lines;
@@ -296,11 +288,27 @@ double shard_overlap_budgets(const struct shard_params *params)
     return fmax(1 + (ROUNDS + 1) * later, (ROUNDS + 4) * later);
 }
 
-/* One search under the weights at hand; known: among the choices of plans that are known.
- */
-static int search(struct bounding *b, double share, double gap, bool known,
+/* What is left of an answer when its search's memory goes. */
+static void keep_answer(struct bounding *b, struct shard_answer *answer)
+{
+    const struct ap_plan *plan = &answer->plan;
+    const size_t n_groups = (size_t)b->task->nests->n;
+    const size_t n_nodes = (size_t)b->task->graph->n_nodes;
+
+    answer->plan.choice =
+        ap_arena_dup(b->arena, plan->choice, n_groups * sizeof *plan->choice);
+    if (plan->regather)
+        answer->plan.regather =
+            ap_arena_dup(b->arena, plan->regather, n_nodes * sizeof *plan->regather);
+    answer->stats = ap_arena_printf(b->arena, "%s", answer->stats);
+}
+
+/* One search under the weights at hand, in memory that the next one uses again; known:
+ * among the choices of plans that are known. */
+static int search(struct bounding *b, double share, bool known,
                   struct shard_answer *answer, struct ap_err *err)
 {
+    struct ap_arena scratch = {0};
     struct shard_task *s = &b->serial;
     struct ap_work *whole = b->task->work;
     struct ap_work part = {.limit = whole->limit, .progress = whole->progress};
@@ -319,15 +327,16 @@ static int search(struct bounding *b, double share, double gap, bool known,
     s->work = &part;
     s->memory_bytes = known ? 0 : b->task->memory_bytes;
     b->params.known = known;
-    if (!b->params.prove)
-        b->params.gap = gap;
-    int rc = shard_ilp(b->arena, s, answer, err);
+    int rc = shard_ilp(&scratch, s, answer, err);
+    if (rc == 0)
+        keep_answer(b, answer);
+    ap_arena_free(&scratch);
     ap_work_add(whole, part.done);
     s->work = whole;
-    if (!known)
+    if (!known) {
         b->quick = part.done < part.limit / QUICK;
-    if (!known && b->n_searches++ == 0)
-        b->first_share = share * (double)part.done / (double)part.limit;
+        b->n_searches++;
+    }
     return rc;
 }
 
@@ -386,13 +395,13 @@ static bool closed(const struct bounding *b)
 
 /* Raises the bound by a search of the whole space; the first fills in what is said of
  * the search. */
-static int search_bound(struct bounding *b, double lambda, double share, double gap,
+static int search_bound(struct bounding *b, double lambda, double share,
                         struct ap_err *err)
 {
     struct shard_answer answer;
     const double scale = set_weights(b, lambda);
 
-    if (search(b, share, gap, false, &answer, err))
+    if (search(b, share, false, &answer, err))
         return -1;
     b->params.emit = false;
     b->tried[b->n_tried++] = lambda;
@@ -440,11 +449,9 @@ static void add_silent_line(struct bounding *b)
  * weights are others: a first solution will do. */
 static double candidate_share(const struct bounding *b, bool known)
 {
-    if (known)
-        return KNOWN_SHARE;
-    if (b->open || b->quick || b->task->memory_bytes > 0)
+    if (!known && (b->open || b->quick || b->task->memory_bytes > 0))
         return later(b);
-    return fmin(later(b), BRIEF * b->first_share);
+    return SMALL_SHARE;
 }
 
 /* For a candidate: what the best plan's order leaves of each conversion, at least a
@@ -456,7 +463,7 @@ static bool try_exposed(struct bounding *b, double least, bool known)
     struct ap_err none = {0};
 
     set_exposed(b, &b->best->plan, fmin(least, fmax(HIDDEN, b->comm_per_compute)));
-    if (search(b, candidate_share(b, known), CANDIDATE, known, &answer, &none))
+    if (search(b, candidate_share(b, known), known, &answer, &none))
         return false; /* within a limit of memory it was too short */
     take_found(b, &answer.plan, known);
     return b->best->objective < before * (1 - PROVEN);
@@ -478,14 +485,14 @@ static double known_lambda(struct bounding *b)
 {
     double lambda = 0.5, height, bound = 0;
 
-    for (int i = 0; i < KNOWN_ROUNDS; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         struct shard_answer answer;
         struct ap_err none = {0};
         lambda = next_lambda(b, &height);
         if (height <= bound * (1 + CLOSE))
             break;
         double scale = set_weights(b, lambda);
-        if (search(b, KNOWN_SHARE, CANDIDATE, true, &answer, &none))
+        if (search(b, SMALL_SHARE, true, &answer, &none))
             break;
         bound = fmax(bound,
                      scale * answer.objective - (b->waits ? lambda * b->ahead_sec : 0));
@@ -543,11 +550,8 @@ static int search_all(struct bounding *b, struct ap_err *err)
     try_named(b);
     if (isfinite(b->best->objective) && !b->params.emit)
         lambda = first_lambda(b, &share);
-    if (search_bound(b, lambda, share, EXACT, err))
+    if (search_bound(b, lambda, share, err))
         return -1;
-    if (!closed(b) && b->bound >= b->best->objective * (1 - CLOSE - EXACT) &&
-        search_bound(b, lambda, later(b), CANDIDATE, &none) == 0)
-        try_all_exposed(b, true);
     const bool quick = b->quick;
     const bool whole = b->open || b->task->memory_bytes > 0;
     try_all_exposed(b, true);
@@ -560,7 +564,7 @@ static int search_all(struct bounding *b, struct ap_err *err)
         lambda = away_from_silence(b, next_lambda(b, &height));
         lowest(b, lambda, &height);
         if (tried(b, lambda) || height <= b->bound * (1 + (quick ? CLOSE : FURTHER)) ||
-            search_bound(b, lambda, later(b), EXACT, &none))
+            search_bound(b, lambda, later(b), &none))
             break; /* within a limit of memory this one was too short */
         try_all_exposed(b, true);
     }
@@ -613,7 +617,7 @@ int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_f
     b.cost.cluster.overlap = false;
     b.serial.cost = &b.cost;
     b.serial.params = &b.params;
-    b.params.gap = 0;
+    b.params.gap = task->params->prove ? 0 : EXACT;
     b.serial.plans = AP_NEW_N(arena, task->n_plans + MOST_FOUND, struct ap_plan);
     b.serial.plan_sec = AP_NEW_N(arena, task->n_plans + MOST_FOUND, double);
     *answer = (struct shard_answer){.objective = INFINITY};
