@@ -103,6 +103,14 @@ partitioned() {
     [ "$status" -eq 0 ] && [[ $output == *"; 6 whose gradient is zero up to rounding, or lost in it: gpt/h_0/attn/k/b, "* ]]
 }
 
+@test "exec: --verify says where only the whole gradient overflows, so that only that step is skipped" {
+    ap-model gpt --layers 1 --hidden 32 --heads 4 --seq 16 --vocab 64 --batch 8 --dtype f16 --master-weights \
+        --loss-scale 180000 | ap-shard --mesh 4 --algorithm data | ap-rewrite -o "$BATS_TEST_TMPDIR/four.json"
+    run --separate-stderr ap-exec -n 4 --quiet --seed 1 --verify "$BATS_TEST_TMPDIR/four.json"
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"parameter 2 (gpt/wte): changes by "*"that of the unpartitioned graph not at all (gradients in f16 "* ]]
+}
+
 @test "exec: --verify finds planted faults in f32 and in bf16" {
     dir=$BATS_TEST_TMPDIR
     ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 >"$dir/f32.json"

@@ -378,6 +378,15 @@ static void measure(struct ap_arena *arena, struct verifier *v, double units)
 
 static int refuse_tensor(const struct verifier *v, const struct tensor *t)
 {
+    if (t->change == 0 && t->start && isfinite(t->diff.norm))
+        return ap_err_set(v->err,
+                          "%s %d (%s): changes by %.3g of its norm, that of the "
+                          "unpartitioned graph not at all%s",
+                          t->what, t->number, t->name, t->relative,
+                          t->computed == AP_F16
+                              ? " (gradients in f16 may overflow there, so that the step "
+                                "is skipped, and not in parts: try another --seed)"
+                              : "");
     if (t->kind == VERIFY_FULL || !isfinite(t->diff.norm) || t->change == 0)
         return ap_err_set(v->err, "%s %d (%s): relative error %.3g, tolerance %.3g",
                           t->what, t->number, t->name, t->relative, FULL);
