@@ -202,7 +202,7 @@ stage() { # OPTION...: statistics of a plan with data parallel stages
     ap-model gpt --layers 4 --heads 4 --vocab 512 --hidden 1024 --seq 256 --batch 256 |
         ap-shard --mesh 8 --cluster a100-8 --stats -o "$doc" 2>"$one.said"
     [[ $(<"$one.said") == *'"overlap_searches":'[12]'}'* ]]
-    jq -e '.sharding | .gap < 0.003 and .objective_sec < 0.1' "$doc"
+    jq -e '.sharding | .gap < 0.003 and .objective_sec < 0.1' "$doc" # gap: what one λ proves
     # most of the time is hidden where choices of known plans are put together for that
     ap-model gpt --layers 2 --hidden 1024 --heads 16 --batch 64 | ap-prune |
         ap-shard --mesh 8x4 --cluster h100x4 --overlap on |

@@ -718,6 +718,7 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
     bool open = t->n_tied > 0 && answer->bound < answer->objective * near;
     int best = open ? cheapest(task) : -1;
     bool named_is_better = best >= 0 && task->plan_sec[best] < answer->objective;
+    /* of a weighted search, one of several, no named plan is worth the unfolded space */
     if (open && ap_work_over(work) && (!named_is_better || task->cost->weighting)) {
         answer->stopped = "work limit";
     } else if (open && !named_is_better && folded.bound.kept) {

@@ -39,8 +39,8 @@
 #include "problem/fold.h"
 #include "shard.h"
 
-/* What each of these costs or gains, and the command that shows it: README of ap-shard,
- * "What each constant is for". */
+/* What most of these cost or gain, and the command that shows it: README of ap-shard,
+ * "What each constant is for", which names those that were not varied alone. */
 #define ROUNDS  3     /* values of λ that are asked at most; so many of known choices */
 #define CLOSE   0.002 /* a gap, or a gain of the bound, that is none */
 #define FURTHER 0.1   /* a gain of the bound that another search must promise */

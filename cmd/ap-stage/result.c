@@ -105,7 +105,7 @@ struct pricing {
     double bound_sec;                  /* of the first plan */
 };
 
-/* Memory of each device of the price (arena), as many bytes less of the largest. */
+/* Memory of each device of the price (arena), each so many bytes less. */
 static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *x,
                                   const struct ap_stages *stages, int64_t less)
 {
@@ -162,7 +162,8 @@ int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
 }
 
 /* Selections of one plan: programs of those that fill a device may need more than their
- * price. */
+ * price. One that fills, one with as much less as the program lacked, one that fills
+ * less. */
 #define MOST_SELECTIONS 3
 
 /* Of each stage those operators are recomputed that save most memory per second; with

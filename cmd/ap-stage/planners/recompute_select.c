@@ -426,6 +426,7 @@ struct selecting {
     struct ap_stages *stages;
     const struct ap_pipeline_price *all; /* the plan as it came */
     double *slack; /* [device]: bytes that its stages may take more */
+    int *n_again;  /* [device]: stages that recompute their blocks */
 };
 
 /* Microbatches of stage i that its device holds at most. */
@@ -500,14 +501,11 @@ static void select_stage(const struct selecting *x, int i, double more)
 static void select_all(const struct selecting *x)
 {
     int n_devices = x->all->result.n_devices;
-    int *n_again = AP_NEW_N(x->arena, n_devices, int);
 
-    for (int i = 0; i < x->stages->n; i++)
-        n_again[i % n_devices] += x->stages->stage[i].recompute == AP_RECOMPUTE_ALL;
     for (int i = 0; i < x->stages->n; i++)
         if (x->stages->stage[i].recompute == AP_RECOMPUTE_ALL &&
             x->slack[i % n_devices] >= 0)
-            select_stage(x, i, x->slack[i % n_devices] / n_again[i % n_devices]);
+            select_stage(x, i, x->slack[i % n_devices] / x->n_again[i % n_devices]);
 }
 
 /* Whether some device needs more than the memory, and more than it did. */
@@ -536,7 +534,8 @@ static bool share_again(struct selecting *x, const struct ap_pipeline_price *now
 
     for (int d = 0; d < now->result.n_devices; d++) {
         const double left = (double)(memory_bytes[d] - now->result.devices[d].peak_bytes);
-        if (x->slack[d] < 0 || fabs(left) < LITTLE * (double)memory_bytes[d])
+        if (x->n_again[d] == 0 || x->slack[d] < 0 ||
+            (left >= 0 && left < LITTLE * (double)memory_bytes[d]))
             continue;
         worth |= x->slack[d] > 0 || left > 0;
         x->slack[d] = fmax(0, x->slack[d] + left);
@@ -558,11 +557,14 @@ int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph
     struct selecting x = {.arena = arena,
                           .stages = stages,
                           .all = &all,
-                          .slack = AP_NEW_N(arena, n_devices, double)};
+                          .slack = AP_NEW_N(arena, n_devices, double),
+                          .n_again = AP_NEW_N(arena, n_devices, int)};
     bool more = true;
 
     for (int d = 0; d < n_devices; d++)
         x.slack[d] = (double)(memory_bytes[d] - all.result.devices[d].peak_bytes);
+    for (int i = 0; i < stages->n; i++)
+        x.n_again[i % n_devices] += given[i].recompute == AP_RECOMPUTE_ALL;
     for (int i = 0; i < (fills ? MOST_ROUNDS : 1) && more; i++) {
         memcpy(stages->stage, given, size);
         select_all(&x);

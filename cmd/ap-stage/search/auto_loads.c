@@ -2,7 +2,7 @@
  * Problem: how long does an interleaved plan take at least, because blocks are whole and
  * because all chunks of a device must fit, both at once? auto_whole.c has no memory, and
  * auto_room.c an average over the groups.
- * Idea: some blocks count, N in all: those that are no quicker than most are alike. Group
+ * Idea: some blocks count, N in all: those that take no less than the commonest. Group
  * g has V chunks, each a run with x_c counted blocks. For a price mu >= 0 of bytes it is
  * busy with X of them for at least
  *     w_g + min over x_1 + .. + x_V = X of sum over c of (min over runs with x_c counted
@@ -14,7 +14,7 @@
  * than X_g(T) = max {X: E_g(X) <= T} counted blocks, so that the least T at which the
  * X_g(T) add up to N is a bound. Prices are looked for at the X_g of that T, between what
  * is quickest and needs too much and what is leanest, as in auto_room.c; each price is
- * one for all X. Cost: MOST_ROUNDS x groups x chunks x (blocks of a group)^2. Source:
+ * one for all X. Cost: MOST_ROUNDS x groups x chunks x blocks^2. Source:
  * Everett, "Generalized Lagrange multiplier method", Operations Research 11 (1963).
  */
 #include "search/auto.h"
@@ -321,8 +321,8 @@ static bool has_room(const struct loads *r, double sec)
     return all >= r->n_counted;
 }
 
-/* Seconds that are not enough, next to the least that are, between these; hi if it is not
- * enough. */
+/* The largest number of seconds known not to be enough, at least lo; hi where that is not
+ * enough; INFINITY where nothing is. */
 static double least_sec(const struct loads *r, double lo, double hi)
 {
     double most = 0;
@@ -332,7 +332,7 @@ static double least_sec(const struct loads *r, double lo, double hi)
             if (isfinite(r->group[g].least[k]))
                 most = most_of(most, r->group[g].least[k] + r->group[g].wait);
     if (!has_room(r, least_of(hi, most)))
-        return hi;
+        return most <= hi ? INFINITY : hi;
     hi = least_of(hi, most);
     for (int i = 0; i < MOST_STEPS && lo < hi; i++) {
         const double mid = lo + (hi - lo) / 2;
@@ -378,9 +378,10 @@ double chunks_loads_bound(const struct chunk_plans *x, double bound, double enou
     find_waits(&r);
     for (int g = 0; g < x->groups; g++)
         start_group(&scratch, &r, g);
-    double least = least_sec(&r, bound, enough);
-    for (int i = 0; i < MOST_ROUNDS && least < enough && refine_all(&r, least); i++)
-        least = least_sec(&r, least, enough);
+    const double past = enough * (1 + 1e-8); /* so that enough is reached, rounded down */
+    double least = least_sec(&r, bound, past);
+    for (int i = 0; i < MOST_ROUNDS && least < past && refine_all(&r, least); i++)
+        least = least_sec(&r, least, past);
     ap_arena_free(&scratch);
     return most_of(bound, least * (1 - 1e-9));
 }
