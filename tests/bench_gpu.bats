@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# scripts/gpu: the models that scripts/bench-gpu trains in JAX start from what ap-exec's seed gives, and are the same.
+# scripts/bench/gpu: the models that scripts/bench/gpu-table trains in JAX start from what ap-exec's seed gives, and are the same.
 
 load helpers
 
@@ -14,17 +14,17 @@ spec() {
     local range=$1
     shift
     "$@" | ap-shard --mesh 1 | ap-cost >doc.json
-    jq -f "$AP_TOP/scripts/gpu/spec.jq" --arg name model --arg type f32 --argjson peak 0 --arg optimizer adam \
+    jq -f "$AP_TOP/scripts/bench/gpu/spec.jq" --arg name model --arg type f32 --argjson peak 0 --arg optimizer adam \
         --argjson lr 1e-3 --argjson heads 2 --argjson keys 0 --argjson top 2 --argjson range "$range" doc.json >spec
     ap-rewrite doc.json | ap-exec --json --steps 3 --int-range "$range" >report
     jq --slurpfile a report '.losses = $a[0].losses' spec >model.spec
 }
 
-@test "bench-gpu: a mixture of experts in JAX, of which some are full, has ap-exec's losses; other losses show" {
+@test "gpu-table: a mixture of experts in JAX, of which some are full, has ap-exec's losses; other losses show" {
     spec 64 ap-model moe --layers 1 --moe-every 1 --hidden 32 --heads 2 --experts 4 --top 2 --vocab 64 --batch 2 --seq 16
     jq 'del(.heads)' model.spec >broken.spec
     jq '.losses[2] *= 1.001' model.spec >other.spec
-    JAX_PLATFORMS=cpu run "$JAX_PYTHON" "$AP_TOP/scripts/gpu/bench.py" jax --done begun --steps 1 \
+    JAX_PLATFORMS=cpu run "$JAX_PYTHON" "$AP_TOP/scripts/bench/gpu/bench.py" jax --done begun --steps 1 \
         broken.spec:jax model.spec:jax other.spec:jax
     echo "$output"
     [ "$status" -eq 0 ]

@@ -173,10 +173,10 @@ for_check_fake() {
     needs_backend
 }
 
-# golden MODELS MESHES: against JAX, by scripts/golden-table
+# golden MODELS MESHES: against JAX, by scripts/bench/golden-table
 golden() {
     local n
-    run scripts/golden-table --backend cuda --models "$1" --meshes "$2" --algorithms ilp
+    run scripts/bench/golden-table --backend cuda --models "$1" --meshes "$2" --algorithms ilp
     echo "$output"
     [ "$status" -eq 0 ]
     n=$(($(wc -w <<<"$1") * $(wc -w <<<"$2")))
@@ -511,7 +511,7 @@ END
 
 @test "backend: fused attention has the CPU's gradients" {
     needs_backend
-    run scripts/check-attention "${AP_BUILD#"$AP_TOP"/}" narrow-16
+    run scripts/bench/check-attention "${AP_BUILD#"$AP_TOP"/}" narrow-16
     [ "$status" -eq 0 ] || { echo "$output"; return 1; }
     [[ $output == "ok "*"fused 2 of 2"*"repeats" ]]
 }
@@ -615,12 +615,12 @@ END
 
 # --- with a GPU ---
 
-@test "check-cuda and bench-gpu say why they skip, and what to run" {
+@test "check-cuda and gpu-table say why they skip, and what to run" {
     [ ! -e /dev/nvidiactl ] || skip "there is a GPU"
-    run scripts/check-cuda "${AP_BUILD#"$AP_TOP"/}"
+    run scripts/bench/check-cuda "${AP_BUILD#"$AP_TOP"/}"
     [ "$status" -eq 0 ]
-    [[ $output == "skipped: "*"make check-cuda"*"scripts/bench-gpu"*"all skipped" ]]
-    AP_TORCH_PYTHON=/nonexistent/python run scripts/bench-gpu
+    [[ $output == "skipped: "*"make check-cuda"*"scripts/bench/gpu-table"*"all skipped" ]]
+    AP_TORCH_PYTHON=/nonexistent/python run scripts/bench/gpu-table
     [ "$status" -eq 0 ]
-    [[ $output == "skipped: "*"scripts/bench-gpu"* ]]
+    [[ $output == "skipped: "*"scripts/bench/gpu-table"* ]]
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# A part of scripts/golden-table, small enough for every run: each model on the 2x2 mesh,
+# A part of scripts/bench/golden-table, small enough for every run: each model on the 2x2 mesh,
 # searched and under one named plan, five steps on four ranks against JAX.
 # shellcheck disable=SC2030,SC2031 # output is of one test
 
@@ -7,7 +7,7 @@ load helpers
 
 golden() { # MODEL ALGORITHMS
     needs_exec
-    run scripts/golden-table --models "$1" --meshes 2x2 --algorithms "$2"
+    run scripts/bench/golden-table --models "$1" --meshes 2x2 --algorithms "$2"
     echo "$output"
     [ "$status" -eq 0 ]
     [ "${lines[-1]}" = "$(wc -w <<<"$2") passed, 0 failed, 0 do not exist" ]
@@ -24,7 +24,7 @@ golden() { # MODEL ALGORITHMS
 @test "golden: lstm" { golden lstm "ilp tofu"; }
 @test "golden: in microbatches" {
     needs_exec
-    run scripts/golden-table --models "mlp gpt2l resnet" --meshes 2x2 --algorithms "ilp" \
+    run scripts/bench/golden-table --models "mlp gpt2l resnet" --meshes 2x2 --algorithms "ilp" \
         --microbatches "2 4"
     echo "$output"
     [ "$status" -eq 0 ]
@@ -43,7 +43,7 @@ altered() { # FILTER STATUS
     printf '#!/bin/sh\n"%s/ap-exec" "$@" | jq -c "%s"\nexit %s\n' "$bin" "$1" "$2" \
         >"$BATS_TEST_TMPDIR/bin/ap-exec"
     chmod +x "$BATS_TEST_TMPDIR/bin/ap-exec"
-    AP_BUILD=$BATS_TEST_TMPDIR run scripts/golden-table --models mlp --meshes 2 --algorithms data
+    AP_BUILD=$BATS_TEST_TMPDIR run scripts/bench/golden-table --models mlp --meshes 2 --algorithms data
     echo "$output"
 }
 

@@ -367,11 +367,11 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
 
 @test "grids-table: auto beside the best line of each grid; a line that is quicker fails" {
     local model='gpt:layers=2,hidden=64,heads=2,vocab=256,seq=64,batch=16@p3x8:4' bin=$BATS_TEST_TMPDIR/b/bin
-    run -0 scripts/grids-table --models "$model" --rows "$BATS_TEST_TMPDIR/rows"
+    run -0 scripts/bench/grids-table --models "$model" --rows "$BATS_TEST_TMPDIR/rows"
     awk -F '\t' -v ok=0 '$2 > 0 && $3 >= $2 * (1 - 1e-9) && $4 ~ /mbs=/ { ok = 1 } END { exit !ok }' "$BATS_TEST_TMPDIR/rows"
     mkdir -p "$bin"
     ln -s "$AP_BUILD"/bin/* "$bin/"
-    run -0 scripts/grids-table --models "$model" --rows "$BATS_TEST_TMPDIR/rows"
+    run -0 scripts/bench/grids-table --models "$model" --rows "$BATS_TEST_TMPDIR/rows"
     [[ $output != *'of build'* && $output != *'other builds'* ]]
     rm "$bin/ap-stage"
     {
@@ -380,9 +380,9 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
         echo "*) '$AP_BUILD/bin/ap-stage' \"\$@\" ;; esac"
     } >"$bin/ap-stage"
     chmod +x "$bin/ap-stage"
-    AP_BUILD=$BATS_TEST_TMPDIR/b run -0 scripts/grids-table --models "$model" --rows "$BATS_TEST_TMPDIR/rows"
+    AP_BUILD=$BATS_TEST_TMPDIR/b run -0 scripts/bench/grids-table --models "$model" --rows "$BATS_TEST_TMPDIR/rows"
     [[ $output == *"[of build $(cut -f 6 "$BATS_TEST_TMPDIR/rows")]"*'1 rows of '*' other builds than '* ]]
-    AP_BUILD=$BATS_TEST_TMPDIR/b run -1 scripts/grids-table --models "$model"
+    AP_BUILD=$BATS_TEST_TMPDIR/b run -1 scripts/bench/grids-table --models "$model"
     [[ $output == *"FAILED: $model: "*" is quicker than auto"* ]]
-    run -2 scripts/grids-table --blocks
+    run -2 scripts/bench/grids-table --blocks
 }

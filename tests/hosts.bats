@@ -1,10 +1,10 @@
 #!/usr/bin/env bats
-# ap-exec on two and three hosts (scripts/hosts.bash). Skipped where they cannot be made.
+# ap-exec on two and three hosts (scripts/bench/hosts.bash). Skipped where they cannot be made.
 # shellcheck disable=SC2154 # status, output and stderr are bats'
 
 load helpers
 
-. scripts/hosts.bash
+. scripts/bench/hosts.bash
 
 setup() {
     needs_exec

@@ -164,7 +164,7 @@ each() {
     local half=--half n=6
     [ "${AP_JAX_EACH-}" != all ] || half='' n=12
     # shellcheck disable=SC2086 # an option or nothing
-    AP_JAX_PYTHON=$JAX_PYTHON run scripts/staged-table --models "$1" $half
+    AP_JAX_PYTHON=$JAX_PYTHON run scripts/bench/staged-table --models "$1" $half
     echo "$output"
     [ "$status" -eq 0 ] && [ "${lines[-1]}" = "$n passed, 0 failed" ]
 }

@@ -17,7 +17,7 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
 @test "onnx: a fixed part of ONNX's node tests" {
     needs_exec
     [ -d /usr/share/libonnx-testdata ] || skip "libonnx-testdata is not installed"
-    run scripts/onnx-node-tests -v -b "$AP_BUILD" @tests/onnx_cases.txt
+    run scripts/bench/onnx-node-tests -v -b "$AP_BUILD" @tests/onnx_cases.txt
     echo "$output"
     [ "$status" -eq 0 ]
     [ "${lines[-1]}" = "$(grep -c . tests/onnx_cases.txt) passed, 0 wrong, 0 refused" ]
@@ -31,7 +31,7 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
     cp -r /usr/share/libonnx-testdata/data/node/test_sub/* "$BATS_TEST_TMPDIR/data/case"
     cp /usr/share/libonnx-testdata/data/node/test_add/model.onnx "$BATS_TEST_TMPDIR/data/case"
     sed -i 's/sum/z\x00\x00/g' "$BATS_TEST_TMPDIR/data/case/model.onnx"
-    run scripts/onnx-node-tests -v -b "$AP_BUILD" --data "$BATS_TEST_TMPDIR/data"
+    run scripts/bench/onnx-node-tests -v -b "$AP_BUILD" --data "$BATS_TEST_TMPDIR/data"
     [ "$status" -eq 1 ]
     [ "${lines[-1]}" = "0 passed, 1 wrong, 0 refused" ]
 }

@@ -441,9 +441,9 @@ END
 
 @test "memory: what ranks take is what the buffer plan and ap-cost say" {
     local dir=$BATS_TEST_TMPDIR
-    scripts/memory-table --most 5 10 quick >"$dir/table"
+    scripts/bench/memory-table --most 5 10 quick >"$dir/table"
     [ "$(grep -c ^quick "$dir/table")" -eq 4 ]
-    run scripts/memory-table nothing
+    run scripts/bench/memory-table nothing
     [ "$status" -eq 2 ]
     # a lane's arena is the price of its devices
     three gpt2l 4 1f1b | ap-cost --quiet | ap-rewrite >"$dir/run.json"
@@ -486,8 +486,8 @@ END
 }
 
 @test "programs that are changed are refused with their place, or give the same numbers" {
-    # by hand: make asan, scripts/mutations -b build/asan
-    run -0 scripts/mutations -b "$AP_BUILD" "${AP_MUTATIONS:-98}"
+    # by hand: make asan, scripts/bench/mutations -b build/asan
+    run -0 scripts/bench/mutations -b "$AP_BUILD" "${AP_MUTATIONS:-98}"
     echo "# $output" >&3
     [[ $output =~ ^([0-9]+)\ changed\ documents:\ ([0-9]+)\ refused ]]
     [ "${BASH_REMATCH[2]}" -gt $((BASH_REMATCH[1] / 2)) ]

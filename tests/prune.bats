@@ -260,11 +260,11 @@ END
 }
 
 @test "prune: a table of what graphs repeat" {
-    run scripts/families-table "$(hlo gpt2l)" "$(imported mlp)"
+    run scripts/bench/families-table "$(hlo gpt2l)" "$(imported mlp)"
     echo "$output"
     [ "$status" -eq 0 ]
     [[ $output == *"    gpt/h_* 2 x 741"* && $output == *mlp* ]]
-    run scripts/families-table README.md
+    run scripts/bench/families-table README.md
     [ "$status" -eq 1 ]
 }
 

@@ -167,7 +167,7 @@ ENTRY e {
     needs_exec
     local m
     for m in mlp moe; do
-        run scripts/golden-table --models $m --meshes "2x2 4" --algorithms rhino
+        run scripts/bench/golden-table --models $m --meshes "2x2 4" --algorithms rhino
         echo "$output"
         [ "${lines[-1]}" = "2 passed, 0 failed, 0 do not exist" ]
     done

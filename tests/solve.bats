@@ -26,7 +26,7 @@ problem() {
         for a in exhaustive exact glpk auto; do
             ap-solve --algorithm "$a" "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/$a"
             head -n 1 "$BATS_TEST_TMPDIR/$a" | jq -c '[.objective, .bound, .gap, .stopped]'
-            scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/$a" |
+            scripts/bench/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/$a" |
                 jq -e --argjson answer "$(head -n 1 "$BATS_TEST_TMPDIR/$a")" '
                 .legal and .cost == $answer.objective and .peak == $answer.peak'
         done | sort -u >"$BATS_TEST_TMPDIR/all"
@@ -48,19 +48,19 @@ problem() {
 
 @test "solve: the answer is there in time, legal, with a bound" {
     # work for hours, whose first choice is legal
-    scripts/solve-gen tight 400 1 >"$BATS_TEST_TMPDIR/p.json"
+    scripts/bench/solve-gen tight 400 1 >"$BATS_TEST_TMPDIR/p.json"
     ap-solve --algorithm local --time-limit 0.5 --work-limit 10000000 --stats "$BATS_TEST_TMPDIR/p.json" \
         2>"$BATS_TEST_TMPDIR/stats" >"$BATS_TEST_TMPDIR/a"
     jq -e '.sec < 60 and .nodes == 400' "$BATS_TEST_TMPDIR/stats"
     head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.stopped == "time limit" and .bound > 0 and .bound <= .objective'
-    scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e .legal
+    scripts/bench/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e .legal
 }
 
 @test "solve: a limit of time that is over when the problem has been read" {
-    scripts/solve-gen tight 6000 1 >"$BATS_TEST_TMPDIR/p.json"
+    scripts/bench/solve-gen tight 6000 1 >"$BATS_TEST_TMPDIR/p.json"
     for a in auto local exact; do
         ap-solve --algorithm "$a" --time-limit 0.001 "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/a"
-        scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e .legal
+        scripts/bench/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e .legal
         head -n 1 "$BATS_TEST_TMPDIR/a" |
             jq -e '.stopped == "time limit" and .bound > 0 and .bound < .objective'
     done
@@ -129,9 +129,9 @@ problem() {
 
 @test "solve: a legal choice where most cells are forbidden, and in other hard problems" {
     while read -r kind nodes rounds; do
-        scripts/solve-gen "$kind" "$nodes" 1 >"$BATS_TEST_TMPDIR/p.json"
+        scripts/bench/solve-gen "$kind" "$nodes" 1 >"$BATS_TEST_TMPDIR/p.json"
         ap-solve --algorithm local --work-limit "${rounds:-4}" "$BATS_TEST_TMPDIR/p.json" >"$BATS_TEST_TMPDIR/a"
-        scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e '.legal'
+        scripts/bench/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e '.legal'
         head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e '.bound > 0 and .bound <= .objective'
     done <<<"forbid 3000
 chain 2000
@@ -144,7 +144,7 @@ train 600"
 }
 
 @test "solve: coolings lead out of what descents and kicks end in, whatever the seed" {
-    scripts/solve-gen tight 400 2 >"$BATS_TEST_TMPDIR/p.json"
+    scripts/bench/solve-gen tight 400 2 >"$BATS_TEST_TMPDIR/p.json"
     for seed in 1 2; do
         ap-solve --algorithm local --work-limit 20 --seed "$seed" "$BATS_TEST_TMPDIR/p.json" |
             head -n 1 | jq -e '.gap < 0.062'
@@ -154,11 +154,11 @@ train 600"
 @test "solve: hubs of degree 4000, and hundreds of strategies, in linear time and near the bound" {
     local rounds gap
     while read -r kind nodes rounds gap; do
-        scripts/solve-gen "$kind" "$nodes" 2 >"$BATS_TEST_TMPDIR/p.json"
+        scripts/bench/solve-gen "$kind" "$nodes" 2 >"$BATS_TEST_TMPDIR/p.json"
         # CPU seconds, far more than it needs
         (ulimit -t 20 && ap-solve --algorithm local --work-limit "$rounds" "$BATS_TEST_TMPDIR/p.json") \
             >"$BATS_TEST_TMPDIR/a"
-        scripts/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e '.legal'
+        scripts/bench/solve-check "$BATS_TEST_TMPDIR/p.json" "$BATS_TEST_TMPDIR/a" | jq -e '.legal'
         head -n 1 "$BATS_TEST_TMPDIR/a" | jq -e --argjson gap "$gap" '.bound > 0 and .gap <= $gap' ||
             { head -n 1 "$BATS_TEST_TMPDIR/a"; return 1; }
     done <<<"hub 8000 1 0.3
@@ -170,14 +170,14 @@ wide 100 8 0.3"
     local dir=$BATS_TEST_TMPDIR kind nodes seed p
     while read -r kind nodes; do
         for seed in 1 2 3 4 5; do
-            scripts/solve-gen "$kind" "$nodes" "$seed" free >"$dir/$kind$seed.json"
+            scripts/bench/solve-gen "$kind" "$nodes" "$seed" free >"$dir/$kind$seed.json"
         done
     done <<<"chain 60
 forbid 40
 grid 36
 tight 50
 wide 6"
-    scripts/solve-wcsp "$dir"/*.json
+    scripts/bench/solve-wcsp "$dir"/*.json
     for p in "$dir"/*.json; do
         ap-solve --algorithm exact "$p" | sed -n 1p >>"$dir/ours"
         toulbar2 "$p.wcsp" | sed -n 's/^Optimum: \([0-9]*\) .*/\1/p' >>"$dir/theirs"
@@ -185,7 +185,7 @@ wide 6"
     jq -r 'if .stopped == "optimal" then .objective else "not proven" end' "$dir/ours" |
         diff - "$dir/theirs"
     [ "$(grep -c '[1-9]' "$dir/theirs")" -eq 25 ]
-    scripts/solve-gen tight 4 1 >"$dir/limited"
-    run -1 scripts/solve-wcsp "$dir/limited"
+    scripts/bench/solve-gen tight 4 1 >"$dir/limited"
+    run -1 scripts/bench/solve-wcsp "$dir/limited"
     [[ $output == *"a limit on usage"* ]]
 }

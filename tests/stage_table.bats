@@ -1,12 +1,12 @@
 #!/usr/bin/env bats
-# scripts/stage-table: its rows, its checks, and that these can fail.
+# scripts/bench/stage-table: its rows, its checks, and that these can fail.
 
 load helpers
 
 model='gpt:layers=2,hidden=64,heads=2,vocab=256,seq=64,batch=16@4'
 
 table() {
-    scripts/stage-table --models "$model" --shards data --jobs 1 --coarsen alpa:2 "$@"
+    scripts/bench/stage-table --models "$model" --shards data --jobs 1 --coarsen alpa:2 "$@"
 }
 
 @test "stage-table: a row for each planner, none faster than auto, all as ap-cost prices them" {
@@ -47,10 +47,10 @@ END
     # row SHARDS PLANNER SECONDS
     row() { printf 'm\t8\t-\t%s\t%s\t%s\t1\t1f1b\t1@1x8\t0.5\t0.1\t1\t0\t1\t1\t1\t1\t%s\n' "$@" "$3"; }
     rows() { row ilp auto 2; row ilp alpa 3; printf 'm\t8\t-\tdata\tauto\t-\tnone\t\n'; row data alpa "$1"; }
-    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 4)
+    run awk -F '\t' -v mode=end -f scripts/bench/stage-table.awk <(rows 4)
     [ "$status" -eq 0 ]
     [[ $output =~ ilp\ +2000.00\ +3000.00.*data\ +none\ +4000.00 ]]
-    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 1)
+    run awk -F '\t' -v mode=end -f scripts/bench/stage-table.awk <(rows 1)
     [ "$status" -eq 1 ]
     [[ $output == *"data alpa: faster than auto with shards by ilp"* ]]
 }
@@ -58,10 +58,10 @@ END
 @test "stage-table: a row with more blocks is not held to bounds over fewer, but to auto" {
     # row PLANNER SECONDS BOUND BLOCKS
     row() { printf 'm\t32\talpa:16\t-\t%s\t%s\t1\t1f1b\t1@1x8\t0.5\t0.1\t1\t%s\t1\t1\t1\t1\t%s\t%s\n' "$1" "$2" "$3" "$2" "$4"; }
-    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(row auto 2 1.5 alpa:16; row inter-only 1 0 alpa:32)
+    run awk -F '\t' -v mode=end -f scripts/bench/stage-table.awk <(row auto 2 1.5 alpa:16; row inter-only 1 0 alpa:32)
     [ "$status" -eq 1 ]
     [[ $output == *"inter-only: faster than auto"* && $output != *"below a lower bound"* ]]
-    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(row auto 2 1.5 alpa:16; row inter-only 1 0 alpa:16)
+    run awk -F '\t' -v mode=end -f scripts/bench/stage-table.awk <(row auto 2 1.5 alpa:16; row inter-only 1 0 alpa:16)
     [[ $output == *"inter-only: below a lower bound"* ]]
 }
 
@@ -69,21 +69,21 @@ END
     run table --algorithms auto --coarsen 'alpa:99 none'
     [ "$status" -eq 0 ]
     [[ $output == *"2 rows, 0 checks failed"* ]]
-    run scripts/stage-table --models 'gpt3-1.3b:layers=2,hidden=8192@1' --shards data --jobs 1 --algorithms none
+    run scripts/bench/stage-table --models 'gpt3-1.3b:layers=2,hidden=8192@1' --shards data --jobs 1 --algorithms none
     [ "$status" -ne 2 ]
     [[ $output == *"memory"* ]]
 }
 
 @test "stage-table: an unknown option, and devices that are not whole hosts, are refused" {
-    run scripts/stage-table --no-such
+    run scripts/bench/stage-table --no-such
     [ "$status" -eq 2 ]
-    run scripts/stage-table --models gpt@12 --algorithms auto
+    run scripts/bench/stage-table --models gpt@12 --algorithms auto
     [ "$status" -ne 0 ]
     [[ $output == *"12 devices are not whole hosts of 8"* ]]
 }
 
 @test "stage-table: models of one name and several sizes are not compared with each other" {
-    run scripts/stage-table --models "$model ${model/layers=2/layers=3}" --shards data --jobs 1 \
+    run scripts/bench/stage-table --models "$model ${model/layers=2/layers=3}" --shards data --jobs 1 \
         --coarsen alpa:2 --algorithms auto
     [ "$status" -eq 0 ]
     [[ $output == *"layers=3,"*"2 rows, 0 checks failed"* ]]
@@ -106,13 +106,13 @@ END
         row moe-a 16 inter-only 1; row moe-b 32 inter-only 0; row moe-b 32 auto 1
         row wresnet-a 4 auto 1; row wresnet-b 32 auto 6
     }
-    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 2)
+    run awk -F '\t' -v mode=end -f scripts/bench/stage-table.awk <(rows 2)
     [ "$status" -eq 0 ]
     [[ $output == *"gpt3: intra-only falls behind beyond 16 devices: yes (8: 0.90 of auto, 16: 0.95 of auto, 32: 0.50 of auto, 64: none)"* ]]
     [[ $output == *"gpt3: inter-only is linear to 64 devices: yes (97 %)"* ]]
     [[ $output == *"moe: inter-only has no plan on 32 devices: yes (none)"* ]]
     [[ $output == *"wresnet: auto keeps 80 % of linear to 32 devices: no (75 %)"* ]]
-    run awk -F '\t' -v mode=end -f scripts/stage-table.awk <(rows 3.9)
+    run awk -F '\t' -v mode=end -f scripts/bench/stage-table.awk <(rows 3.9)
     [[ $output == *"intra-only falls behind beyond 16 devices: no "* ]]
 }
 
@@ -126,7 +126,7 @@ END
         row gpt-b 32 auto 1 2 0.9
         row gpt-b 32 intra-only 2 "$2" 0
     }
-    end() { awk -F '\t' -v mode=end -v papers="$1" -f scripts/stage-table.awk <(rows "$2" "$3"); }
+    end() { awk -F '\t' -v mode=end -v papers="$1" -f scripts/bench/stage-table.awk <(rows "$2" "$3"); }
     run -0 end 1 0.76 1
     [[ $output == *"gpt: intra-only falls behind beyond 16 devices: yes"* ]]
     run -1 end 1 0.74 1

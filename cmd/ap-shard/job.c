@@ -17,7 +17,7 @@
 #define N_SEARCHES 4
 /*
  * The budget of all that a search does, in cells of tables, 1 to 1.4 nanoseconds each:
- * `scripts/ask-table` shows CPU seconds, price and gap of many questions under it.
+ * `scripts/bench/ask-table` shows CPU seconds, price and gap of many questions under it.
  */
 #define WORK   INT64_C(8000000000)
 #define UNIT   INT64_C(100000000) /* of --work-limit */

@@ -120,7 +120,7 @@ static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *
 }
 
 /* Programs are built of plans whose price takes at least this share of the memory: copies
- * and packing take a third of it at most (scripts/memory-table). */
+ * and packing take a third of it at most (scripts/bench/memory-table). */
 #define ARENA_SHARE 0.6
 
 /* As plan_whole_bytes, of the fullest device; arena: bytes of each, NULL: by the price.
@@ -292,8 +292,8 @@ static int make(struct ap_arena *arena, const struct pricing *x,
  * stage are priced although their estimate is that much slower (tests/stage.bats). */
 #define FRONT_SLACK 1.05
 /* Of its estimated sends a plan takes at least this share when it is priced: what another
- * planner reported is not priced if it is slower even so (scripts/stage-table --models
- * gpt3-39b@64: at least 1.1 of them). */
+ * planner reported is not priced if it is slower even so (scripts/bench/stage-table
+ * --models gpt3-39b@64: at least 1.1 of them). */
 #define SENDS_SHARE 0.5
 /* Where less is recomputed than planned with, at least that share of a step is left: a
  * forward less. */

@@ -37,7 +37,7 @@ check-fake: all unit $(if $(HAS_CUDA),cuda) ## all golden models and 300 random 
 	AP_FAKE_ALL=1 AP_FAKE_CASES=75 AP_FAKE_LIMIT=7200 AP_TEST_TIMEOUT=21600 scripts/tap -b $(BUILD) tests/cuda.bats
 
 check-cuda: all $(EQUIV) $(if $(HAS_CUDA),cuda) ## the CUDA backend on the GPU against the CPU; skips where there is none
-	scripts/check-cuda $(BUILD)
+	scripts/bench/check-cuda $(BUILD)
 
 .PHONY: check-fake check-cuda
 C_FILES += $(if $(HAS_CUDA),$(wildcard tests/fakecuda/*.[ch]))

@@ -25,13 +25,13 @@
  * blocks, which no buffer plan knows, and keeps them in the cache. */
 #define PIECE_BYTES (4 << 20)
 /* Between two looks at what is under way, each of which is a system call or more, so that
- * kernels of some microseconds do not wait for them; scripts/overlap-gain takes as long
- * with 0 and with 2 ms. */
+ * kernels of some microseconds do not wait for them; scripts/bench/overlap-gain takes as
+ * long with 0 and with 2 ms. */
 #define LOOK_SEC 1e-4
 /* A rank that waits for messages looks for them all the time at first. Then it sleeps for
  * a part of what it has waited so far, so that it leaves the processor to others, and an
- * idle one takes their load: two stages of two ranks on two cores (scripts/hosts-table)
- * take two thirds of the time. */
+ * idle one takes their load: two stages of two ranks on two cores
+ * (scripts/bench/hosts-table) take two thirds of the time. */
 #define SPIN_SEC       2e-4
 #define PAUSE_SHARE    0.05
 #define MOST_PAUSE_SEC 1e-3

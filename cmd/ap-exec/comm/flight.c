@@ -21,13 +21,13 @@
 #include <string.h>
 
 /* Bytes of the tensor that one piece sums: 4 ms of a link of 1 Gbit/s between two ranks.
- * Of 0.3, 1 and 4 MB none is quicker in scripts/overlap-gain. */
+ * Of 0.3, 1 and 4 MB none is quicker in scripts/bench/overlap-gain. */
 #define PIECE_BYTES (1 << 20)
 /* Bytes of one message: MPI counts in int. */
 #define MESSAGE_BYTES (1 << 30)
 /* Memory for blocks of pieces under way: 8 pieces, 30 ms of that link, longer than the
- * kernels between two looks. With one piece at a time a step of scripts/overlap-gain
- * takes 1.45 times as long. */
+ * kernels between two looks. With one piece at a time a step of
+ * scripts/bench/overlap-gain takes 1.45 times as long. */
 #define ROOM_BYTES (8 << 20)
 /* Pieces under way, and jobs that are not over. */
 enum { PIECES = 32, JOBS = 1024 };

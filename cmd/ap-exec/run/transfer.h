@@ -10,7 +10,8 @@
 
 /* Messages that a rank may expect beside the one that it receives next: MPI moves a long
  * message only once both sides have named it, so that one that is expected arrives while
- * the receiver computes. One tensor a microbatch needs none, as in scripts/hosts-table.
+ * the receiver computes. One tensor a microbatch needs none, as in
+ * scripts/bench/hosts-table.
  */
 #define TRANSFERS_AHEAD 1
 

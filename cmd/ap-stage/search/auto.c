@@ -250,7 +250,7 @@ static int one_config(struct stage_search *search, struct pool *pool,
 /* ---- the row ---- */
 
 /* Nodes of all trees, and instructions of all simulated plans. With a tenth of both the
- * step of GPT-39B on 64 devices is 2.6 % longer: scripts/stage-table --models
+ * step of GPT-39B on 64 devices is 2.6 % longer: scripts/bench/stage-table --models
  * gpt3-39b:dtype=f16@64 --algorithms auto. */
 #define NODE_LIMIT        ((int64_t)2000000)
 #define INSTRUCTION_LIMIT ((int64_t)8000000)

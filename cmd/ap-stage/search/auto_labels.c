@@ -29,7 +29,7 @@
 #define MAX_UNITS          256  /* of devices: the table's width */
 #define MAX_UNITS_OF_KINDS 1600 /* likewise, of several kinds: 39 of each of two */
 /* Labels of a state. With one the step of GPT-39B on 64 devices is 1.5 % longer:
- * scripts/stage-table --models gpt3-39b:dtype=f16@64 --algorithms auto. */
+ * scripts/bench/stage-table --models gpt3-39b:dtype=f16@64 --algorithms auto. */
 #define MOST_LABELS 6
 
 /* ---- cells ---- */

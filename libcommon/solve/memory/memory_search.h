@@ -6,8 +6,8 @@
 
 /*
  * Parameters of the search. Gaps and parts are relative; effort is in units of about 1
- * us. `scripts/shard-table --limits` on ap-model's models and on GPT-2 124M shows what
- * each is worth: price, bound, gap and CPU seconds of a row per limit.
+ * us. `scripts/bench/shard-table --limits` on ap-model's models and on GPT-2 124M shows
+ * what each is worth: price, bound, gap and CPU seconds of a row per limit.
  */
 struct memory_tuning {
     double gap, gap_small; /* good enough; of small problems, where trying is cheap */

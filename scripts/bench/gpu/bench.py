@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The models of scripts/bench-gpu in PyTorch or JAX, as rows of its table.
+"""The models of scripts/bench/gpu-table in PyTorch or JAX, as rows of its table.
 
     bench.py torch|jax --done FILE [--each SEC] [--steps N] SPEC:WAY...
 
-SPEC is a JSON file that bench-gpu writes: a model's name, type, optimizer, heads, parameters as ap-exec
+SPEC is a JSON file that gpu-table writes: a model's name, type, optimizer, heads, parameters as ap-exec
 numbers them, and the losses of ap-exec's first steps. WAY is torch, compiled, jax or jax-nhwc. A model starts
 from the values that ap-exec's seed 0 gives, weights and batch, so that its losses must be the same up to
 rounding: the last column says so, or by how much they differ. A step's time is the mean of --steps, after 3.

@@ -1,4 +1,4 @@
-# One row of scripts/stage-table from a document with `stages` and `cost`. Columns: model,
+# One row of scripts/bench/stage-table from a document with `stages` and `cost`. Columns: model,
 # devices, coarsen, shards, algorithm, step, microbatches, schedule, stages, mfu, PFLOP/s, peak
 # GB, bound, wall, CPU, planner seconds, MB, objective, coarsen with the row's own
 # number of blocks, then the choices that plans may differ in: microbatches, schedule, cut, submeshes, recompute, sharding.

@@ -1,4 +1,4 @@
-# scripts/stage-table: prints a row (mode=row, with auto's step and choices), or what stands
+# scripts/bench/stage-table: prints a row (mode=row, with auto's step and choices), or what stands
 # below all rows (mode=end).
 function differs(own, n, i, f, g, text) {
     n = split(own, f, "|")

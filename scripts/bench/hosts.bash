@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Hosts on one machine, for scripts/hosts-table, scripts/overlap-gain and tests/hosts.bats: network
+# Hosts on one machine, for scripts/bench/hosts-table, scripts/bench/overlap-gain and tests/hosts.bats: network
 # namespaces that a bridge joins, each with its own name, its own folder of temporary files and a
 # link of 1 Gbit/s. Needs root, ip and tc.
 #
