@@ -89,14 +89,14 @@ completed() {
     for t in $(ap_tools); do
         bash -n "$dest/share/bash-completion/completions/$t"
         head -n 1 "$dest/share/zsh/site-functions/_$t" | grep -qx "#compdef $t"
-        for option in $("$t" --help | sed -nE 's/^  (--?[a-z0-9-]+).*/\1/p'); do
+        for option in $("$t" --help=all | sed -nE 's/^  (--?[a-z0-9-]+).*/\1/p'); do
             completed "$t" "$option" | grep -qxe "$option" || { echo "bash: $t $option"; return 1; }
             grep -qE -e "^    '[*]?$option(=|)\\[" "$dest/share/zsh/site-functions/_$t" ||
                 { echo "zsh: $t $option"; return 1; }
         done
     done
     refuses 2 "--completion: 'fish' is none of bash, zsh" ap-cost --completion fish
-    run ! grep -qe --completion <(ap-cost --help)
+    run ! grep -qe --completion <(ap-cost --help=all)
 }
 
 @test "scripts/quickstart and scripts/deps: --help installs nothing" {

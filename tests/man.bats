@@ -5,7 +5,7 @@ load helpers
 
 # Options that --help lists, one a line: -o, --stats.
 help_options() {
-    "$1" --help | sed -n 's/^  \(--\{0,1\}[a-z][a-z-]*\).*/\1/p' | sort
+    "$1" --help=all | sed -n 's/^  \(--\{0,1\}[a-z][a-z-]*\).*/\1/p' | sort
 }
 
 # Options that the page documents as items of a list.
@@ -43,7 +43,7 @@ examples() {
 
 @test "man: pages name every choice of an option" {
     for t in $(ap_tools); do
-        for option in $("$t" --help | sed -n 's/^  --\([a-z-]*\) \(NAME\|MODE\) .*/\1/p'); do
+        for option in $("$t" --help=all | sed -n 's/^  --\([a-z-]*\) \(NAME\|MODE\) .*/\1/p'); do
             run --separate-stderr "$t" "--$option=help"
             [ "$status" -eq 0 ] || continue # takes a name that is no choice
             while read -r choice _; do

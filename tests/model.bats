@@ -490,7 +490,8 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     for n in $(families) $(configurations); do
         grep -qE "^\.It Cm $n( |\$)" man/ap-model.1 || { echo "man/ap-model.1 lacks $n"; return 1; }
     done
-    ap-model --help | sed -n -E '/^  --dtype/q; s/^  --([a-z-]+) (N?).*/\1 \2/p' >"$BATS_TEST_TMPDIR/sizes"
+    { ap-model --help | sed '/^  --dtype/q'; ap-model --help=sizes; } |
+        sed -n -E '/^  --dtype/d; s/^  --([a-z-]+) (N?).*/\1 \2/p' >"$BATS_TEST_TMPDIR/sizes"
     for f in $(families); do
         while read -r option arg; do
             [ -z "$arg" ] || arg=2

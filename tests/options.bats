@@ -21,6 +21,26 @@ sizes() {
     ap-model "$@" --stats -o /dev/null 2>&1 | jq -c '[.weights, .weight_elems]'
 }
 
+@test "--help: at most fifteen lines, and all options are in --help=all" {
+    for t in $(ap_tools); do
+        run -0 "$t" --help
+        [ "${#lines[@]}" -le 14 ] || { echo "$t --help: ${#lines[@]} lines that are not empty"; return 1; }
+        [[ $output == *"--help=all"* && ${lines[0]} == "usage: $t "* ]]
+        "$t" --help=all >"$BATS_TEST_TMPDIR/all"
+        while read -r line; do
+            [[ $line == -* && $line != --help=all* ]] || continue
+            grep -qE -e "^ *${line%% *} " "$BATS_TEST_TMPDIR/all" || { echo "$t --help=all lacks $line"; return 1; }
+        done <<<"$output"
+        n=$(grep -cE '^  -' "$BATS_TEST_TMPDIR/all")
+        [[ $output == *"all $n options"* ]] || { echo "$t has $n options: $output"; return 1; }
+        refuses 2 "--help: 'no-such' is none of " "$t" --help=no-such
+    done
+    for group in alpa rannc rhino; do
+        run -0 ap-coarsen --help=$group
+        [[ $output == *"$group: "* && $output != *--algorithm* ]]
+    done
+}
+
 @test "ap-grad --beta1: decay of Adam's first moment" {
     grad --optimizer adam | has_constant 0.9
     run ! has_constant 0.9 < <(grad --optimizer adam --beta1 0.5)

@@ -22,11 +22,23 @@ struct request {
 
 enum { N_OPTS = MODEL_N_SIZES + AP_N_TRAIN_OPTS + 4 };
 
+/* Sizes that --help shows; the others are for fewer families. */
+static bool is_usual(int size)
+{
+    static const int usual[] = {MODEL_LAYERS, MODEL_HIDDEN, MODEL_HEADS, MODEL_SEQ,
+                                MODEL_BATCH};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (usual[i] == size)
+            return true;
+    return false;
+}
+
 static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
 {
     for (int s = 0; s < MODEL_N_SIZES; s++) {
-        opts[s] =
-            (struct ap_opt){.name = model_sizes[s].name, .help = model_sizes[s].help};
+        opts[s] = (struct ap_opt){.name = model_sizes[s].name,
+                                  .help = model_sizes[s].help,
+                                  .group = is_usual(s) ? NULL : "sizes"};
         if (s >= MODEL_FIRST_FLAG) {
             opts[s].out = &r->flag[s];
             continue;
@@ -43,7 +55,8 @@ static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
                         .kind = AP_OPT_NUM,
                         .out = &r->dropout,
                         .arg = "X",
-                        .help = "share that transformer layers drop at random (0)"};
+                        .help = "share that transformer layers drop at random (0)",
+                        .group = "training"};
     opts[N_OPTS - 3] =
         (struct ap_opt){.name = "config",
                         .kind = AP_OPT_STR,

@@ -91,18 +91,20 @@ int main(int argc, char **argv)
     int64_t min_duplicate = 2, min_nodes = 8, max_depth = 20;
     const char *dot_path = NULL;
     const struct ap_opt opts[] = {
-        {"algorithm", AP_OPT_CHOICE, &row, "NAME", "what repetition is", &algos[0].choice,
-         sizeof(algos[0]), 0, 0},
+        {"algorithm", AP_OPT_CHOICE, &row, "NAME",
+         "how repetition is found; --algorithm=help lists the ways", &algos[0].choice,
+         sizeof(algos[0]), 0, 0, NULL},
         {"depth-order", AP_OPT_CHOICE, &order, "NAME",
-         "order in which scope visits the names", orders, sizeof(orders[0]), 0, 0},
+         "order in which scope visits the names", orders, sizeof(orders[0]), 0, 0, NULL},
         {"dot", AP_OPT_STR, &dot_path, "FILE",
-         "also write the graph, with one of what repeats, for Graphviz", NULL, 0, 0, 0},
+         "also write the graph, with one of what repeats, for Graphviz", NULL, 0, 0, 0,
+         NULL},
         {"max-depth", AP_OPT_INT, &max_depth, "N", "names have at most N components (20)",
-         NULL, 0, 1, 1000000},
+         NULL, 0, 1, 1000000, NULL},
         {"min-duplicate", AP_OPT_INT, &min_duplicate, "N",
-         "a family has at least N instances (2)", NULL, 0, 2, 1000000},
+         "a family has at least N instances (2)", NULL, 0, 2, 1000000, NULL},
         {"min-nodes", AP_OPT_INT, &min_nodes, "N", "an instance has at least N nodes (8)",
-         NULL, 0, 1, 1000000},
+         NULL, 0, 1, 1000000, NULL},
         {0},
     };
     struct ap_tool tool = {.name = "ap-prune",

@@ -44,15 +44,16 @@ int main(int argc, char **argv)
     int64_t threads = 2, seed = 0;
     struct ap_solve_params params = {0};
     const struct ap_opt opts[] = {
-        {"algorithm", AP_OPT_CHOICE, &algorithm, "NAME", "method", &solvers->choice,
-         sizeof *solvers, 0, 0},
+        {"algorithm", AP_OPT_CHOICE, &algorithm, "NAME",
+         "solver; --algorithm=help lists them", &solvers->choice, sizeof *solvers, 0, 0,
+         NULL},
         {"time-limit", AP_OPT_NUM, &params.time_limit_sec, "S",
-         "answer after S seconds, reading included", NULL, 0, 0, 1000000},
+         "answer after S seconds, reading included", NULL, 0, 0, 1000000, NULL},
         {"work-limit", AP_OPT_INT, &params.work_limit, "N",
-         "stop after N rounds (30), or units of the solver's work", NULL, 0, 0,
-         INT64_MAX},
-        {"threads", AP_OPT_INT, &threads, "N", "threads (2)", NULL, 0, 1, 64},
-        {"seed", AP_OPT_INT, &seed, "N", "random seed (0)", NULL, 0, 0, INT64_MAX},
+         "stop after N rounds (30), or units of the solver's work", NULL, 0, 0, INT64_MAX,
+         NULL},
+        {"threads", AP_OPT_INT, &threads, "N", "threads (2)", NULL, 0, 1, 64, NULL},
+        {"seed", AP_OPT_INT, &seed, "N", "random seed (0)", NULL, 0, 0, INT64_MAX, NULL},
         {0},
     };
     struct ap_tool tool = {.name = "ap-solve",

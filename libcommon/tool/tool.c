@@ -114,8 +114,8 @@ double ap_now_sec(void)
 
 enum { N_COMMON = 6 };
 
-/* The common options, writing to tool and to help and version. */
-static void common_options(struct ap_tool *tool, bool *help, bool *version,
+/* The common options, writing to tool and to version. */
+static void common_options(struct ap_tool *tool, bool *version,
                            struct ap_opt opts[N_COMMON + 1])
 {
     const struct ap_opt common[N_COMMON + 1] = {
@@ -131,48 +131,11 @@ static void common_options(struct ap_tool *tool, bool *help, bool *version,
         {.name = "no-history",
          .out = &tool->no_history,
          .help = "append nothing to the document's history"},
-        {.name = "help", .out = help, .help = "print this help and exit"},
+        {.name = "help", .help = "print help and exit"},
         {.name = "version", .out = version, .help = "print the version and exit"},
         {0},
     };
     memcpy(opts, common, sizeof(common));
-}
-
-/* What is in front of an option's name. */
-static const char *dashes(const struct ap_opt *opt)
-{
-    return opt->name[1] ? "--" : "-";
-}
-
-/* "--name ARG" or "-x ARG". */
-static void print_option_name(const struct ap_opt *opt, struct ap_buf *out)
-{
-    ap_buf_printf(out, "%s%s", dashes(opt), opt->name);
-    if (opt->arg)
-        ap_buf_printf(out, " %s", opt->arg);
-}
-
-static void print_options(const struct ap_opt *opts, int width, struct ap_buf *out)
-{
-    for (; opts && opts->name; opts++) {
-        struct ap_buf name = {0};
-        print_option_name(opts, &name);
-        ap_buf_printf(out, "  %-*s   %s\n", width, name.data, opts->help);
-        ap_buf_free(&name);
-    }
-}
-
-static int options_width(const struct ap_opt *opts)
-{
-    size_t width = 0;
-
-    for (; opts && opts->name; opts++) {
-        struct ap_buf name = {0};
-        print_option_name(opts, &name);
-        width = name.len > width ? name.len : width;
-        ap_buf_free(&name);
-    }
-    return (int)width;
 }
 
 /* Writes all of buf to standard output or dies. */
@@ -191,16 +154,13 @@ _Noreturn static void print_and_exit(struct ap_buf *out)
     exit(AP_OK);
 }
 
-_Noreturn static void print_help(const struct ap_tool *tool, const struct ap_opt *common)
+/* group: what --help=GROUP asks for; NULL: what most people need. */
+_Noreturn static void print_help(const struct ap_tool *tool, const struct ap_opt *common,
+                                 const char *group)
 {
     struct ap_buf out = {0};
-    int own = options_width(tool->opts), all = options_width(common);
-
-    ap_buf_printf(&out, "usage: %s [OPTION]...%s%s\n%s\n\noptions:\n", tool->name,
-                  tool->operand ? " " : "", tool->operand ? tool->operand : "",
-                  tool->summary);
-    print_options(tool->opts, own > all ? own : all, &out);
-    print_options(common, own > all ? own : all, &out);
+    if (!ap_tool_help(tool, common, group, &out))
+        ap_die_usage("--help: '%s' is none of %s", group, out.data);
     print_and_exit(&out);
 }
 
@@ -216,15 +176,7 @@ _Noreturn static void print_completion(const struct ap_tool *tool,
 _Noreturn static void print_choices(const struct ap_opt *opt)
 {
     struct ap_buf out = {0};
-    size_t width = 0;
-
-    for (int i = 0; ap_opt_choice(opt, i)->name; i++) {
-        size_t len = strlen(ap_opt_choice(opt, i)->name);
-        width = len > width ? len : width;
-    }
-    for (int i = 0; ap_opt_choice(opt, i)->name; i++)
-        ap_buf_printf(&out, "%-*s   %s%s\n", (int)width, ap_opt_choice(opt, i)->name,
-                      ap_opt_choice(opt, i)->help, i ? "" : " (default)");
+    ap_tool_choices(opt, &out);
     print_and_exit(&out);
 }
 
@@ -316,7 +268,7 @@ static void set_choice(const struct ap_opt *opt, const char *value)
     struct ap_nearest near = {.want = value};
     for (int i = 0; ap_opt_choice(opt, i)->name; i++)
         ap_nearest_try(&near, ap_opt_choice(opt, i)->name);
-    ap_die_usage("%s%s: '%s' is none of %s%s", dashes(opt), opt->name, value,
+    ap_die_usage("%s%s: '%s' is none of %s%s", ap_opt_dashes(opt), opt->name, value,
                  names.len ? names.data : "(nothing to choose)",
                  ap_nearest_meant(&near, "", meant));
 }
@@ -329,15 +281,15 @@ static void set_int(const struct ap_opt *opt, const char *value)
     errno = 0;
     long long v = strtoll(value, &end, 10);
     if (end == value || *end || errno || strchr(" \t\n\v\f\r", *value))
-        ap_die_usage("%s%s: expected an integer, got '%s'", dashes(opt), opt->name,
+        ap_die_usage("%s%s: expected an integer, got '%s'", ap_opt_dashes(opt), opt->name,
                      value);
     if (bounded && (v < opt->lo || v > opt->hi)) {
         if (opt->hi == INT64_MAX)
             ap_die_usage("%s%s: expected an integer >= %" PRId64 ", got %lld",
-                         dashes(opt), opt->name, opt->lo, v);
+                         ap_opt_dashes(opt), opt->name, opt->lo, v);
         ap_die_usage("%s%s: expected an integer from %" PRId64 " to %" PRId64
                      ", got %lld",
-                     dashes(opt), opt->name, opt->lo, opt->hi, v);
+                     ap_opt_dashes(opt), opt->name, opt->lo, opt->hi, v);
     }
     *(int64_t *)opt->out = v;
 }
@@ -349,10 +301,11 @@ static void set_num(const struct ap_opt *opt, const char *value)
     double v = strtod(value, &end);
 
     if (end == value || *end || !isfinite(v) || strchr(" \t\n\v\f\r", *value))
-        ap_die_usage("%s%s: expected a number, got '%s'", dashes(opt), opt->name, value);
+        ap_die_usage("%s%s: expected a number, got '%s'", ap_opt_dashes(opt), opt->name,
+                     value);
     if (bounded && (v < (double)opt->lo || v > (double)opt->hi))
         ap_die_usage("%s%s: expected a number from %" PRId64 " to %" PRId64 ", got %s",
-                     dashes(opt), opt->name, opt->lo, opt->hi, value);
+                     ap_opt_dashes(opt), opt->name, opt->lo, opt->hi, value);
     *(double *)opt->out = v;
 }
 
@@ -380,7 +333,7 @@ static void set_option(const struct ap_opt *opt, const char *value)
     case AP_OPT_LIST: {
         struct ap_list *list = opt->out;
         if (list->n == AP_MAX_LIST)
-            ap_die_usage("option %s%s: more than %d times", dashes(opt), opt->name,
+            ap_die_usage("option %s%s: more than %d times", ap_opt_dashes(opt), opt->name,
                          AP_MAX_LIST);
         list->v[list->n++] = value;
         return;
@@ -440,8 +393,10 @@ static int parse_option(struct ap_tool *tool, const struct ap_opt *common, int i
         opt = find_option(common, name, len);
     if (!opt || (len == 1) == is_long)
         unknown_option(tool, common, arg);
+    if (!own && !strcmp(opt->name, "help"))
+        print_help(tool, common, value);
     if (opt->kind == AP_OPT_FLAG && value)
-        ap_die_usage("option '%s%s' takes no value", dashes(opt), opt->name);
+        ap_die_usage("option '%s%s' takes no value", ap_opt_dashes(opt), opt->name);
     if (opt->kind != AP_OPT_FLAG && !value) {
         if (i + 1 >= tool->argc)
             ap_die_usage("option '%s' needs a value", arg);
@@ -493,14 +448,14 @@ static void keep_memory(void)
 void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
 {
     struct ap_opt common[N_COMMON + 1];
-    bool help = false, version = false, options_end = false;
+    bool version = false, options_end = false;
     int n_operands = 0;
 
     running = tool;
     start_sec = ap_now_sec();
     signal(SIGPIPE, SIG_DFL);
     keep_memory();
-    common_options(tool, &help, &version, common);
+    common_options(tool, &version, common);
     tool->argc = argc;
     tool->argv = argv;
     tool->path = "-";
@@ -513,8 +468,6 @@ void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
             options_end = ++i > 0;
         else
             i += parse_option(tool, common, i);
-        if (help)
-            print_help(tool, common);
         if (version) {
             struct ap_buf out = {0};
             ap_buf_printf(&out, "%s (autopar) %s\n", tool->name, AP_VERSION);

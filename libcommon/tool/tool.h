@@ -44,6 +44,9 @@ struct ap_opt {
     const struct ap_choice *choices;
     size_t choice_stride; /* bytes from one row's struct ap_choice to the next one's */
     int64_t lo, hi;       /* bounds of AP_OPT_INT, both 0 for none */
+    /* NULL: most people need the option, and --help shows it. Otherwise the heading of
+       --help=all that it stands under: "more", or the paper or part it belongs to */
+    const char *group;
 };
 
 struct ap_tool {
@@ -64,7 +67,8 @@ struct ap_tool {
 
 /*
  * Parses options (GNU style: --name VALUE, --name=VALUE, -o FILE, --), handles --help,
- * --version, --CHOICE=help and --CLUSTER=help, dies with usage errors (exit 2).
+ * --help=all, --help=GROUP, --version, --CHOICE=help and --CLUSTER=help, dies with usage
+ * errors (exit 2).
  * Common options: -o FILE,
  * --quiet, --stats, --no-history, --help, --version, and, alone and not in --help,
  * --completion bash|zsh, for `make install`. Starts the clock of --stats.
@@ -158,6 +162,20 @@ int ap_tool_finish(struct ap_tool *tool, const char *extra);
 
 /* Monotonic seconds, for --stats and --time-limit only. */
 double ap_now_sec(void);
+
+/* ---- private: help.c ---- */
+
+/* What is in front of an option's name: "-" or "--". */
+const char *ap_opt_dashes(const struct ap_opt *opt);
+/*
+ * Appends the text of --help (group NULL: at most fifteen lines), of --help=all, or of
+ * the options of one group. Where no option has the group, appends the names of all
+ * groups instead and returns false.
+ */
+bool ap_tool_help(const struct ap_tool *tool, const struct ap_opt *common,
+                  const char *group, struct ap_buf *out);
+/* Appends the choices of an option, one a line. */
+void ap_tool_choices(const struct ap_opt *opt, struct ap_buf *out);
 
 /* ---- private: completion.c ---- */
 

@@ -15,9 +15,10 @@ static const struct {
     {{NULL, NULL}, AP_F32},
 };
 
-#define NUM(n, field, h)                                                       \
-    {                                                                          \
-        .name = n, .kind = AP_OPT_NUM, .out = &o->field, .arg = "X", .help = h \
+#define NUM(n, field, h)                                                        \
+    {                                                                           \
+        .name = n, .kind = AP_OPT_NUM, .out = &o->field, .arg = "X", .help = h, \
+        .group = "training"                                                     \
     }
 
 void ap_train_opts_init(struct ap_train_opts *o, struct ap_opt rows[AP_N_TRAIN_OPTS])
@@ -32,13 +33,16 @@ void ap_train_opts_init(struct ap_train_opts *o, struct ap_opt rows[AP_N_TRAIN_O
          .choice_stride = sizeof dtypes[0]},
         {.name = "master-weights",
          .out = &o->master_weights,
-         .help = "with --dtype: keep weights and states in f32"},
+         .help = "with --dtype: keep weights and states in f32",
+         .group = "training"},
         {.name = "cast-weights",
          .out = &o->cast_weights,
-         .help = "with --master-weights: all operators read them in --dtype's type"},
+         .help = "with --master-weights: all operators read them in --dtype's type",
+         .group = "training"},
         {.name = "low-gradients",
          .out = &o->low_gradients,
-         .help = "with --cast-weights: gradients have that type up to the update"},
+         .help = "with --cast-weights: gradients have that type up to the update",
+         .group = "training"},
         NUM("lr", lr, "learning rate (1e-3; sgd and momentum: 1e-2)"),
         NUM("beta1", beta1, "Adam: decay of the first moment (0.9)"),
         NUM("beta2", beta2, "Adam: decay of the second moment (0.999)"),
@@ -50,7 +54,8 @@ void ap_train_opts_init(struct ap_train_opts *o, struct ap_opt rows[AP_N_TRAIN_O
          .kind = AP_OPT_LIST,
          .out = &o->freeze,
          .arg = "GLOB",
-         .help = "weights that are not trained; may be given several times"},
+         .help = "weights that are not trained; may be given several times",
+         .group = "training"},
     };
 
     *o = (struct ap_train_opts){.lr = NAN,
