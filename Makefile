@@ -38,7 +38,7 @@ ifeq ($(MPI),)
 TOOLS := $(filter-out ap-exec,$(TOOLS))
 endif
 LIB := $(BUILD)/libcommon.a
-CLUSTERS := $(wildcard clusters/*.json)
+CLUSTERS := $(sort $(wildcard clusters/*.json)) $(sort $(wildcard clusters/papers/*.json))
 LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard libcommon/*/*.c libcommon/*/*/*.c)) $(BUILD)/presets.o
 # Tools that are scripts over the others.
 SCRIPT_TOOLS := ap-plan
@@ -81,10 +81,10 @@ $(BUILD)/%.o: %.c
 	$(CC) $(AP_CPPFLAGS) $(INC) $(AP_CFLAGS) $(TOOL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # The clusters that tools know by name: their files as strings.
-$(BUILD)/presets.c: $(CLUSTERS) clusters Makefile
+$(BUILD)/presets.c: $(CLUSTERS) clusters clusters/papers Makefile
 	@mkdir -p $(@D)
 	{ printf '#include "cost/cost.h"\n\nconst struct ap_preset ap_presets[] = {\n'; \
-	    for f in $(sort $(CLUSTERS)); do printf '{"%s",\n' "$$(basename $$f .json)"; \
+	    for f in $(CLUSTERS); do printf '{"%s",\n' "$$(basename $$f .json)"; \
 	        sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; \
 	    printf '{0}};\n'; } >$@
 $(BUILD)/page_text.o: $(BUILD)/page_text.c
@@ -262,12 +262,13 @@ PYTHON := $(wildcard scripts/jax/autopar/*.py)
 TORCH_PYTHON := $(wildcard scripts/torch/autopar_torch*.py)
 VERSION := $(shell sed -n 's/^.define AP_VERSION "\(.*\)"/\1/p' libcommon/tool/tool.h)
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
-	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters $(SHARE)/autopar/schemas \
+	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters/papers $(SHARE)/autopar/schemas \
 	    $(SHARE)/autopar/python/autopar $(SHARE)/pkgconfig $(BASH_COMPLETION) $(ZSH_COMPLETION)
 	install -m 755 $(BINS) $(DESTDIR)$(PREFIX)/bin
 	if [ -e $(BUILD)/bin/ap_cuda.so ]; then install -d $(DESTDIR)$(PREFIX)/lib/autopar && \
 	    install -m 755 $(BUILD)/bin/ap_cuda.so $(DESTDIR)$(PREFIX)/lib/autopar; fi
-	install -m 644 $(CLUSTERS) $(SHARE)/autopar/clusters
+	install -m 644 $(wildcard clusters/*.json) $(SHARE)/autopar/clusters
+	install -m 644 $(wildcard clusters/papers/*.json) $(SHARE)/autopar/clusters/papers
 	install -m 644 $(SCHEMAS) $(SHARE)/autopar/schemas
 	install -m 644 $(PYTHON) $(SHARE)/autopar/python/autopar
 	install -m 644 $(TORCH_PYTHON) $(SHARE)/autopar/python
@@ -287,7 +288,7 @@ uninstall: ## remove what install put below PREFIX and DESTDIR
 	    $(PYTHON:scripts/jax/%=$(SHARE)/autopar/python/%) \
 	    $(TORCH_PYTHON:scripts/torch/%=$(SHARE)/autopar/python/%) \
 	    $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))
-	for d in autopar/clusters autopar/schemas autopar/python/autopar autopar/python autopar; do [ ! -d $(SHARE)/$$d ] || \
+	for d in autopar/clusters/papers autopar/clusters autopar/schemas autopar/python/autopar autopar/python autopar; do [ ! -d $(SHARE)/$$d ] || \
 	    rmdir --ignore-fail-on-non-empty $(SHARE)/$$d || exit 1; done
 
 clean: ## remove what was built

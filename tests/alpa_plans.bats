@@ -16,7 +16,7 @@ cluster() {
     local f=$BATS_FILE_TMPDIR/p3x$1-${2:-16e9}.json
     jq --argjson n "$1" --argjson memory "${2:-16e9}" '.memory_bytes = $memory |
         if $n == 1 then .levels = .levels[:1] else .levels[1].size = $n end' \
-        "$CLUSTERS/p3x8.json" >"$f"
+        "$CLUSTERS/papers/p3x8.json" >"$f"
     echo "$f"
 }
 

@@ -67,7 +67,7 @@ device() {
     local dir=$BATS_TEST_TMPDIR a
     ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --seq 128 --batch 32 --forward \
         --no-history | ap-prune --no-history | ap-coarsen --no-history --blocks 4 -o "$dir/in.json"
-    ask() { ap-stage --no-history --quiet --cluster "$CLUSTERS/p3x1.json" "$@" "$dir/in.json"; }
+    ask() { ap-stage --no-history --quiet --cluster "$CLUSTERS/papers/p3x1.json" "$@" "$dir/in.json"; }
     for a in auto alpa none inter-only; do
         ask --algorithm $a -o "$dir/$a.json"
         jq -es 'map(.stages) | .[1].measure == "throughput" and

@@ -193,8 +193,8 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
 
 @test "clusters: tap: ten times the parameters on 3.75 times the cards" {
     local small large
-    small=$(jq '.levels[0].size * .levels[1].size' "$CLUSTERS/tap-128.json")
-    large=$(jq '.levels[0].size * .levels[1].size' "$CLUSTERS/tap-480.json")
+    small=$(jq '.levels[0].size * .levels[1].size' "$CLUSTERS/papers/tap-128.json")
+    large=$(jq '.levels[0].size * .levels[1].size' "$CLUSTERS/papers/tap-480.json")
     [ "$small $large" = "128 480" ]
     for name in m6-moe-100b m6-moe-1t; do
         ap-model --stats -o /dev/null $name 2>&1 | jq .weight_elems
@@ -210,8 +210,8 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     "$BATS_TEST_TMPDIR/scripts/clusters"
     diff -r -x h100-measured.json "$CLUSTERS" "$BATS_TEST_TMPDIR/clusters" # ap-cost --calibrate wrote that one
     # each says where its figures are from, and keeps saying so in the document
-    jq -e '.source | length > 20' "$CLUSTERS"/*.json
-    run -0 jq -r .cluster.source <(ap-cost --cluster "$CLUSTERS/p3x8.json" "$(imported mlp)")
+    jq -e '.source | length > 20' "$CLUSTERS"/*.json "$CLUSTERS"/papers/*.json
+    run -0 jq -r .cluster.source <(ap-cost --cluster "$CLUSTERS/papers/p3x8.json" "$(imported mlp)")
     [[ $output == "Zheng et al., Alpa"* ]]
 }
 
@@ -219,7 +219,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     local dir=$BATS_TEST_TMPDIR doc
     doc=$(imported mlp)
     ap-coarsen --algorithm rannc --blocks 2 --no-history -o "$dir/blocks.json" "$doc"
-    for c in p3x8 "$CLUSTERS/p3x8.json"; do
+    for c in p3x8 "$CLUSTERS/papers/p3x8.json"; do
         ap-coarsen --algorithm rannc --blocks 2 --no-history --cluster "$c" "$doc"
         ap-cost --no-history --cluster "$c" "$doc"
         ap-shard --no-history --mesh 2x4 --cluster "$c" "$doc"
@@ -237,8 +237,8 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
         "$t" --cluster help >"$BATS_TEST_TMPDIR/$t"
         cmp "$BATS_TEST_TMPDIR/$t" <(ap-cost --cluster=help)
     done
-    [ "$(grep -v ^KINDxHOSTS "$BATS_TEST_TMPDIR/ap-cost" | awk '{ print $1 }' | sort)" = \
-        "$(basename -s .json "$CLUSTERS"/*.json | sort)" ]
+    [ "$(grep -v ^KIND "$BATS_TEST_TMPDIR/ap-cost" | awk '{ print $1 }' | sort)" = \
+        "$(basename -s .json "$CLUSTERS"/*.json "$CLUSTERS"/papers/*.json | sort)" ]
     grep -qE '^p3x8 +8x8 V100-16GB +Zheng et al., Alpa' "$BATS_TEST_TMPDIR/ap-cost"
     local doc
     doc=$(imported mlp)
@@ -246,7 +246,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
         ap-cost --cluster p4x8 "$doc"
     refuses 1 "./p3x8: No such file" ap-cost --cluster ./p3x8 "$doc"
     cd "$BATS_TEST_TMPDIR"
-    jq '.name = "mine"' "$CLUSTERS/p3x8.json" >p3x8
+    jq '.name = "mine"' "$CLUSTERS/papers/p3x8.json" >p3x8
     [ "$(ap-cost --cluster p3x8 "$doc" | jq -r .cluster.name)" = mine ]
 }
 
@@ -257,9 +257,15 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     is h100x64 '["H100-80GB",8,64]'
     is a100-8x16 '["A100-80GB",8,16]'
     is a100x1 '["A100-80GB",8,1]'
+    is h100 '["H100-80GB",8]'
+    is dgx-h100 '["H100-80GB",8,1]'
+    is dgx-h100x4 '["H100-80GB",8,4]'
+    is gb200x2 '["GB200-186GB",64,2]'
     is p3x3 '["V100-16GB",8,3]'
     is tap-480x7 '["V100-32GB",8,7]'
     is tapx7 '["V100-32GB",8,7]'
+    cmp <(ap-cost --no-history --cluster mi300x "$doc") <(ap-cost --no-history --cluster mi300x-8 "$doc")
+    refuses 1 "cpu: no such file" ap-cost --cluster cpu "$doc" # cpu-4 or cpu-8
     refuses 1 "rannc2: no such file" ap-cost --cluster rannc2 "$doc"
     is rhino-s1x3 '["V100S-PCIe-32GB",3]'
     # the name is the document's, all else that of the preset
@@ -276,7 +282,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     doc=$(ap-model mlp --batch 64 | ap-shard --mesh 16 --algorithm data --cluster p3x2)
     # step FILTER: communication of data parallelism over two hosts, the outer level changed
     step() {
-        jq ".levels[1] |= ($1) | .levels[1].size = 2" "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/c.json"
+        jq ".levels[1] |= ($1) | .levels[1].size = 2" "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/c.json"
         ap-cost --cluster "$BATS_TEST_TMPDIR/c.json" <<<"$doc" | jq '[.cost.collectives[].sec] | add'
     }
     # one ring has one card, however many there are; a spine of half the width takes longer
@@ -285,7 +291,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
     level=$(ap-cost --cluster "$BATS_TEST_TMPDIR/c.json" <<<"$doc" | jq -c '.cluster.levels[1] | [.uplink, .oversubscription]')
     [ "$level" = '[true,2]' ]
     wrong() {
-        jq ".levels[1] |= ($1)" "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/w.json"
+        jq ".levels[1] |= ($1)" "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/w.json"
         refuses 1 "$2" ap-cost --cluster "$BATS_TEST_TMPDIR/w.json" "$(imported mlp)"
     }
     wrong 'del(.uplink) | .shared = true | .rails = 2' '/levels/1: a shared level has no rails'

@@ -16,8 +16,8 @@ install_to() { # FOLDER PREFIX
     done
     [ -s "$dest/opt/ap/share/man/man5/ap-document.5" ]
     [ -s "$dest/opt/ap/share/man/man7/ap.7" ]
-    for f in clusters/*.json; do
-        cmp "$f" "$dest/opt/ap/share/autopar/clusters/$(basename "$f")"
+    for f in clusters/*.json clusters/papers/*.json; do
+        cmp "$f" "$dest/opt/ap/share/autopar/$f"
     done
     for f in schemas/*.json; do
         cmp "$f" "$dest/opt/ap/share/autopar/schemas/$(basename "$f")"

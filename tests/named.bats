@@ -93,7 +93,7 @@ counts() {
 on() {
     local mesh=$1 algorithm=$2
     shift 2
-    ap-shard --no-history --quiet --mesh "$mesh" --algorithm "$algorithm" --cluster "$CLUSTERS/p3x1.json" \
+    ap-shard --no-history --quiet --mesh "$mesh" --algorithm "$algorithm" --cluster "$CLUSTERS/papers/p3x1.json" \
         "$BATS_FILE_TMPDIR/gpt2l.json" | jq -rc --args '.sharding as $s | .graph.nodes as $nodes |
         [$ARGS.positional[] as $n | $nodes[] | select(.name == $n) |
             [$s.mesh.axes, ($s.groups[.group].out[0] | split(","))] | transpose | map(join(":")) |
@@ -133,12 +133,12 @@ on() {
     local gpt=$BATS_TEST_TMPDIR/gpt.json plain=$BATS_TEST_TMPDIR/plain.json plan=$BATS_TEST_TMPDIR/plan.json
     ap-model gpt --layers 2 --hidden 512 --heads 8 --batch 32 --seq 128 --vocab 2000 --no-history |
         ap-prune --no-history >"$gpt"
-    ap-shard --no-history --mesh 2x2 --cluster "$CLUSTERS/p3x1.json" "$gpt" >"$plain"
+    ap-shard --no-history --mesh 2x2 --cluster "$CLUSTERS/papers/p3x1.json" "$gpt" >"$plain"
     # groups that each axis splits along their first dimension, most on the axis of the batch
     local most='[.sharding as $s | $s.groups[] | .out[]? | split(",") | to_entries[] |
         select(.value == "S0") | $s.mesh.axes[.key]] | group_by(.) | max_by(length)[0]'
     for mesh in dp=2,tp=2 tp=2,dp=2 model=2,batch=2; do
-        run --separate-stderr ap-shard --no-history --mesh "$mesh" --cluster "$CLUSTERS/p3x1.json" \
+        run --separate-stderr ap-shard --no-history --mesh "$mesh" --cluster "$CLUSTERS/papers/p3x1.json" \
             -o "$plan" "$gpt"
         [ "$status" -eq 0 ] && [ -z "$stderr" ]
         [[ $(jq -r "$most" "$plan") =~ ^(dp|batch)$ ]]

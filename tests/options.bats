@@ -122,7 +122,7 @@ sizes() {
     ap-rewrite --rankfile "$file" --hosts b,a --rankfile-format slurm -o /dev/null "$plan"
     diff "$file" <(printf 'b\n%.0s' {1..8} && printf 'a\n%.0s' {1..8})
     # stages on some devices of two of three hosts, whose ranks are the devices in order
-    ap-coarsen --blocks 2 --eps 1 "$(imported mlp)" | jq --argjson c "$(jq '.levels[1].size = 3' "$CLUSTERS/tap.json")" '.cluster = $c
+    ap-coarsen --blocks 2 --eps 1 "$(imported mlp)" | jq --argjson c "$(jq '.levels[1].size = 3' "$CLUSTERS/papers/tap.json")" '.cluster = $c
         | .stages = {schedule: "1f1b", microbatches: 2, stages: [[0, [2, 3]], [1, [20, 21]]]
         | map({blocks: [.[0]], devices: .[1], sharding: {algorithm: "data", mesh: "2"}})}' >"$plan"
     ap-rewrite --rankfile "$file" --hosts x,z "$plan" | jq -e '.placement.hosts == [0, 0, 1, 1]'

@@ -5,13 +5,13 @@
 load helpers
 
 setup_file() {
-    P3=(--cluster "$CLUSTERS/p3x8.json")
+    P3=(--cluster "$CLUSTERS/papers/p3x8.json")
     ap-model gpt --layers 4 --hidden 256 --heads 4 --seq 128 --batch 16 --vocab 1000 \
         --dtype f16 --no-history |
         ap-coarsen --no-history --algorithm alpa --blocks 4 --eps 2 >"$BATS_FILE_TMPDIR/gpt.json"
 }
 
-setup() { P3=(--cluster "$CLUSTERS/p3x8.json"); }
+setup() { P3=(--cluster "$CLUSTERS/papers/p3x8.json"); }
 
 # staged DEVICES MESH [JQ]: the GPT with a stage per block, each on so many devices.
 staged() {
@@ -111,7 +111,7 @@ valid() { /usr/bin/python3 tests/validate.py "$@"; }
     [[ $output == *"4 stages on 8 of 64 devices of p3x8"*"where the time goes"* ]]
     [[ $output == *"what fills the fullest device"*"what would help this plan most"* ]]
     # the first line of advice by hand
-    jq '.launch_sec /= 2' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/quick.json"
+    jq '.launch_sec /= 2' "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/quick.json"
     local said step
     said=$(sed -n 's/^  half the kernel-launch overhead *\([0-9.]* [mu]*s\) .*/\1/p' <<<"$output")
     step=$(ap-cost --no-history --cluster "$BATS_TEST_TMPDIR/quick.json" \
@@ -124,7 +124,7 @@ valid() { /usr/bin/python3 tests/validate.py "$@"; }
 }
 
 @test "--report shows a plan that does not fit, and runs of equal stages in one row" {
-    jq '.memory_bytes = 1000000' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/small.json"
+    jq '.memory_bytes = 1000000' "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/small.json"
     run -0 bash -c "$(declare -f staged); staged 2 dp=2 | ap-cost --details --cluster $BATS_TEST_TMPDIR/small.json"
     [[ $output == *"is too large for 1 MB"*"it does not fit as it is"* ]]
     [[ $output == *$'\n'"1-2   1-2 "* ]]
@@ -206,7 +206,7 @@ column_sec() {
     jq -c --slurpfile c "$CLUSTERS/a100-8.json" '.cluster = $c[0] | .stages.n_devices = 99' \
         "$dir/hand.json" >"$dir/own.json"
     refuses 1 "/stages/n_devices: cluster a100-8 has 8 devices, not 99" ap-cost "$dir/own.json"
-    ap-cost --cluster "$CLUSTERS/p3x1.json" "$dir/own.json" | jq -e '.cost.n_devices == 8'
+    ap-cost --cluster "$CLUSTERS/papers/p3x1.json" "$dir/own.json" | jq -e '.cost.n_devices == 8'
     jq -c '.stages |= . + {objective_sec: 1, lower_bound_sec: -1}' "$dir/hand.json" >"$dir/sec.json"
     refuses 1 "/stages/lower_bound_sec: expected a number >= 0" ap-cost "${P3[@]}" "$dir/sec.json"
     # beside the stages, which are there
@@ -288,7 +288,7 @@ END
             capture("\\[(?<d>.*)\\]").d | split(",") | map(tonumber) | reduce .[] as $x (1; . * $x)] |
             add * 16 / 1e8 | round / 10' "$BATS_TEST_TMPDIR/m.json")
         [ "$gb" = "${want[i]}" ]
-        peak=$(ap-shard --algorithm data --mesh 32 --cluster "$CLUSTERS/rannc.json" \
+        peak=$(ap-shard --algorithm data --mesh 32 --cluster "$CLUSTERS/papers/rannc.json" \
             "$BATS_TEST_TMPDIR/m.json" | ap-cost | jq .cost.memory.peak_bytes)
         echo "# $m: $gb GB at 16 B a parameter, $peak bytes by the program's buffers" >&3
         ((i == 0 ? peak < 32000000000 : peak > 32000000000))
@@ -299,7 +299,7 @@ END
 @test "rannc §II-C: BERT-Base's vocabulary head is as much work as three layers" {
     local head
     ap-model bert-base --seq 512 --batch 32 --no-history |
-        ap-coarsen --no-history --algorithm rannc --blocks 13 --cluster "$CLUSTERS/rannc.json" \
+        ap-coarsen --no-history --algorithm rannc --blocks 13 --cluster "$CLUSTERS/papers/rannc.json" \
             >"$BATS_TEST_TMPDIR/bert.json"
     head=$(jq '.blocks.block_of as $b | [.graph.nodes | to_entries[] | select(.value.op == "dot" and
         .value.scope == "bert/cls/decoder" and (.value.phase // "forward") == "forward") | .key] |

@@ -226,7 +226,7 @@ towers() {
 
 @test "auto is no worse than alpa where a short run would leave too much for the other devices" {
     local dir=$BATS_TEST_TMPDIR a
-    jq '.levels |= .[:1]' "$CLUSTERS/p3x8.json" >"$dir/host.json"
+    jq '.levels |= .[:1]' "$CLUSTERS/papers/p3x8.json" >"$dir/host.json"
     ap-model wresnet-2b --no-history | ap-prune --no-history --quiet |
         ap-coarsen --no-history --algorithm alpa --blocks 12 -o "$dir/in.json"
     for a in auto alpa; do

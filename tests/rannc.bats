@@ -70,7 +70,7 @@ non_constant() {
     ap-model mlp --layers 100 --hidden 5000 --features 5000 --classes 5000 --batch 512 \
         --no-history -o "$BATS_TEST_TMPDIR/mlp.json"
     for k in 10 32; do
-        coarsened "mlp-$k" --blocks "$k" --cluster "$CLUSTERS/rannc.json" \
+        coarsened "mlp-$k" --blocks "$k" --cluster "$CLUSTERS/papers/rannc.json" \
             <"$BATS_TEST_TMPDIR/mlp.json"
         # layers of the slower stage, at the best cut
         run blocks "mlp-$k" '[.blocks.blocks[].weight_bytes / 100020000] as $w |

@@ -7,7 +7,7 @@ setup_file() {
     local dir=$BATS_FILE_TMPDIR need
     ap-model gpt --layers 4 --hidden 128 --heads 4 --seq 128 --batch 16 --vocab 500 --dtype f16 |
         ap-prune | ap-coarsen --blocks 4 --eps 2 -o "$dir/gpt.json"
-    jq '.levels = [.levels[0] | .size = 2]' "$CLUSTERS/p3x1.json" >"$dir/two.json"
+    jq '.levels = [.levels[0] | .size = 2]' "$CLUSTERS/papers/p3x1.json" >"$dir/two.json"
     # a byte less than what the leanest plan needs that keeps everything
     need=$(plan 1MB none 2>&1 | sed -n 's/.* needs \([0-9]*\) bytes per device.*/\1/p')
     echo $((need - 1)) >"$dir/memory"
@@ -99,7 +99,7 @@ SAVED='.stages.stages[0].recomputed as $again | .graph.nodes as $n | .blocks.blo
 
 @test "collectives of recomputed operators are communication, whether all of it or selected" {
     local doc=$BATS_TEST_TMPDIR/all.json each=$BATS_TEST_TMPDIR/each.json some=$BATS_TEST_TMPDIR/some.json
-    ap-stage --no-history --cluster "$CLUSTERS/p3x1.json" --stages 2 --microbatches 4 \
+    ap-stage --no-history --cluster "$CLUSTERS/papers/p3x1.json" --stages 2 --microbatches 4 \
         --schedule 1f1b --shard-command 'ap-shard --serve --algorithm megatron' \
         --memory 8MB --recompute blocks "$BATS_FILE_TMPDIR/gpt.json" | ap-cost --no-history -o "$doc"
     jq -e '.cost.stages | all(.[]; .recompute_comm_sec > 0 and .recompute_comm_sec <= .recompute_sec and

@@ -145,12 +145,12 @@ kinds() {
 @test "memory: rhino §7.4: VGG-19 with a million classes needs more than one device of 32 GiB" {
     ap-model vgg19-4.2b --batch 128 -o "$BATS_TEST_TMPDIR/vgg.json"
     refuses 3 "vgg19/fc_2/w 15.26 GiB (f32[4096,1000000] as R)" ap-shard --mesh 1 \
-        --cluster "$CLUSTERS/rhino-m8.json" --memory 32GiB "$BATS_TEST_TMPDIR/vgg.json"
-    ap-shard --mesh 8 --cluster "$CLUSTERS/rhino-m8.json" --memory 32GiB \
+        --cluster "$CLUSTERS/papers/rhino-m8.json" --memory 32GiB "$BATS_TEST_TMPDIR/vgg.json"
+    ap-shard --mesh 8 --cluster "$CLUSTERS/papers/rhino-m8.json" --memory 32GiB \
         -o "$BATS_TEST_TMPDIR/split.json" "$BATS_TEST_TMPDIR/vgg.json"
     shows "one device: no plan fits; eight: $(jq -r .sharding.peak_bytes "$BATS_TEST_TMPDIR/split.json") bytes of 34359738368 a device"
     jq -e '.sharding | .peak_bytes <= .memory_limit_bytes and .fits_device and .gap < 1e-6' "$BATS_TEST_TMPDIR/split.json"
-    ap-shard --mesh 1 --cluster "$CLUSTERS/rhino-m8.json" "$BATS_TEST_TMPDIR/vgg.json" |
+    ap-shard --mesh 1 --cluster "$CLUSTERS/papers/rhino-m8.json" "$BATS_TEST_TMPDIR/vgg.json" |
         jq -e '.sharding | .fits_device == false and (has("memory_limit_bytes") | not)'
 }
 

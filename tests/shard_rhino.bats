@@ -88,14 +88,14 @@ ENTRY e {
     local f devices theirs mine pins
     f=$(model gpt-350m --layers 24 --seq 1024 --batch 8)
     for devices in 2 4 8; do
-        rhino "$f" --mesh $devices --cluster "$CLUSTERS/rhino-s1.json" >"$BATS_TEST_TMPDIR/plan.json"
+        rhino "$f" --mesh $devices --cluster "$CLUSTERS/papers/rhino-s1.json" >"$BATS_TEST_TMPDIR/plan.json"
         split_params weight <"$BATS_TEST_TMPDIR/plan.json" >"$BATS_TEST_TMPDIR/split.$devices"
         pins=()
         [ $devices -ne 4 ] || pins=(--pin 'gpt/h_0/attn/q/w=S1')
         [ $devices -ne 8 ] || pins=(--pin '*/attn/q/w=S1' --pin '*/attn/k/w=S1' --pin '*/attn/v/w=S1')
-        theirs=$(rhino "$f" --mesh $devices --cluster "$CLUSTERS/rhino-s1.json" "${pins[@]}" |
+        theirs=$(rhino "$f" --mesh $devices --cluster "$CLUSTERS/papers/rhino-s1.json" "${pins[@]}" |
             jq .sharding.objective_sec)
-        mine=$(ap-shard --cluster "$CLUSTERS/rhino-s1.json" --mesh $devices "$f" |
+        mine=$(ap-shard --cluster "$CLUSTERS/papers/rhino-s1.json" --mesh $devices "$f" |
             jq .sharding.objective_sec)
         shows "$devices devices: rhino $(jq .sharding.objective_sec "$BATS_TEST_TMPDIR/plan.json") s," \
             "the paper's plan $theirs s, ilp $mine s; split: $(paste -sd, "$BATS_TEST_TMPDIR/split.$devices")"

@@ -3,7 +3,7 @@
 
 load helpers
 
-TAP_CLUSTER=$CLUSTERS/tap.json # 2 nodes of 8 over Ethernet
+TAP_CLUSTER=$CLUSTERS/papers/tap.json # 2 nodes of 8 over Ethernet
 
 # model NAME [OPTION...]: ap-model's graph with its families, made once
 model() {

@@ -46,7 +46,7 @@ fake() {
 
 @test "what stages send costs more between hosts than it seems to: auto is no slower than its parts" {
     local best o
-    jq '.levels[1].size = 2' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/two.json"
+    jq '.levels[1].size = 2' "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/two.json"
     ap-model gpt --layers 4 --hidden 256 --heads 4 --batch 32 --vocab 1000 | ap-prune |
         ap-coarsen --blocks 4 --no-history -o "$BATS_TEST_TMPDIR/g.json"
     sec() {
@@ -258,7 +258,7 @@ EOF
 @test "plans that waiting values make too large give way to leaner ones, not to slow ones" {
     local m sec before=1e9
     jq '.levels = [(.levels[0] | .size = 2 | .bandwidth_bytes_per_sec = 2e9),
-        (.levels[-1] | .size = 2)]' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/slow.json"
+        (.levels[-1] | .size = 2)]' "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/slow.json"
     ap-model gpt3-350m --layers 4 --hidden 256 --heads 4 --seq 128 --vocab 512 --batch 64 |
         ap-prune | ap-coarsen --blocks 4 --no-history -o "$BATS_TEST_TMPDIR/g.json"
     for m in 18900000 19500000 21600000; do
@@ -274,7 +274,7 @@ EOF
     jq '.levels[0] |= (.size = 2 | .bandwidth_bytes_per_sec = 8e7 | .latency_sec = 1.45e-6) |
         .levels[1] |= (.size = 4 | .bandwidth_bytes_per_sec = 7.24e9 | .latency_sec = 1.45e-6) |
         .flops_per_sec.f32 = 3.79e12 | .launch_sec = 3.98e-6' \
-        "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/slow.json"
+        "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/slow.json"
     ap-model gpt --layers 2 --hidden 32 --heads 4 --seq 32 --vocab 101 --batch 16 |
         ap-prune | ap-coarsen --blocks 6 --eps 9 --no-history -o "$BATS_TEST_TMPDIR/g.json"
     before=1e9
@@ -299,7 +299,7 @@ EOF
 
 @test "inference: plans of rules that are quicker as they are written are auto's" {
     jq '.levels = [(.levels[0] | .size = 4), (.levels[-1] | .size = 2)]' \
-        "$CLUSTERS/rannc.json" >"$BATS_TEST_TMPDIR/c.json"
+        "$CLUSTERS/papers/rannc.json" >"$BATS_TEST_TMPDIR/c.json"
     ap-model t5 --layers 2 --hidden 64 --heads 4 --batch 16 --seq 32 --vocab 128 --forward |
         ap-prune | ap-coarsen --blocks 6 --eps 9 -o "$BATS_TEST_TMPDIR/t5.json"
     for a in auto inter-only; do
@@ -378,7 +378,7 @@ EOF
     fake "" --algorithm alpa --submeshes 1x8 "$(GPT)" | jq -e '.stages.stages | length == 1'
     refuses 3 "1x3 is no part of 1x8" fake "" --submeshes 1x8,1x3 "$(GPT)"
     refuses 3 "2x4 is no part of 8x8" fake "" --cluster p3x8 --submeshes 2x4 "$(GPT)"
-    jq '.levels[1].size = 3' "$CLUSTERS/p3x8.json" >"$BATS_TEST_TMPDIR/three.json"
+    jq '.levels[1].size = 3' "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/three.json"
     refuses 3 "2x8 do not add up to the 24 devices" \
         fake "" --cluster "$BATS_TEST_TMPDIR/three.json" --submeshes 2x8 "$(GPT)"
     for a in "" 4 1x "1x4," "1x4,2" 0x4 1x-4 1x4x2 x; do
@@ -538,7 +538,7 @@ outline() { jq -c '.stages | [.schedule, .chunks, .microbatches, (.stages[] | [.
 
 @test "ap-stage --schedule eager-1f1b: hides sends that 1f1b waits for; Alpa's planners have none" {
     local blocks=$BATS_TEST_TMPDIR/blocks.json s
-    jq '.levels[0].bandwidth_bytes_per_sec = 2e8' "$CLUSTERS/rhino-s1.json" >"$BATS_TEST_TMPDIR/slow.json"
+    jq '.levels[0].bandwidth_bytes_per_sec = 2e8' "$CLUSTERS/papers/rhino-s1.json" >"$BATS_TEST_TMPDIR/slow.json"
     ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --batch 32 --seq 64 | ap-prune | ap-coarsen --blocks 4 -o "$blocks"
     for s in 1f1b eager-1f1b; do
         ap-stage --schedule $s --stages 4 --submeshes 1x1 --microbatches 16 --cluster "$BATS_TEST_TMPDIR/slow.json" --shard-command 'ap-shard --serve --algorithm data' \

@@ -13,7 +13,7 @@ setup_file() {
 hosts() {
     local file=$BATS_FILE_TMPDIR/$1x$2.json
     jq --argjson n "$1" --argjson d "$2" '.levels = [.levels[0], .levels[-1]] |
-        .levels[0].size = $d | .levels[1].size = $n' "$CLUSTERS/p3x8.json" >"$file"
+        .levels[0].size = $d | .levels[1].size = $n' "$CLUSTERS/papers/p3x8.json" >"$file"
     echo "$file"
 }
 

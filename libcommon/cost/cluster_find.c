@@ -31,6 +31,31 @@ static const struct ap_preset *find_preset(const char *name, size_t len)
     return NULL;
 }
 
+/* Whether a preset is called KIND-N: one host, of N devices. */
+static bool is_host_of(const char *preset, const char *kind)
+{
+    const size_t len = strlen(kind);
+
+    return !strncmp(preset, kind, len) && preset[len] == '-' &&
+           preset[len + 1 + strspn(preset + len + 1, "0123456789")] == '\0';
+}
+
+/* The preset NAME, or else the preset NAME-N if there is only one such. */
+static const struct ap_preset *find_host(const char *name)
+{
+    const struct ap_preset *found = find_preset(name, strlen(name));
+
+    if (found)
+        return found;
+    for (const struct ap_preset *p = ap_presets; p->name; p++)
+        if (is_host_of(p->name, name)) {
+            if (found)
+                return NULL;
+            found = p;
+        }
+    return found;
+}
+
 /* Where the number of hosts begins in KINDxHOSTS, 0: nowhere. */
 static size_t hosts_at(const char *name)
 {
@@ -190,7 +215,7 @@ static int from_path(struct ap_arena *arena, const char *path, struct ap_cluster
     size_t len;
 
     if (strcmp(path, "-") && !strchr(path, '/') && access(path, F_OK)) {
-        const struct ap_preset *preset = find_preset(path, strlen(path));
+        const struct ap_preset *preset = find_host(path);
         struct ap_nearest near = {.want = path};
         char meant[AP_MEANT];
         if (strchr(path, '+'))
@@ -223,14 +248,15 @@ void ap_cluster_list(struct ap_buf *out)
         struct ap_buf devices = {0};
         for (int i = c.n_levels - 1; i >= 0; i--)
             ap_buf_printf(&devices, "%lld%s", (long long)c.levels[i].size, i ? "x" : "");
-        ap_buf_printf(out, "%-9s   %4s %-15s   %s\n", p->name, devices.data, c.device,
+        ap_buf_printf(out, "%-15s %5s %-15s   %s\n", p->name, devices.data, c.device,
                       c.source ? c.source : "");
         ap_buf_free(&devices);
     }
-    ap_buf_puts(
-        out, "KINDxHOSTS: any number of hosts of a kind: h100x64, a100-8x16, p3x3, "
-             "tap-480x30\nKINDxHOSTS+KINDxHOSTS: hosts of several kinds, for ap-stage: "
-             "h100x2+a100x4\n");
+    ap_buf_puts(out,
+                "KIND: one host (h100, the same as h100-8)\n"
+                "KINDxHOSTS: any number of hosts of a kind: h100x64, dgx-h100x16, p3x3\n"
+                "KINDxHOSTS+KINDxHOSTS: hosts of several kinds, for ap-stage: "
+                "h100x2+a100x4\n");
     ap_arena_free(&arena);
 }
 

@@ -103,18 +103,21 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
 void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out);
 /* 16 hexadecimal digits (arena) of all but the source, the same on every machine. */
 const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c);
-/* A cluster known by name: the text of clusters/NAME.json. Made by the Makefile. */
+/* A cluster known by name: the text of clusters/NAME.json or clusters/papers/NAME.json.
+ * The Makefile makes the table. */
 struct ap_preset {
     const char *name, *text;
 };
-extern const struct ap_preset ap_presets[]; /* by name; NULL name ends */
+/* Those of clusters/ by name, then those of the papers; NULL name ends. */
+extern const struct ap_preset ap_presets[];
 /* The presets, a line each: name, devices from the outermost level in, source. */
 void ap_cluster_list(struct ap_buf *out);
 /*
  * The cluster of --cluster FILE if path is given, else the document's section, else a
  * default of n_devices: A100s, 8 to a node (300 GB/s inside, 25 GB/s between). A path
- * without '/' that is no file and is a preset's name means the preset; KINDxHOSTS means
- * as many hosts of the kind that a preset KIND, or KIND at another number of hosts, has;
+ * without '/' that is no file and is a preset's name means the preset; KIND alone means
+ * one host, the preset KIND-N; KINDxHOSTS means as many hosts of the kind that a preset
+ * KIND, or KIND at another number of hosts, has;
  * several of these with '+' between them mean hosts of several kinds, between which links
  * are the slowest of theirs.
  */

@@ -57,7 +57,7 @@ cluster() {
         | (if $memory then .memory_bytes = $memory else . end)
         | if $n <= $host then .levels = [.levels[0] | .size = $n]
           else .levels = [.levels[0], (.levels[-1] | .size = $n / $host)] end' \
-        "clusters/$1.json" >"$file"
+        "$(find clusters -name "$1.json")" >"$file"
     echo "$file"
 }
 
