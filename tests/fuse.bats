@@ -229,3 +229,24 @@ groups() {
     jq '[.program.modules[0].graph.nodes | group_by(.group)[] |
          select(any(.op != "parameter" and .op != "constant"))] | length' "$1"
 }
+
+@test "fuse: a pipe without ap-fuse or ap-prune is told so where it matters" {
+    local d=$BATS_TEST_TMPDIR gpt=(gpt --hidden 256 --heads 4 --vocab 512 --batch 8 --seq 128)
+    shard() { ap-shard --mesh 8 --cluster "$1" "${@:2}" -o /dev/null; }
+    ap-model "${gpt[@]}" --layers 2 >"$d/few.json"
+    ap-model "${gpt[@]}" --layers 24 | ap-fuse >"$d/many.json"
+    run -0 --separate-stderr shard h100-8 --algorithm data "$d/few.json"
+    [ "$stderr" = "ap-shard: warning: the devices of h100-8 run attention as one kernel, and the graph's is not fused: add 'ap-fuse' to the pipe, before ap-prune" ]
+    run -0 --separate-stderr ap-stage --cluster h100-8 --grid dp=8 -o /dev/null <(ap-coarsen --algorithm layers "$d/few.json")
+    [[ $stderr == "ap-stage: warning: the devices of h100-8 "*ap-fuse* && ${#stderr_lines[@]} -eq 1 ]]
+    # silent: asked to be, devices without such kernels, fused, too small to matter
+    [ -z "$(shard h100-8 --quiet "$d/few.json" 2>&1)" ]
+    [ -z "$(shard p3x1 --algorithm data "$d/few.json" 2>&1)" ]
+    [ -z "$(ap-fuse "$d/few.json" | shard h100-8 --algorithm data 2>&1)" ]
+    [ -z "$(ap-model "${gpt[@]}" --layers 2 --seq 64 | shard h100-8 --algorithm data 2>&1)" ]
+    # equal layers: a search only, and one that may fold them
+    run -0 --separate-stderr shard h100-8 "$d/many.json"
+    [ "$stderr" = "ap-shard: warning: the graph repeats its layers and has no families: add 'ap-prune' to the pipe, and the search takes equal layers as one" ]
+    [ -z "$(shard h100-8 --algorithm data "$d/many.json" 2>&1)" ]
+    [ -z "$(ap-prune "$d/many.json" | shard h100-8 2>&1)" ]
+}

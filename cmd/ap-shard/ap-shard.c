@@ -3,6 +3,14 @@
 
 #include <string.h>
 
+#include "tool/passes.h"
+
+/* Whether equal layers, where they are known, are planned as one. */
+static bool is_search(const struct shard_request *req)
+{
+    return req->algorithm == 0 && !req->plan_path && !req->params.no_families;
+}
+
 int main(int argc, char **argv)
 {
     struct shard_request req;
@@ -25,6 +33,7 @@ int main(int argc, char **argv)
     } else {
         struct ap_mesh mesh = shard_job_mesh(&job, &req);
         shard_job_place(&job, &req, &doc, &mesh);
+        ap_passes_warn(&doc, &job.graph, &job.cluster, is_search(&req));
         shard_job_run(&job, &req);
         if (req.explain_path)
             ap_tool_write_file(req.explain_path, &job.answer.explanation);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "shard.h"
+#include "tool/passes.h"
 
 #define MAX_VIEWS 4096 /* logical meshes; more are refused */
 
@@ -205,6 +206,8 @@ struct shard_result shard_auto(struct shard_job *job, const struct shard_request
     if (ap_cluster_get(job->arena, doc, req->cluster_path, 0, &job->cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_tool_one_kind(&job->cluster);
+    ap_passes_warn(doc, &job->graph, &job->cluster,
+                   req->algorithm == 0 && !req->params.no_families);
     for (int axes = 1; axes <= req->max_axes; axes++) {
         struct ap_mesh mesh = {.n_axes = axes};
         list_views(views, &n, &mesh, 0, axes, ap_cluster_devices(&job->cluster));

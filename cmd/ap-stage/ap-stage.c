@@ -6,6 +6,7 @@
 
 #include "grid/grid.h"
 #include "planning.h"
+#include "tool/passes.h"
 
 static const struct ap_choice schedules[] = {
     {"auto", "the best that the algorithm has"},
@@ -454,6 +455,7 @@ int main(int argc, char **argv)
     stage_input_read(&in, &tool, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     ap_tool_set_f32_matmul(&model.cluster, req.f32_matmul);
+    ap_passes_warn(&doc, &model.graph, &model.cluster, !req.grid);
     if (req.grid)
         return run_grid(&arena, &tool, &doc, &req, &model);
     check_graph(&req, &model);

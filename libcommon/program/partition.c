@@ -1,32 +1,33 @@
 /*
  * SPMD partitioning: the plan as the one local graph that every rank runs.
  *
- * Groups are taken in execution order. Before a group come the conversions that it is the
- * first to need, one node per step, and the masks of its padded operands; then its
- * members on local shapes, wired to the converted and masked operands. Linear in nodes
- * and steps.
+ * Groups are taken in execution order. The conversions that a group is the first to need
+ * come before it, one node per step, with the masks of its padded operands; then come its
+ * members on local shapes, wired to the converted and masked operands. The time is linear
+ * in nodes and steps.
  *
- * With microbatches: first the groups that run once before them, then those of every
- * microbatch, then the rest. Of a conversion, the steps on what is whole over them are
- * made before the first microbatch (those on values that are there) or behind the last
- * one, those in between with every microbatch; what is accumulated, right behind the
- * group that makes it. Sums of half precision are accumulated in f32.
+ * With microbatches, the groups that run once before the loop come first, then the groups
+ * of every microbatch, then the rest. A conversion is split in three. Steps on tensors
+ * that are not per microbatch run once: before the loop if their input already exists,
+ * otherwise after it. Steps per microbatch run inside the loop. Accumulation happens
+ * right after the producing group. Sums of half precision are accumulated in f32.
  *
  * A sum over microbatches that each of them reads as an estimate (plan/microbatch.h) is
- * multiplied instead of accumulated; of estimates, what runs behind reads the average:
- * they are accumulated right behind the group that makes them, and divided behind the
- * last microbatch.
+ * multiplied instead of accumulated. Groups after the loop read the average of estimates:
+ * these are accumulated right after the group that makes them, and divided after the last
+ * microbatch.
  *
- * What a part of a larger program passes on is brought to its layout right behind the
- * group that makes it; of sums over microbatches, behind the last one.
+ * A value that a part of a larger program passes on is converted to its layout right
+ * after the group that makes it; a sum over microbatches, after the last one.
  *
- * A conversion to less memory for the backward phase would keep the larger value until
- * then: it is made as soon as nobody else needs that value (list_early). Not with
- * microbatches or turns, whose order is given, nor of values that are regathered or
- * end as results.
+ * A conversion to a smaller value for the backward phase would keep the larger value in
+ * memory until then. It is therefore made as soon as no other reader needs the larger
+ * value (list_early), except with microbatches or turns, whose order is given, and for
+ * values that are regathered or are results.
  *
  * A step that makes a value partial is left out where the value is the reducer's neutral
- * element everywhere (zeros that a sum starts from): it is partial as it stands.
+ * element everywhere (zeros that a sum starts from), since such a value is partial
+ * already.
  */
 #include "program/partition_impl.h"
 #include "program/partition.h"

@@ -1,0 +1,20 @@
+/* What a planner says of a pipe that leaves a pass out. */
+#ifndef AP_PASSES_H
+#define AP_PASSES_H
+
+#include "cost/cost.h"
+#include "doc/doc.h"
+
+/*
+ * Warns, with one line each, that
+ * - the graph has attention that is not fused, though the cluster's devices have kernels
+ *   for it: ap-fuse is missing;
+ * - with `searched`, a large graph repeats its layers and the document has no families,
+ *   so that the search plans every layer by itself: ap-prune is missing.
+ * Both tests are cheap and by shape alone: what ap-fuse and ap-prune would find is
+ * theirs to say.
+ */
+void ap_passes_warn(const struct ap_doc *doc, const struct ap_graph *g,
+                    const struct ap_cluster *c, bool searched);
+
+#endif
