@@ -418,7 +418,7 @@ static int diff_groups(struct ap_arena *arena, const struct cost_input *in,
 
 /* ---- two plans with schedules, by blocks ---- */
 
-enum { SUMS, SENDS, WAITING, N_OTHERS }; /* behind the blocks */
+enum { SUMS, SENDS, WAITING, N_OTHERS }; /* after the blocks */
 
 /* A part of the step, on average over the plan's devices. */
 struct spent {
