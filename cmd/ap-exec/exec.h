@@ -81,6 +81,9 @@ struct exec_copy {
 struct exec_place {
     char *memory; /* NULL: it takes its own */
     int64_t bytes;
+    /* Other programs, slots of this one, or messages use it between two calls of this one
+       that follow each other. */
+    bool shared;
     /* Buffers within slot_bytes from slot_at on lie `shift` further. */
     int64_t slot_at, slot_bytes, shift;
     /* The same program at another place, whose working memory this one shares, and which

@@ -110,8 +110,10 @@ static int open_stage(struct executor *p, int s, const struct backend *backend,
                       int *exit_code, struct ap_err *err)
 {
     const struct ap_pipeline_stage *st = &p->program->stage[s];
-    struct exec_place at = {
-        .memory = p->memory, .bytes = p->lane->peak_bytes, .slot_bytes = st->slot_bytes};
+    struct exec_place at = {.memory = p->memory,
+                            .bytes = p->lane->peak_bytes,
+                            .shared = !p->program->alone,
+                            .slot_bytes = st->slot_bytes};
 
     p->slot[s] = AP_NEW_N(p->arena, n_slots(st), struct exec);
     for (int k = 0; k < n_slots(st); k++) {
