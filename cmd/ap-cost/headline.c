@@ -109,12 +109,6 @@ void headline_put(const struct headline *h, struct ap_buf *out)
     put_fit(h, out);
 }
 
-static void put_num(struct ap_buf *out, const char *key, double v)
-{
-    ap_put_key(out, key);
-    ap_json_num(out, v);
-}
-
 void headline_json(const struct headline *h, struct ap_buf *out)
 {
     const struct ap_plan_rates *r = &h->rates;
@@ -125,15 +119,15 @@ void headline_json(const struct headline *h, struct ap_buf *out)
     ap_put_int(out, "n_devices", r->n_devices);
     ap_put_int(out, "samples", r->samples);
     ap_put_int(out, "tokens", r->tokens);
-    put_num(out, "model_flops", r->flops.model);
-    put_num(out, "recomputed_flops", r->flops.again);
+    price_put_num(out, "model_flops", r->flops.model);
+    price_put_num(out, "recomputed_flops", r->flops.again);
     if (h->in_seconds && each > 0) {
-        put_num(out, "samples_per_sec_per_device", (double)r->samples / each);
-        put_num(out, "tokens_per_sec_per_device", (double)r->tokens / each);
+        price_put_num(out, "samples_per_sec_per_device", (double)r->samples / each);
+        price_put_num(out, "tokens_per_sec_per_device", (double)r->tokens / each);
         ap_put_str(out, "peak_of", r->flops.peak_of);
-        put_num(out, "mfu", r->mfu);
-        put_num(out, "hfu", r->hfu);
-        put_num(out, "one_device_sec", r->one_device_sec);
+        price_put_num(out, "mfu", r->mfu);
+        price_put_num(out, "hfu", r->hfu);
+        price_put_num(out, "one_device_sec", r->one_device_sec);
     }
     ap_put_int(out, "spare_bytes", h->limit_bytes - h->peak_bytes);
     if (r->no_use)

@@ -16,12 +16,6 @@
 
 /* ---- parts ---- */
 
-static void put_num(struct ap_buf *out, const char *key, double v)
-{
-    ap_put_key(out, key);
-    ap_json_num(out, v);
-}
-
 /* Names of the devices. */
 static void put_kinds(const struct ap_cluster *cluster, struct ap_buf *out)
 {
@@ -43,7 +37,7 @@ static void put_head(const char *file, const struct ap_graph *g,
     ap_put_key(out, "device");
     put_kinds(cluster, out);
     ap_put_int(out, "operators", g->n_nodes);
-    put_num(out, "step_sec", step_sec);
+    price_put_num(out, "step_sec", step_sec);
     ap_put_int(out, "peak_bytes", head->peak_bytes);
     ap_put_int(out, "limit_bytes", head->limit_bytes);
     headline_json(head, out);
@@ -257,7 +251,8 @@ static void put_device(struct ap_arena *arena, const struct ap_pipeline_price *p
                        int most, struct ap_buf *out)
 {
     const struct ap_sim_device *of = &p->result.devices[d];
-    double end = 0, update = 0;
+    const double update = price_held_by(p, d).update_sec;
+    double end = 0;
     int n = 0;
 
     ap_buf_printf(out, "%s{\"name\":\"stage %d\",\"slices\":[", d ? "," : "", d);
@@ -271,8 +266,6 @@ static void put_device(struct ap_arena *arena, const struct ap_pipeline_price *p
                       : ap_arena_printf(arena, "microbatch %d", s->instr.microbatch));
         end = s->end_sec;
     }
-    for (int i = d; i < p->sim.n_stages; i += p->result.n_devices)
-        update += p->stage[i].update_sec;
     if (most >= of->n_slices) {
         double from = fmax(end, of->end_sec - update);
         if (from > end)
@@ -289,15 +282,12 @@ static void put_device_memory(const struct cost_input *in,
 {
     const struct ap_sim_device *of = &p->result.devices[d];
     struct curve c = {.end_sec = p->result.step_sec};
-    int64_t weight = 0, state = 0, fixed = 0;
+    const struct price_held h = price_held_by(p, d);
+    const int64_t weight = h.role_bytes[AP_ROLE_WEIGHT];
+    const int64_t state = h.role_bytes[AP_ROLE_STATE];
     int n = 0;
 
-    for (int i = d; i < p->sim.n_stages; i += p->result.n_devices) {
-        weight += p->breakdown[i].role_bytes[AP_ROLE_WEIGHT];
-        state += p->breakdown[i].role_bytes[AP_ROLE_STATE];
-        fixed += p->stage[i].fixed_bytes;
-    }
-    c.held = fixed;
+    c.held = h.fixed_bytes;
     for (int i = 0; i < of->n_slices; i++) {
         curve_add(&c, of->slices[i].start_sec, of->slices[i].bytes);
         curve_add(&c, of->slices[i].end_sec, of->slices[i].after_bytes);
@@ -305,7 +295,7 @@ static void put_device_memory(const struct cost_input *in,
     ap_buf_printf(out, "%s{\"name\":\"stage %d\",\"kinds\":[", d ? "," : "", d);
     put_kind(out, &n, "weight", weight);
     put_kind(out, &n, "state", state);
-    put_kind(out, &n, "gradients and copies", fixed - weight - state);
+    put_kind(out, &n, "gradients and copies", h.fixed_bytes - weight - state);
     ap_buf_puts(out, "],\"rest\":\"microbatches in flight and work\"");
     if (in->cluster.n_kinds > 0)
         ap_put_int(out, "limit_bytes", price_limit(in, d));

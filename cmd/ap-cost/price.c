@@ -226,3 +226,17 @@ int price_fullest(const struct cost_input *in, const struct ap_pipeline_price *p
     *limit_bytes = price_limit(in, full);
     return full;
 }
+
+struct price_held price_held_by(const struct ap_pipeline_price *p, int device)
+{
+    struct price_held h = {0};
+
+    for (int i = device; i < p->sim.n_stages; i += p->result.n_devices) {
+        for (int r = 0; r < AP_N_ROLES; r++)
+            h.role_bytes[r] += p->breakdown[i].role_bytes[r];
+        h.fixed_bytes = ap_add64(h.fixed_bytes, p->stage[i].fixed_bytes);
+        h.waiting_bytes += p->breakdown[i].waiting_bytes;
+        h.update_sec += p->stage[i].update_sec;
+    }
+    return h;
+}

@@ -120,6 +120,14 @@ struct price_spent price_spent_by(const struct cost_input *in,
 /* On average over all devices of the plan. */
 struct price_spent price_spent_by_all(const struct cost_input *in,
                                       const struct ap_pipeline_price *p);
+/* What a device of a schedule holds all the time, and its update, of all its stages. */
+struct price_held {
+    int64_t role_bytes[AP_N_ROLES]; /* parameters */
+    int64_t fixed_bytes;            /* with gradients and copies */
+    int64_t waiting_bytes;          /* as in struct ap_stage_breakdown */
+    double update_sec;
+};
+struct price_held price_held_by(const struct ap_pipeline_price *p, int device);
 /* The device of a schedule with least memory to spare: the fullest where all are of one
  * kind; its limit. buffers: of the arenas that ap-rewrite plans, which must be known. */
 int price_fullest(const struct cost_input *in, const struct ap_pipeline_price *p,
@@ -153,6 +161,8 @@ void headline_put(const struct headline *h, struct ap_buf *out);
 /* Member "plan" of the section, with a comma in front. */
 void headline_json(const struct headline *h, struct ap_buf *out);
 
+/* A member of an object, with a comma in front. */
+void price_put_num(struct ap_buf *out, const char *key, double v);
 /* Section "cost". */
 void price_to_json(struct ap_arena *arena, const struct cost_input *in,
                    const struct priced *p, struct ap_buf *out);

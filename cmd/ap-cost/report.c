@@ -589,19 +589,18 @@ static void put_fullest(const struct cost_input *in, const struct ap_pipeline_pr
     int full = price_fullest(in, p, false, &limit_bytes);
     double limit = (double)limit_bytes;
     const struct ap_sim_device *d = &p->result.devices[full];
-    double weight = 0, state = 0, fixed = 0, waiting = 0, work = 0, recomputed = 0;
+    const struct price_held h = price_held_by(p, full);
+    const double weight = (double)h.role_bytes[AP_ROLE_WEIGHT];
+    const double state = (double)h.role_bytes[AP_ROLE_STATE];
+    const double fixed = (double)h.fixed_bytes, waiting = (double)h.waiting_bytes;
+    double work = 0, recomputed = 0;
+
     for (int i = 0; i < d->n_slices; i++)
         if (d->slices[i].bytes == d->peak_bytes) {
             const struct ap_sim_stage *of = &p->stage[d->slices[i].instr.stage];
             work = (double)of->work_bytes;
             recomputed = d->slices[i].instr.backward ? (double)of->recomputed_bytes : 0;
         }
-    for (int i = full; i < in->stages.n; i += p->result.n_devices) {
-        weight += (double)p->breakdown[i].role_bytes[AP_ROLE_WEIGHT];
-        state += (double)p->breakdown[i].role_bytes[AP_ROLE_STATE];
-        fixed += (double)p->stage[i].fixed_bytes;
-        waiting += (double)p->breakdown[i].waiting_bytes;
-    }
     ap_buf_printf(out, "\nwhat fills the fullest device (stage %d)\n  weights ", full);
     price_put_bytes(out, weight, 0);
     ap_buf_puts(out, ", states ");

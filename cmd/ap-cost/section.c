@@ -11,7 +11,7 @@
 
 #define WINDOWS 32
 
-static void put_num(struct ap_buf *out, const char *key, double v)
+void price_put_num(struct ap_buf *out, const char *key, double v)
 {
     ap_put_key(out, key);
     ap_json_num(out, v);
@@ -36,10 +36,10 @@ static void put_one_by_one(const struct cost_input *in, const struct priced *p,
 {
     double peak = ap_cluster_peak(&in->cluster, AP_F32) * p->price.step_sec;
 
-    put_num(out, "step_sec", p->price.step_sec);
-    put_num(out, "serial_sec", p->price.serial_sec);
-    put_num(out, "compute_sec", p->price.compute_sec);
-    put_num(out, "comm_sec", p->price.comm_sec);
+    price_put_num(out, "step_sec", p->price.step_sec);
+    price_put_num(out, "serial_sec", p->price.serial_sec);
+    price_put_num(out, "compute_sec", p->price.compute_sec);
+    price_put_num(out, "comm_sec", p->price.comm_sec);
     if (ap_cost_overlaps(&in->cost)) {
         ap_buf_puts(out, ",\"overlap\":{\"exposed_sec\":");
         ap_json_num(out, p->overlap.exposed_sec);
@@ -49,20 +49,21 @@ static void put_one_by_one(const struct cost_input *in, const struct priced *p,
     for (int i = 0; i < AP_N_PHASES; i++) {
         char key[32];
         snprintf(key, sizeof key, "%s_sec", ap_phase_names[i]);
-        put_num(out, key, p->phase_sec[i]);
+        price_put_num(out, key, p->phase_sec[i]);
     }
-    put_num(out, "flops_per_device", p->flops);
+    price_put_num(out, "flops_per_device", p->flops);
     if (in->cost.variant == AP_COST_DEFAULT && peak > 0)
-        put_num(out, "utilisation_f32", p->flops / peak);
-    put_num(out, "sent_bytes_per_device", p->sent_bytes);
+        price_put_num(out, "utilisation_f32", p->flops / peak);
+    price_put_num(out, "sent_bytes_per_device", p->sent_bytes);
     if (p->plan.mesh.microbatch) {
         ap_buf_printf(out, ",\"microbatches\":{\"count\":%lld",
                       (long long)ap_mesh_microbatches(&p->plan.mesh));
-        put_num(out, "compute_sec", p->price.each_compute_sec);
-        put_num(out, "comm_sec", p->price.each_comm_sec);
+        price_put_num(out, "compute_sec", p->price.each_compute_sec);
+        price_put_num(out, "comm_sec", p->price.each_comm_sec);
         ap_buf_puts(out, "},\"once\":{\"compute_sec\":");
         ap_json_num(out, fmax(p->price.compute_sec - p->price.each_compute_sec, 0));
-        put_num(out, "comm_sec", fmax(p->price.comm_sec - p->price.each_comm_sec, 0));
+        price_put_num(out, "comm_sec",
+                      fmax(p->price.comm_sec - p->price.each_comm_sec, 0));
         ap_buf_putc(out, '}');
     }
     ap_buf_puts(out, ",\"collectives\":[");
@@ -72,7 +73,7 @@ static void put_one_by_one(const struct cost_input *in, const struct priced *p,
         axes_json(&in->cost.mesh, p->colls[c].axes, out);
         ap_buf_printf(out, ",\"count\":%lld,\"bytes\":%lld", (long long)p->colls[c].count,
                       (long long)p->colls[c].bytes);
-        put_num(out, "sec", p->coll_sec[c]);
+        price_put_num(out, "sec", p->coll_sec[c]);
         ap_buf_putc(out, '}');
     }
     ap_buf_printf(out,
@@ -86,11 +87,11 @@ static void put_one_by_one(const struct cost_input *in, const struct priced *p,
 
 static void put_spent(struct ap_buf *out, const struct price_spent *s)
 {
-    put_num(out, "compute_sec", s->compute_sec);
-    put_num(out, "comm_sec", s->comm_sec);
-    put_num(out, "send_sec", s->send_sec);
-    put_num(out, "sync_sec", s->sync_sec);
-    put_num(out, "wait_sec", s->wait_sec);
+    price_put_num(out, "compute_sec", s->compute_sec);
+    price_put_num(out, "comm_sec", s->comm_sec);
+    price_put_num(out, "send_sec", s->send_sec);
+    price_put_num(out, "sync_sec", s->sync_sec);
+    price_put_num(out, "wait_sec", s->wait_sec);
 }
 
 static void put_stage(const struct cost_input *in, const struct ap_pipeline_price *p,
@@ -105,19 +106,19 @@ static void put_stage(const struct cost_input *in, const struct ap_pipeline_pric
     ap_buf_puts(out, "]");
     if (in->cluster.n_kinds > 0)
         ap_put_str(out, "device", price_device(in, i)->device);
-    put_num(out, "forward_sec", s->forward_sec);
-    put_num(out, "backward_sec", s->backward_sec);
-    put_num(out, "recompute_sec", s->recompute_sec);
-    put_num(out, "sync_sec", s->sync_sec);
-    put_num(out, "update_sec", s->update_sec);
-    put_num(out, "forward_comm_sec", fmax(0, part->forward_comm_sec));
-    put_num(out, "backward_comm_sec", fmax(0, part->backward_comm_sec));
-    put_num(out, "recompute_comm_sec", fmax(0, part->recompute_comm_sec));
-    put_num(out, "send_forward_sec", s->send_forward_sec);
-    put_num(out, "send_backward_sec", s->send_backward_sec);
+    price_put_num(out, "forward_sec", s->forward_sec);
+    price_put_num(out, "backward_sec", s->backward_sec);
+    price_put_num(out, "recompute_sec", s->recompute_sec);
+    price_put_num(out, "sync_sec", s->sync_sec);
+    price_put_num(out, "update_sec", s->update_sec);
+    price_put_num(out, "forward_comm_sec", fmax(0, part->forward_comm_sec));
+    price_put_num(out, "backward_comm_sec", fmax(0, part->backward_comm_sec));
+    price_put_num(out, "recompute_comm_sec", fmax(0, part->recompute_comm_sec));
+    price_put_num(out, "send_forward_sec", s->send_forward_sec);
+    price_put_num(out, "send_backward_sec", s->send_backward_sec);
     ap_put_int(out, "send_forward_bytes", s->send_forward_bytes);
     ap_put_int(out, "send_backward_bytes", s->send_backward_bytes);
-    put_num(out, "flops", part->flops);
+    price_put_num(out, "flops", part->flops);
     ap_put_int(out, "stage_bytes", ap_add64(s->fixed_bytes, s->work_bytes));
     ap_put_int(out, "work_bytes", s->work_bytes);
     ap_put_int(out, "microbatch_bytes", s->flight_bytes);
@@ -134,8 +135,7 @@ static void put_over_time(const struct ap_pipeline_price *p, int device,
     double window = p->result.step_sec / WINDOWS;
     int at = 0;
 
-    for (int i = device; i < p->sim.n_stages; i += p->result.n_devices)
-        held = ap_add64(held, p->stage[i].fixed_bytes);
+    held = ap_add64(held, price_held_by(p, device).fixed_bytes);
     for (int w = 0; w < WINDOWS; w++) {
         most[w] = held;
         for (; at < d->n_slices && d->slices[at].start_sec < (w + 1) * window; at++) {
@@ -163,27 +163,25 @@ static void put_device(const struct cost_input *in, const struct ap_pipeline_pri
 {
     const struct ap_sim_device *d = &p->result.devices[device];
     struct price_spent spent = price_spent_by(in, p, device);
-    int64_t role[AP_N_ROLES] = {0};
+    const struct price_held h = price_held_by(p, device);
     const char *sep = "";
 
     ap_buf_puts(out, "{\"stages\":[");
     for (int i = device; i < p->sim.n_stages; i += p->result.n_devices) {
         ap_buf_printf(out, "%s%d", sep, i);
         sep = ",";
-        for (int r = 0; r < AP_N_ROLES; r++)
-            role[r] += p->breakdown[i].role_bytes[r];
     }
     ap_buf_putc(out, ']');
     ap_put_int(out, "n_devices", in->stages.stage[device].n_devices);
     put_spent(out, &spent);
-    put_num(out, "end_sec", d->end_sec);
+    price_put_num(out, "end_sec", d->end_sec);
     ap_put_int(out, "peak_in_flight", d->peak_in_flight);
     ap_buf_puts(out, ",\"memory\":{\"peak_bytes\":");
     ap_buf_int(out, d->peak_bytes);
     if (in->buffer_bytes)
         ap_put_int(out, "buffer_bytes", in->buffer_bytes[device]);
-    ap_put_int(out, "weight_bytes", role[AP_ROLE_WEIGHT]);
-    ap_put_int(out, "state_bytes", role[AP_ROLE_STATE]);
+    ap_put_int(out, "weight_bytes", h.role_bytes[AP_ROLE_WEIGHT]);
+    ap_put_int(out, "state_bytes", h.role_bytes[AP_ROLE_STATE]);
     ap_put_int(out, "limit_bytes", price_limit(in, device));
     put_over_time(p, device, out);
     ap_buf_puts(out, "}}");
@@ -195,25 +193,25 @@ static void put_schedule(const struct cost_input *in, const struct ap_pipeline_p
     struct price_spent spent = price_spent_by_all(in, p);
     double step = p->result.step_sec;
 
-    put_num(out, "step_sec", step);
+    price_put_num(out, "step_sec", step);
     if (in->stages.schedule == AP_SCHEDULE_INFERENCE)
-        put_num(out, "batch_sec", ap_sim_batch_sec(&p->sim));
+        price_put_num(out, "batch_sec", ap_sim_batch_sec(&p->sim));
     put_spent(out, &spent);
-    put_num(out, "bubble", p->result.bubble);
-    put_num(out, "flops", p->flops);
-    put_num(out, "flops_per_sec", step > 0 ? p->flops / step : 0);
-    put_num(out, "mfu", p->mfu);
+    price_put_num(out, "bubble", p->result.bubble);
+    price_put_num(out, "flops", p->flops);
+    price_put_num(out, "flops_per_sec", step > 0 ? p->flops / step : 0);
+    price_put_num(out, "mfu", p->mfu);
     ap_put_int(out, "n_devices", p->n_devices);
     ap_put_str(out, "schedule", ap_schedule_names[in->stages.schedule]);
     ap_put_int(out, "microbatches", in->stages.microbatches);
-    put_num(out, "norm_sec", p->sim.norm_sec);
+    price_put_num(out, "norm_sec", p->sim.norm_sec);
     ap_put_int(out, "tied_bytes", p->tied_bytes);
     ap_put_int(out, "peak_bytes", p->peak_bytes);
     ap_put_key(out, "levels");
     for (int l = 0; l < in->cluster.n_levels; l++) {
         ap_buf_puts(out, l ? ",{\"name\":" : "[{\"name\":");
         ap_json_str(out, in->cluster.levels[l].name);
-        put_num(out, "bytes", p->level_bytes[l]);
+        price_put_num(out, "bytes", p->level_bytes[l]);
         ap_buf_putc(out, '}');
     }
     ap_buf_puts(out, "],\"links\":[");

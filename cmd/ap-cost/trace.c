@@ -305,8 +305,8 @@ static void put_device(const struct schedule_trace *t, struct ap_arena *arena, i
 {
     const struct ap_sim_device *d = &t->p->result.devices[device];
     int pid = device + 1;
+    const struct price_held h = price_held_by(t->p, device);
     double end = 0;
-    int64_t held = 0;
 
     ap_trace_name(t->out, pid, 0, "process_name",
                   ap_arena_printf(arena, "stage %d: each of %lld x %s", device,
@@ -318,9 +318,8 @@ static void put_device(const struct schedule_trace *t, struct ap_arena *arena, i
                       ap_arena_printf(arena, "sends of stage %d on", i));
         ap_trace_name(t->out, pid, send_track(t, i, true), "thread_name",
                       ap_arena_printf(arena, "sends of stage %d back", i));
-        held = ap_add64(held, t->p->stage[i].fixed_bytes);
     }
-    ap_trace_memory(t->out, pid, 0, held);
+    ap_trace_memory(t->out, pid, 0, h.fixed_bytes);
     for (int i = 0; i < d->n_slices; i++) {
         const struct ap_sim_slice *s = &d->slices[i];
         bool back = s->instr.backward;
@@ -336,9 +335,7 @@ static void put_device(const struct schedule_trace *t, struct ap_arena *arena, i
         put_send(t, s, pid);
         end = s->end_sec;
     }
-    double update = 0;
-    for (int i = device; i < t->p->sim.n_stages; i += t->p->result.n_devices)
-        update += t->p->stage[i].update_sec;
+    const double update = h.update_sec;
     if (d->end_sec - update > end) {
         ap_trace_slice(t->out, pid, COMPUTE, "sum of gradients", "sync", end,
                        d->end_sec - update - end);
