@@ -85,7 +85,7 @@ bool line_is_hopeless(const struct space *sp, const struct config *c, const doub
 int line_init(struct line *ln, struct space *sp, struct config *c,
               enum ap_schedule schedule, double below, struct ap_err *err);
 /* bounds: labels are merged, so that each is below all plans that it stands for;
- * otherwise they are plans, of which the best few of each state are kept. */
+ * otherwise they are plans, and the best few of each state are kept. */
 void line_labels(const struct line *ln, bool bounds, struct labels *out);
 void line_free(struct labels *l);
 /* Time of a whole plan by the labels' arithmetic, with estimated sends. */
@@ -157,10 +157,10 @@ bool plan_is_chain(const struct plan_instance *inst);
 /* Of plans whose stages are no runs; INFINITY: there are none. */
 double space_sets_bound(const struct space *sp);
 /*
- * Seconds of a step that no interleaved plan on so many groups is below, by whole blocks;
- * sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan; way: what
- * groups after a run wait for it. 0: nothing is known. At least as many blocks as
- * groups.
+ * Seconds of a step that no interleaved plan on `groups` groups is below, by whole
+ * blocks; sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan;
+ * way: what groups after a run wait for it. 0: nothing is known. At least as many blocks
+ * as groups.
  */
 double groups_least_sec(const double *sec, const double *way, int n, int groups,
                         double microbatches);
@@ -180,10 +180,10 @@ struct device_stages {
      * needs only while a pass runs */
     double bytes, sec;
 };
-/* Fills the points, nearly the quickest that fit in so many bytes together (0: no limit).
+/* Fills the points, nearly the fastest that fit in `limit` bytes together (0: none).
  * false: none was found that does. */
 bool choose_points(struct device_stages *d, double limit);
-/* Interleaved plans of a configuration with so many groups and stages. */
+/* Interleaved plans of a setting with a number of groups and stages. */
 struct chunk_plans {
     const struct space *sp;
     const struct config *c;
