@@ -10,8 +10,10 @@
 /* f: the suffix of libm's functions. */
 #define FLOAT_FORMULAS(UNARY, BINARY, T, S, f)       \
     UNARY(ABS, S, T, fabs##f(x))                     \
+    UNARY(ASINH, S, T, asinh##f(x))                  \
     UNARY(CBRT, S, T, cbrt##f(x))                    \
     UNARY(CEIL, S, T, ceil##f(x))                    \
+    UNARY(COSH, S, T, cosh##f(x))                    \
     UNARY(COSINE, S, T, cos##f(x))                   \
     UNARY(ERF, S, T, erf##f(x))                      \
     UNARY(EXPONENTIAL, S, T, OWN_EXP_##S(x))         \
@@ -26,6 +28,7 @@
     UNARY(RSQRT, S, T, 1 / sqrt##f(x))               \
     UNARY(SIGN, S, T, x > 0 ? 1 : x < 0 ? -1 : x)    \
     UNARY(SINE, S, T, sin##f(x))                     \
+    UNARY(SINH, S, T, sinh##f(x))                    \
     UNARY(SQRT, S, T, sqrt##f(x))                    \
     UNARY(TAN, S, T, tan##f(x))                      \
     UNARY(TANH, S, T, OWN_TANH_##S(x))               \
