@@ -191,7 +191,7 @@ planted() {
 @test "lint-house: an elementwise operator is its row, its formula and its name in the schema" {
     copy_operators
     planted 'PLANT, "plant", 1, AP_CLASS_ELEMENTWISE, 8, AP_OF_FLOAT, AP_IN_F32, UNARY(NEG(d)), "neg"'
-    sed -i 's/^    UNARY(SQRT, S, T, .*/&\n    UNARY(PLANT, S, T, -x) \\/' "$root/cmd/ap-exec/formulas.h"
+    sed -i 's/^    UNARY(SQRT, S, T, .*/&\n    UNARY(PLANT, S, T, -x) \\/' "$root/libcommon/graph/formulas.h"
     sed -i 's/^            "sqrt",/&\n            "plant",/' "$root/schemas/graph.json"
     run scripts/lint-house operators "$root"
     [ "$status" -eq 0 ] || { echo "$output"; return 1; }

@@ -1,11 +1,12 @@
 /*
  * The elementwise operators of every element type as expressions of x and y: lists that
- * the CPU backend expands to loops (cpu/cpu_ops*.c) and the CUDA backend to the text of
- * device functions (cuda/text.c), so that an operator is written once. The expressions
- * are C and CUDA C++. An item is (operator, type's name S, register type T, expression).
+ * ap-exec's CPU backend expands to loops (cpu/cpu_ops*.c), its CUDA backend to the text
+ * of device functions (cuda/text.c), and element.c to values of constants, so that an
+ * operator is written once. The expressions are C and CUDA C++. An item is (operator,
+ * type's name S, register type T, expression).
  */
-#ifndef EXEC_FORMULAS_H
-#define EXEC_FORMULAS_H
+#ifndef AP_GRAPH_FORMULAS_H
+#define AP_GRAPH_FORMULAS_H
 
 /* f: the suffix of libm's functions. */
 #define FLOAT_FORMULAS(UNARY, BINARY, T, S, f)       \
