@@ -51,7 +51,8 @@ objective() {
     local seed cases=${AP_RESTRICTED:-4} all some n
     for ((seed = 1; seed <= cases; seed++)); do
         cluster "$seed" >"$BATS_TEST_TMPDIR/c.json"
-        $(model "$seed") | ap-prune | ap-coarsen --quiet --algorithm layers >"$BATS_TEST_TMPDIR/m.json"
+        model "$seed" >"$BATS_TEST_TMPDIR/model"
+        bash "$BATS_TEST_TMPDIR/model" | ap-prune | ap-coarsen --quiet --algorithm layers >"$BATS_TEST_TMPDIR/m.json"
         all=$(objective)
         for n in 1 2 4; do
             some=$(objective --stages "$n")
