@@ -2,7 +2,7 @@
  * Kernels of a program: groups that a device runs as one kernel each.
  *
  * Problem: `ap-fuse --kernels` marks what stands between two contractions
- * (graph/kernels.c), but the program's groups end at every reduction and reshape, and
+ * (ap-fuse/kernels.c), but the program's groups end at every reduction and reshape, and
  * every value between two groups is written and read. Idea: kernel_units.c finds new
  * groups, and what each of them computes again. The list is written anew: a group comes
  * where its first member was, or as soon as its operands are there; what nobody reads any

@@ -18,7 +18,7 @@
  * or, if the value's rounded copy is stored, as that. Which values stay inside kernels is
  * found when nests are made (layout/nest.h). Cost: linear, and the copies.
  */
-#include "graph/kernels.h"
+#include "kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@
 struct joiner {
     struct ap_arena *arena;
     const struct ap_graph *g;
-    const struct ap_kernel_rules *rules;
+    const struct fuse_kernel_rules *rules;
     bool *is_result; /* [node] */
     int *depth;      /* [node] */
     int *up;         /* union-find over nodes: kernels */
@@ -60,7 +60,7 @@ static bool is_within(const char *scope, const char *part)
     return false;
 }
 
-bool ap_kernels_has_part(const struct ap_graph *g, const char *part)
+bool fuse_kernels_has_part(const struct ap_graph *g, const char *part)
 {
     for (int v = 0; v < g->n_nodes; v++)
         if (is_within(g->nodes[v].scope, part))
@@ -361,7 +361,7 @@ static int write_graph(struct copier *c, struct ap_graph *out, struct ap_err *er
 }
 
 /* Numbers kernels of two or more nodes. */
-static int number(struct ap_arena *arena, const struct ap_kernel_rules *rules,
+static int number(struct ap_arena *arena, const struct fuse_kernel_rules *rules,
                   struct ap_graph *g)
 {
     struct joiner j = {.arena = arena, .g = g, .rules = rules};
@@ -386,9 +386,9 @@ static int number(struct ap_arena *arena, const struct ap_kernel_rules *rules,
     return n;
 }
 
-int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
-                    const struct ap_kernel_rules *rules, struct ap_graph *out,
-                    struct ap_kernel_count *count, struct ap_err *err)
+int fuse_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct fuse_kernel_rules *rules, struct ap_graph *out,
+                      struct fuse_kernel_count *count, struct ap_err *err)
 {
     struct copier c = {.j = {.arena = arena, .g = g, .rules = rules},
                        .chain = AP_NEW_N(arena, g->n_nodes, uint8_t),
@@ -407,7 +407,7 @@ int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
     free(c.node);
     if (rc)
         return -1;
-    *count = (struct ap_kernel_count){.kernels = number(arena, rules, out),
-                                      .copies = c.n_copies};
+    *count = (struct fuse_kernel_count){.kernels = number(arena, rules, out),
+                                        .copies = c.n_copies};
     return 0;
 }

@@ -26,7 +26,7 @@
  * phases in other ways, stay plain. Cost: linear, and a heap of nodes that may come next,
  * once more for each set that has no such order.
  */
-#include "graph/attention.h"
+#include "attention.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -577,7 +577,7 @@ static struct ap_node renumbered(const struct marker *m, int v, const int *id,
 }
 
 static int write_graph(const struct marker *m, const struct ordering *o,
-                       struct ap_graph *out, struct ap_attention_count *count,
+                       struct ap_graph *out, struct fuse_attention_count *count,
                        struct ap_err *err)
 {
     const struct ap_graph *g = m->g;
@@ -610,12 +610,12 @@ static int write_graph(const struct marker *m, const struct ordering *o,
     for (int v = 0; v < g->n_nodes; v++)
         if (m->kind[v] == SCORE && ap_sets_root(m->up, v) == v)
             count->plain += is_softmax(&m->set[v]) && !is_attention(m, v);
-    ap_attention_describe(m->arena, out);
+    fuse_attention_describe(m->arena, out);
     return ap_graph_index(m->arena, out, "/graph", err);
 }
 
 /* Whether the graph has marks, and how many. */
-static bool is_marked(const struct ap_graph *g, struct ap_attention_count *count)
+static bool is_marked(const struct ap_graph *g, struct fuse_attention_count *count)
 {
     bool any = false;
 
@@ -630,9 +630,9 @@ static bool is_marked(const struct ap_graph *g, struct ap_attention_count *count
     return any;
 }
 
-int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
-                      struct ap_graph *out, struct ap_attention_count *count,
-                      struct ap_err *err)
+int fuse_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
+                        struct ap_graph *out, struct fuse_attention_count *count,
+                        struct ap_err *err)
 {
     const int rounds = 16;
     struct marker m = {.arena = arena,
@@ -649,7 +649,7 @@ int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
                        .touched = AP_NEW_N(arena, g->n_nodes, int)};
     struct ordering o;
 
-    *count = (struct ap_attention_count){0};
+    *count = (struct fuse_attention_count){0};
     if (is_marked(g, count)) {
         *out = *g;
         return 0;
