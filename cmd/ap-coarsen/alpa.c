@@ -41,7 +41,7 @@ struct search {
     struct ap_arena *arena;
     const struct layers *l;
     int top;       /* largest power of two <= n */
-    int *next;     /* [n] next use of a value at or behind the sweep; n: none */
+    int *next;     /* [n] next use of a value at or after the sweep; n: none */
     int64_t *at;   /* [n] bytes of the values whose next use is here */
     int64_t *tree; /* [n + 1] Fenwick tree of at */
     int *end;      /* [n + 1] the least last operator, of this one and later ones, that a
@@ -253,7 +253,7 @@ static bool is_better(const struct layers_rest *a, const struct layers_rest *b)
     return a->sum < b->sum || (a->sum == b->sum && a->squares < b->squares);
 }
 
-/* [cut]: least layers in front of it, more than n_layers where none lead there. */
+/* [cut]: least layers before it, more than n_layers where none lead there. */
 static int *count_before(struct search *s, int n_layers)
 {
     int *before = AP_NEW_N(s->arena, s->l->n + 1, int);
@@ -294,7 +294,7 @@ static int same_until(const struct search *s, const int *next_heavy, int64_t byt
     return n - 1 < most ? n - 1 : most;
 }
 
-/* The best layers from the sweep's operator on, with one more than those behind it. */
+/* The best layers from the sweep's operator on, with one more than those after it. */
 static struct layers_rest best_layer(struct search *s, struct cut_tree *tree, int first,
                                      const int *next_heavy,
                                      const struct layers_rest *rest)
@@ -320,7 +320,7 @@ static struct layers_rest best_layer(struct search *s, struct cut_tree *tree, in
     return best;
 }
 
-/* [n]: the first operator with FLOPs behind each one. */
+/* [n]: the first operator with FLOPs after each one. */
 static const int *list_next_heavy(struct search *s)
 {
     const struct layers *l = s->l;

@@ -42,7 +42,7 @@ static const struct coarsen_algo algos[] = {
      true, RANNC_OPTIONS},
     {"rhino", "segments between critical nodes, and cones", coarsen_rhino, false,
      " critical level "},
-    {"layers", "a block for each numbered layer, one in front and one behind",
+    {"layers", "a block for each numbered layer, one before them and one after",
      coarsen_layers, false, " "},
     {"none", "one block", coarsen_none, false, " "},
     {"exhaustive", "all cuts of a tiny graph's order, under alpa's costs",

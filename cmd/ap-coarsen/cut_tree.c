@@ -2,7 +2,7 @@
  * The best end of a layer among a range of cuts, see cut_tree.h.
  *
  * Problem: layers from one operator on that receive the same bytes end at a range of cuts
- * p. Of those with the least sum behind them the one with the least (p - first)² +
+ * p. Of those with the least sum after them the one with the least (p - first)² +
  * squares(p) is wanted. Where nothing heavy bounds the layers the ranges are as long as
  * the graph.
  *
@@ -71,7 +71,7 @@ static int64_t wins_up_to(const struct cut_tree *t, int a, int b)
     return over / by - (over % by < 0);
 }
 
-/* Puts a cut that is smaller than all others behind the queue's end. */
+/* Puts a cut that is smaller than all others after the queue's end. */
 static int push(const struct cut_tree *t, int *queue, int size, int cut)
 {
     if (!t->by_count) { /* nothing changes with `first` */
@@ -102,7 +102,7 @@ static void make(const struct cut_tree *t, struct node *node, int *queue, int fr
     }
 }
 
-/* The better of a cut and one behind it, -1 for none. */
+/* The better of a cut and one after it, -1 for none. */
 static int better(const struct cut_tree *t, int first, int a, int b)
 {
     if (a < 0 || isinf(t->rest[a].squares))

@@ -1,6 +1,6 @@
 /*
  * Which of a range of cuts is the best end of a layer: least sum of what the layers
- * behind it receive, then least squares, those of the layer included, then the first.
+ * after it receive, then least squares, those of the layer included, then the first.
  */
 #ifndef CUT_TREE_H
 #define CUT_TREE_H
@@ -15,7 +15,7 @@ struct layers_rest {
     int64_t sum;
     double squares; /* INFINITY: there are none */
     double max;
-    int next; /* cut behind the first of them */
+    int next; /* cut after the first of them */
 };
 
 struct cut_tree;
@@ -30,8 +30,8 @@ struct cut_tree *cut_tree_new(struct ap_arena *arena, int n, bool by_count);
 void cut_tree_reset(struct cut_tree *t, const struct layers_rest *rest);
 
 /*
- * The best of the cuts from..to (inclusive, behind `first`), -1 where none has layers
- * behind it. `first` never grows from one question to the next.
+ * The best of the cuts from..to (inclusive, after `first`), -1 where none has layers
+ * after it. `first` never grows from one question to the next.
  */
 int cut_tree_best(struct cut_tree *t, int first, int from, int to);
 

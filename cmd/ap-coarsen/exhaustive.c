@@ -76,7 +76,7 @@ static bool is_better(const struct trial *t, const struct layer_score *score)
            (score->sum_bytes == best->sum_bytes && score->squares < best->squares);
 }
 
-/* Places the cuts behind layer k, which starts at cut[k]. */
+/* Places the cuts after layer k, which starts at cut[k]. */
 static void place(struct trial *t, int k, struct layer_score so_far)
 {
     int n = t->l->n, first = t->cut[k], left = t->rule.n_layers - k - 1;

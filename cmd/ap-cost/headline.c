@@ -52,7 +52,7 @@ void headline_free(struct headline *h)
     ap_buf_free(&h->words);
 }
 
-/* Breaks the line in front of a part: behind "; ", ", " or in front of " · ". */
+/* Breaks the line before a part: after "; ", ", " or before " · ". */
 static void put_wrapped(const char *text, struct ap_buf *out)
 {
     int column = 0;

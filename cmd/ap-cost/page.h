@@ -26,7 +26,7 @@ struct page_part {
 void page_put_layers(struct ap_arena *arena, const struct page_part *part,
                      struct ap_buf *out);
 
-/* The template in front of the data and behind it, made by the Makefile. */
+/* The template before the data and after it, made by the Makefile. */
 extern const char page_head[], page_tail[];
 
 #endif

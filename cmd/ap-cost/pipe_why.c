@@ -118,7 +118,7 @@ int pipe_why(struct ap_arena *arena, const struct pipe_input *in,
 
 /* ---- diff ---- */
 
-enum { SUMS, SENDS, WAITING, N_OTHERS }; /* behind the blocks */
+enum { SUMS, SENDS, WAITING, N_OTHERS }; /* after the blocks */
 
 /* A part of the step, on average over the plan's devices. */
 struct spent {

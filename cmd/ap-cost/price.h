@@ -162,7 +162,7 @@ void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec,
                    int width);
 /* The same with a sign, 14 columns. */
 void price_put_change(struct ap_buf *out, const struct cost_input *in, double sec);
-/* Pads what was put since start to a column's width, in front (negative: behind). */
+/* Pads what was put since start to a column's width, in front (negative: after). */
 void price_pad(struct ap_buf *out, size_t start, int width);
 /* Cuts lines of ASCII that are too long and marks them with "...". */
 void price_fit_columns(struct ap_buf *text);

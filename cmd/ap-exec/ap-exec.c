@@ -45,11 +45,8 @@ struct task {
     struct ap_progress *progress; /* NULL: nobody waits */
     struct ap_arena text;         /* of doc; freed when nobody reads it any more */
     struct ap_doc doc;
-    bool staged;
-    struct ap_program prog;
-    struct ap_pipeline_program pipeline; /* if it is staged */
+    struct ap_pipeline_program program;
     struct session session;
-    struct executor *executor; /* likewise */
     struct session_hook hook;
 };
 
@@ -132,33 +129,35 @@ static void put_end(struct ap_arena *arena, const struct task *t,
         report_text(arena, &t->session, out);
 }
 
-/* Numbers, in the whole graph, of parameters that a program gives new values, after those
- * of *n; number: of a stage, else NULL. */
-static void add_updated(const struct ap_graph *g, const int *number, int *list, int *n)
+/* Numbers, in the whole graph, of parameters that a program gives new values (arena); how
+ * many. */
+static int list_updated(struct ap_arena *arena, const struct ap_pipeline_program *r,
+                        int **out)
 {
-    for (int r = 0; r < g->n_results; r++)
-        if (g->results[r].alias >= 0) {
-            const struct ap_node *param = &g->nodes[g->results[r].alias];
+    int most = 0, n = 0;
+    for (int s = 0; s < r->n_stages; s++)
+        most += r->stage[s].prog.local.n_results;
+    int *list = *out = AP_NEW_N(arena, most + 1, int);
+    for (int s = 0; s < r->n_stages; s++) {
+        const struct ap_graph *g = &r->stage[s].prog.local;
+        for (int k = 0; k < g->n_results; k++) {
+            if (g->results[k].alias < 0)
+                continue;
+            const struct ap_node *param = &g->nodes[g->results[k].alias];
             const struct ap_part *part = param->attrs->argument;
-            list[(*n)++] = part     ? part->index
-                           : number ? number[param->param]
-                                    : param->param;
+            list[n++] = part ? part->index : r->stage[s].param[param->param];
         }
+    }
+    return n;
 }
 
 /* What is read or written after the last step is looked at before the first; rank 0. */
 static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
-                      const struct settings *set, const struct ap_program *prog,
-                      const struct ap_pipeline_program *pipeline, struct ap_err *err)
+                      const struct settings *set,
+                      const struct ap_pipeline_program *program, struct ap_err *err)
 {
-    int most = pipeline ? 0 : prog->local.n_results, n = 0;
-    for (int s = 0; pipeline && s < pipeline->n_stages; s++)
-        most += pipeline->stage[s].prog.local.n_results;
-    int *list = AP_NEW_N(arena, most + 1, int);
-    const struct ap_graph own = pipeline ? (struct ap_graph){0} : ap_program_own(prog);
-    add_updated(&own, NULL, list, &n);
-    for (int s = 0; pipeline && s < pipeline->n_stages; s++)
-        add_updated(&pipeline->stage[s].prog.local, pipeline->stage[s].param, list, &n);
+    int *list;
+    const int n = list_updated(arena, program, &list);
     if (set->verify && !ap_doc_find(doc, "graph"))
         return ap_err_set(err, "%s: --verify: no section \"graph\"", doc->file);
     if (set->out_dir && report_check("out", set->out_dir, err))
@@ -180,22 +179,19 @@ static void end_run(struct ap_arena *arena, struct task *t, struct ap_buf *out)
 {
     const struct settings *set = t->set;
     struct session *s = &t->session;
-    struct comm *comm = s->exec.comm;
+    struct comm *comm = s->comm;
     struct comparison cmp = {0}, verified = {0};
     struct ap_err err = {{0}};
     struct ap_buf profile = {0};
     int rc = 0;
-    if (t->staged)
-        executor_end(t->executor, s);
-    else
-        session_end(s);
+    session_end(s);
     if (s->profile)
         profile_write(s->profile, set->backend, &profile);
     if (s->profile && comm->rank == 0)
         ap_tool_write_file(set->profile_path, &profile);
     ap_buf_free(&profile);
     if (s->trace)
-        trace_write(s->trace, &s->exec, comm);
+        trace_write(s->trace, comm);
     if (comm->rank == 0 && set->out_dir)
         rc = report_files(s, set->out_dir, &err);
     if (comm->rank == 0 && set->compare_dir && !rc)
@@ -216,17 +212,13 @@ static void check(struct ap_tool *tool, const struct task *t, int n)
         struct ap_arena arena = {0};
         struct ap_err err = {{0}};
         struct ap_doc doc;
-        struct ap_program prog = {0};
-        struct ap_pipeline_program pipeline = {0};
+        struct ap_pipeline_program program;
         struct comm comm;
-        int rc = 0;
         comm_self_open(&comm);
         job_read(t[k].path, &arena, &comm, &doc);
-        const bool staged =
-            job_check(&arena, &doc, (int)t->set->n_ranks, &prog, &pipeline, &err, &rc);
+        const int rc = job_check(&arena, &doc, (int)t->set->n_ranks, &program, &err);
         job_agree(&comm, rc, AP_BAD_INPUT, &err);
-        report_checked(staged ? NULL : &prog, staged ? &pipeline : NULL, t->set->json,
-                       &out);
+        report_checked(&program, t->set->json, &out);
         comm.close(&comm);
         ap_arena_free(&arena);
     }
@@ -253,11 +245,10 @@ static void load(struct ap_arena *arena, struct task *t, struct comm *comm)
     struct ap_err err = {{0}};
     int rc = 0;
     job_read(t->path, &t->text, comm, &t->doc);
-    t->staged = job_program(arena, &t->doc, comm, &t->prog, &t->pipeline);
+    job_program(arena, &t->doc, comm, &t->program);
     job_places(arena, &t->doc, comm);
     if (comm->rank == 0 && !set->prepare_only)
-        rc = check_ends(arena, &t->doc, set, &t->prog, t->staged ? &t->pipeline : NULL,
-                        &err);
+        rc = check_ends(arena, &t->doc, set, &t->program, &err);
     job_agree(comm, rc, AP_BAD_INPUT, &err);
     if (!set->verify)
         ap_arena_free(&t->text);
@@ -278,11 +269,7 @@ static void run_tasks(struct ap_tool *tool, struct ap_arena *arena, struct task 
                                           .timed = set->report || set->json,
                                           .hook = &t[k].hook};
         all[k] = &t[k].session;
-        if (t[k].staged)
-            t[k].executor =
-                executor_open(all[k], arena, &t[k].pipeline, set, comm, keep, &t[k].hook);
-        else
-            session_open(all[k], arena, &t[k].prog, set, comm, &opts);
+        session_open(all[k], arena, &t[k].program, set, comm, &opts);
     }
     if (!set->prepare_only)
         session_steps(all, n);
@@ -320,10 +307,7 @@ static void run(struct ap_tool *tool, struct settings *set, struct task *t, int 
     if (set->prepare_only && comm.rank == 0)
         printf("kernels %d\n", plugin->kernels());
     for (int k = 0; k < n; k++) {
-        if (t[k].staged)
-            executor_close(t[k].executor, &t[k].session);
-        else
-            session_close(&t[k].session);
+        session_close(&t[k].session);
         ap_arena_free(&t[k].text);
     }
     comm.close(&comm);

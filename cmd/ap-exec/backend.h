@@ -10,8 +10,8 @@
  * A backend that runs asynchronously (CUDA) keeps the order of its calls on a stream.
  * `read` returns when the bytes are there, so it waits for the calls before it; `write`
  * may return early only if it has copied `host`. A kernel that passes device memory to
- * the communicator (a collective) must order itself behind the calls before it and the
- * calls behind it behind itself; the CPU's collectives finish before they return.
+ * the communicator (a collective) must order itself after the calls before it, and the
+ * calls after it after itself; the CPU's collectives finish before they return.
  *
  * Of the CPU backend a second one can use: exec_while_prepare (loops), the functions
  * below, the states of prepared calls (cpu/cpu_state.h), and on host memory cpu_load,
@@ -26,7 +26,7 @@
 /* Times between calls on a device that runs them later; all calls of a step. */
 struct backend_clock {
     void (*begin)(void);             /* a step begins: moments count from 0 */
-    int (*moment)(void);             /* behind what was enqueued; its number */
+    int (*moment)(void);             /* after what was enqueued; its number */
     double (*between)(int a, int b); /* seconds; once `sync` has returned */
 };
 

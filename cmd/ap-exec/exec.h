@@ -116,7 +116,7 @@ struct exec {
     struct call *calls;
     int *first_call; /* [group]: the first call of this group or of one behind it */
     /* [parameter]: its number in the whole graph, -1: it comes from another stage; NULL:
-     * the program is the whole graph, of one device */
+     * its own */
     const int *number;
     /* [parameter]: whether this program's copy is the one that checkpoints have, of those
      * of several stages; NULL: of all */
@@ -149,6 +149,13 @@ int exec_open_at(struct exec *x, struct ap_arena *arena, const struct ap_program
 void exec_close(struct exec *x);
 /* Runs the program once; results stay readable until exec_advance. */
 void exec_step(struct exec *x);
+/*
+ * A step as the parts that it is made of, for who runs its groups one by one. Whether the
+ * backend has recorded the step, and runs it so; if not, the groups run, and then
+ * exec_recorded says that the step has ended.
+ */
+bool exec_replays(struct exec *x);
+void exec_recorded(struct exec *x);
 /* Runs groups lo .. hi - 1 for microbatch j. */
 void exec_run(struct exec *x, int lo, int hi, int64_t j);
 /* Parameters take their new values. */

@@ -9,7 +9,7 @@
  * transposes carry it to all scores. A mask is a select between scores and a number that
  * no exponential survives, or such numbers added; its predicate is made of comparisons
  * of a i + b j + c with 0, over iotas i along queries and j along keys, which say how far
- * before (back) and behind (ahead) its query a key may lie. A constant is looked at
+ * before (back) and after (ahead) its query a key may lie. A constant is looked at
  * element by element. What is not proved so counts as seen. Linear in the nodes of
  * attentions, and in the elements of constants.
  */

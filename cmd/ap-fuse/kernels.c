@@ -9,7 +9,7 @@
  *
  * Idea: depth(v) counts the operators that are not *joinable* (contractions, look-ups,
  * attentions) on the longest way to v. Edges between joinable nodes of one phase and one
- * depth join them to a kernel, but not behind an optimization barrier; since depth rises
+ * depth join them to a kernel, but not after an optimization barrier; since depth rises
  * on any way through another operator, kernels are convex. What is made of leaves, or of
  * values of an earlier phase, alone has the depth of its users. A forward value is
  * *stored* if a node outside of its kernel reads it in the forward pass, or no joinable
@@ -164,7 +164,7 @@ static bool *find_others(const struct joiner *j, const int *root)
 
 /*
  * Leaves only kernels that reduce, without what begins or ends them in another part of
- * the model: a residual sum in front of a norm. No way leads from what is left through
+ * the model: a residual sum before a norm. No way leads from what is left through
  * what is not.
  */
 static void keep_norms(const struct joiner *j)

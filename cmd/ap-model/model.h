@@ -70,7 +70,7 @@ struct model_style {
     bool qkv_bias, out_bias; /* attention of decoders with rotary embedding */
     bool mlp_bias;           /* their feed-forward part */
     bool qk_norm;            /* RMS norms of every head's queries and keys */
-    bool sandwich;           /* norms behind attention and feed-forward part, too */
+    bool sandwich;           /* norms after attention and feed-forward part, too */
     bool norm_plus_one;      /* RMS norms scale by 1 + weight */
     bool scale_embed;        /* embeddings times sqrt(hidden) */
     bool window_every_other; /* layers 1, 3, 5 ... see all earlier positions */
@@ -245,7 +245,7 @@ struct model_block {
     bool latent;      /* multi-head latent attention, sizes from m */
     double scale;     /* of the scores */
     bool causal;      /* a mask that hides later positions */
-    bool post_norm;   /* norms behind the sums, as BERT */
+    bool post_norm;   /* norms after the sums, as BERT */
     bool rms;         /* RMS norms */
     bool qkv_bias, key_bias, out_bias; /* key_bias: with qkv_bias, the key's, too */
     bool mlp_bias;

@@ -2,7 +2,7 @@
  * Mixtures of experts after GShard: every token goes to its best experts (top 2, or 1 as
  * in the Switch transformer), by products with one-hot masks. An expert takes `capacity`
  * tokens of each row of the batch; those that come later in the sequence, and second
- * choices behind all first ones, pass it by. Rows may be cut into groups of tokens, each
+ * choices after all first ones, pass it by. Rows may be cut into groups of tokens, each
  * with a capacity of its own: the masks have top * group elements per token. Without a
  * capacity every expert sees every token, masked. The load-balancing loss is added to
  * m->aux. Source: Lepikhin et al., "GShard", section 2.2 and algorithm 1; Fedus et al.,
@@ -152,7 +152,7 @@ static void set_gates(struct model *m, int probs, const struct choice *choices, 
         gates[i] = ap_build_with(&m->b, AP_OP_MULTIPLY, gates[i], scale);
 }
 
-/* Every choice gets a place in its expert's queue, behind all earlier choices. */
+/* Every choice gets a place in its expert's queue, after all earlier choices. */
 static struct routes route_limited(struct model *m, const struct choice *choices,
                                    const int *gates, int n, int64_t capacity)
 {

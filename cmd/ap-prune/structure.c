@@ -392,7 +392,7 @@ static double worth_cover(const struct worth *w)
     return (double)w->k * worth_size(w) * (w->n_weights + 2);
 }
 
-/* Better as a unit; or, among equals, what starts later: a layer begins behind a cut. */
+/* Better as a unit; or, among equals, what starts later: a layer begins after a cut. */
 static bool is_better(const struct worth *a, const struct worth *b)
 {
     double x = worth_unit(a), y = worth_unit(b);

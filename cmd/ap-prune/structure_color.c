@@ -8,7 +8,7 @@
  * probably do. Small radii join what differs, large ones see the ends of a chain and part
  * its first and last links from the others, so several are kept.
  *
- * Cuts: a data node v is a cut if no other value that a given period makes is read behind
+ * Cuts: a data node v is a cut if no other value that a given period makes is read after
  * v, scalars (a loss of each layer) aside. Ids are a topological order, and whether a
  * single node separates two others does not depend on which order it is, so one sweep
  * with the last reader of each node finds them.

@@ -3,7 +3,7 @@
  * Idea: one instruction per node, in order. A sharding belongs to a value, so what a
  * group makes is annotated with its layout; where users want another one, a custom call
  * "Sharding" stands for the conversion, once per conversion of the plan. Partial values
- * have no sharding that XLA can express, the conversion behind them has. Shardy reads
+ * have no sharding that XLA can express, the conversion after them has. Shardy reads
  * annotations of parameters and custom calls only: there each annotated value is followed
  * by one. Cost: linear, names are sorted.
  * Source: Xu et al., "GSPMD: General and Scalable Parallelization for ML Computation
@@ -245,7 +245,7 @@ static void put_head(struct printer *p, const char *name, const struct ap_shape 
     ap_buf_printf(p->out, "%s(", op);
 }
 
-/* Instructions in front of the node's own that it needs; true if that says it all. */
+/* Instructions before the node's own that it needs; true if that says it all. */
 static bool put_before(struct printer *p, const struct block *b, int i)
 {
     const struct ap_node *node = &b->nodes[i];
@@ -331,7 +331,7 @@ static void put_sharding_call(struct printer *p, const char *name, const char *o
 }
 
 /*
- * The layout of node i's own value, behind its instruction; ends the line. What the
+ * The layout of node i's own value, after its instruction; ends the line. What the
  * dialect's sharding does not say, or ap-import does not read, is said in our own words.
  */
 static void annotate_value(struct printer *p, struct block *b, int i)

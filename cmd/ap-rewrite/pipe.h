@@ -19,7 +19,7 @@ void pipe_read(struct ap_arena *arena, const struct ap_doc *doc, struct staged_i
 void pipe_build(struct ap_arena *arena, const struct ap_doc *doc,
                 const struct ap_program_form *form, struct staged_input *in,
                 struct ap_pipeline_program *program);
-/* Ends the tool with the message, and the file in front of a JSON pointer. */
+/* Ends the tool with the message, and the file before a JSON pointer. */
 _Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
                            const struct ap_err *err);
 

@@ -1,7 +1,7 @@
 /*
  * Problem: what a pipeline takes whose stages are whole layers on equal sets of devices,
  * each split in the same way.
- * Idea: the graph is cut into blocks anew, one per layer, one before and one behind them;
+ * Idea: the graph is cut into blocks anew, one per layer, one before and one after them;
  * stages are runs of these on consecutive devices of the plan at hand; each stage has the
  * plan of the degrees (plan/degrees_plan.c). The price is that of any pipelined plan.
  */
@@ -83,8 +83,8 @@ const int *trainer_even_layers(struct ap_arena *arena, int n_layers, int n_stage
 /* ---- blocks ---- */
 
 /*
- * Block of each operator: 0 before the layers, l + 1 of layer l, n_layers + 1 behind
- * them. An operator that no layer owns goes with its operands, or behind the layers if it
+ * Block of each operator: 0 before the layers, l + 1 of layer l, n_layers + 1 after
+ * them. An operator that no layer owns goes with its operands, or after the layers if it
  * has a name of its own.
  */
 static void cut_layers(struct ap_arena *arena, const struct ap_graph *g,

@@ -48,11 +48,11 @@
 #define HIDDEN  (1 / 256.)  /* of a conversion at least counts, if all of it is hidden */
 #define LEAST   (1 / 4096.) /* of λ and 1 - λ, so that neither stream is free */
 /* Of the first search's budget for each of the others; with --prove; for candidates that
- * a first solution gives: from known choices, behind a proof. */
+ * a first solution gives: from known choices, after a proof. */
 #define LATER        0.13
 #define LATER_PROVEN 0.5
 #define SMALL_SHARE  0.004
-#define FAR          0.28 /* the gap from where a candidate is searched behind a proof */
+#define FAR          0.28 /* the gap from where a candidate is searched after a proof */
 #define PROVEN       1e-9 /* relative gap that counts as none */
 #define NEAR         (1 / 32.) /* between two λ that are about the same */
 #define NEAR_END     (1 / 64.) /* between a λ and an end, which is then as good */
@@ -120,7 +120,7 @@ static void find_waited(struct bounding *b, struct ap_arena *scratch)
     const struct ap_nests *nests = task->nests;
     const bool *made = ap_made_of_weights(scratch, nests);
     bool *waited = AP_NEW_N(b->arena, task->graph->n_nodes + 1, bool);
-    int *next = AP_NEW_N(scratch, nests->n + 1, int); /* first behind it that computes */
+    int *next = AP_NEW_N(scratch, nests->n + 1, int); /* first after it that computes */
     struct select_users users = {0};
 
     b->waited = waited;

@@ -73,7 +73,7 @@ static const json_t *body_of(const struct shard_given *given)
     return given->is_document ? json_object_get(given->root, "sharding") : given->root;
 }
 
-/* Puts the file's name in front of a message. */
+/* Puts the file's name before a message. */
 static int file_err(const struct shard_given *given, struct ap_err *err)
 {
     struct ap_err full = {0};

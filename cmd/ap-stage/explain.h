@@ -29,7 +29,7 @@ struct plan_ask_again {
 };
 
 /*
- * Puts behind the planner's words in err what would do: the least memory found, more
+ * Puts after the planner's words in err what would do: the least memory found, more
  * hosts, fewer rules (--stages, --submeshes, --schedule), else the default planner; each
  * has been tried. Where more memory would do, the words are replaced.
  */

@@ -44,7 +44,7 @@ static void remove_and_end(int signal_number)
 
 static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
 
-/* Signals leave neither files nor processes behind. */
+/* Signals leave no files and no processes. */
 static void clean_up_at_end(void)
 {
     static bool is_done;

@@ -206,7 +206,7 @@ static int check_parts(const struct plan_instance *inst, const struct plan_param
     return 0;
 }
 
-/* No value flows to a stage in front of its own. 1: one does. */
+/* No value flows to a stage before its own. 1: one does. */
 static int check_order(struct ap_arena *arena, const struct plan_instance *inst,
                        const struct plan_outline *o, struct ap_err *err)
 {

@@ -182,7 +182,7 @@ struct plan_answer {
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
     int n_others;
-    int n_reported; /* behind the others: what other planners found, of any step */
+    int n_reported; /* after the others: what other planners found, of any step */
     const struct plan_answer *others;
 };
 

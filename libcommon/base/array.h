@@ -21,7 +21,7 @@ void *ap_array_room_in(struct ap_arena *arena, void *p, int64_t n, int *cap, siz
 #define AP_ITEM_BYTES(p) sizeof *(p) /* NOLINT(bugprone-sizeof-expression) */
 
 #define AP_ROOM(p, n, cap) AP_ROOM_FOR(p, n, cap, 1)
-/* Room for `more` items behind the n that are there. */
+/* Room for `more` items after the n that are there. */
 #define AP_ROOM_FOR(p, n, cap, more)                                      \
     ((int64_t)(n) + (more) <= (cap)                                       \
          ? (void)0                                                        \

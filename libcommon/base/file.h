@@ -11,7 +11,7 @@ struct ap_source {
 };
 int ap_source_open(struct ap_source *source, const char *path, struct ap_buf *buf,
                    struct ap_err *err);
-/* How many bytes were put behind those in buf; 0: that was all. */
+/* How many bytes were put after those in buf; 0: that was all. */
 int64_t ap_source_read(struct ap_source *source, struct ap_buf *buf, struct ap_err *err);
 void ap_source_close(struct ap_source *source);
 /* Reads a whole file or "-" (stdin); gzip is unpacked if gunzip is true, unless

@@ -197,7 +197,7 @@ int ap_json_more(struct ap_json *s, char close)
     return c == ',';
 }
 
-/* Takes closing brackets, then a comma and a key. *depth is 0 behind the outermost. */
+/* Takes closing brackets, then a comma and a key. *depth is 0 after the outermost. */
 static int scan_between(struct ap_json *s, const char *open, int *depth)
 {
     while (*depth) {

@@ -1,6 +1,6 @@
 /*
  * JSON token by token, over bytes at hand or over a stream: whoever scans a stream gives
- * `more`, which brings the bytes behind those at hand. Blanks before a token are skipped.
+ * `more`, which brings the bytes after those at hand. Blanks before a token are skipped.
  * Functions that return int give -1 where the text is no JSON: `why` then says what was
  * expected, or is wrong, at `at`.
  */
@@ -76,11 +76,11 @@ static inline const char *ap_json_plain(const char *at, const char *end)
  * cap - 1 and NUL-terminated; NULL: nowhere.
  */
 int ap_json_string(struct ap_json *s, char *text, size_t cap);
-/* A string and the colon behind it, as ap_json_string. */
+/* A string and the colon after it, as ap_json_string. */
 int ap_json_key(struct ap_json *s, char *text, size_t cap);
 /* A value of any kind, inside of so many brackets. */
 int ap_json_skip(struct ap_json *s, int levels);
-/* Behind an item: 1 where a comma is next, 0 at the closing bracket; both are taken. */
+/* After an item: 1 where a comma is next, 0 at the closing bracket; both are taken. */
 int ap_json_more(struct ap_json *s, char close);
 
 /* ---- tokens as nearly all are, at hand as a whole ---- */

@@ -13,7 +13,7 @@
  * and of that what is in use longest. Then the order is mended: there is an aim between
  * the fullest step and the best arena so far, and the first piece that would end above it
  * goes to the front (now and then, only close to it), where it has its choice; those
- * behind it need not be placed before the next attempt. After many of these in vain it
+ * after it need not be placed before the next attempt. After many of these in vain it
  * goes on from the order of the best arena, a little shuffled, or now and then from one
  * that is sorted otherwise, with another aim. This is "squeaky wheel" optimization
  * (Joslin & Clements, JAIR 10, 1999) that stops at the first squeak. Random choices come

@@ -315,7 +315,7 @@ static struct sized *take_largest(const struct placing *p, int *n)
 
 /*
  * Where the sweeps waste memory: the largest pieces are packed until all are within
- * `enough`, or that has been tried; the others are swept, behind them. hopeless: it is
+ * `enough`, or that has been tried; the others are swept, after them. hopeless: it is
  * known that they never are. Returns the peak, which is no larger than it was.
  */
 static int64_t pack_shared(const struct placing *p, int64_t peak, bool hopeless,

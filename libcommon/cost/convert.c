@@ -48,7 +48,7 @@ struct node {
     double sec;  /* from the source */
     double left; /* to the target, at the least; 0 without a bound */
     int n_steps, from;
-    int n_mixed; /* of the steps: those whose blocks do not lie one behind the other */
+    int n_mixed; /* of the steps: those whose blocks do not lie one after the other */
     bool done;
     /* the step that leads here */
     enum ap_op op;

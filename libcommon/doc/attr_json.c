@@ -21,7 +21,7 @@ int ap_shape_from_text(struct ap_arena *arena, const char *text, const struct ap
     if (ap_shape_parse(arena, text, &pos, shape, &why))
         return ap_at_err(at, err, "%s in \"%s\"", why.msg, text);
     if (text[pos])
-        return ap_at_err(at, err, "text behind the shape in \"%s\"", text);
+        return ap_at_err(at, err, "text after the shape in \"%s\"", text);
     return 0;
 }
 
@@ -113,7 +113,7 @@ static int read_layout(const json_t *v, const struct ap_at *at, struct ap_layout
         if (ap_placement_parse(text, &pos, &layout->axis[i], &why))
             return ap_at_err(&here, err, "%s in \"%s\"", why.msg, text);
         if (text[pos])
-            return ap_at_err(&here, err, "text behind the placement in \"%s\"", text);
+            return ap_at_err(&here, err, "text after the placement in \"%s\"", text);
     }
     return 0;
 }
@@ -131,7 +131,7 @@ static int read_text(struct ap_arena *arena, const json_t *v, const struct ap_at
     if (ap_attr_parse(arena, attr, text, &pos, out, &why))
         return ap_at_err(at, err, "%s in \"%s\"", why.msg, text);
     if (text[pos])
-        return ap_at_err(at, err, "text behind the attribute in \"%s\"", text);
+        return ap_at_err(at, err, "text after the attribute in \"%s\"", text);
     return 0;
 }
 

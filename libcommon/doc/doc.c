@@ -16,7 +16,7 @@
 
 /* Objects that are the elements of one array. */
 struct items {
-    size_t start, end; /* behind the '[', at the ']' */
+    size_t start, end; /* after the '[', at the ']' */
     bool mixed;        /* there are others */
     struct ap_buf at;  /* struct ap_item */
 };
@@ -73,7 +73,7 @@ static void show(struct scan *s)
     s->watch->progress(s->watch->ctx, &doc);
 }
 
-/* More text behind what is there, which may move; false: that was all. */
+/* More text after what is there, which may move; false: that was all. */
 static bool more_text(struct ap_json *json)
 {
     struct scan *s = json->ctx;
@@ -288,7 +288,7 @@ static int parse(struct ap_arena *arena, struct scan *s, struct ap_doc *doc)
     s->json.more = more_text;
     s->json.ctx = s;
     int rc = scan_document(arena, s);
-    s->watch = NULL;            /* of what is behind an error nothing is known */
+    s->watch = NULL;            /* of what is after an error nothing is known */
     while (more_text(&s->json)) /* whoever writes it shall get rid of it */
         ;
     size_t len = scan_len(s);
@@ -393,7 +393,7 @@ json_t *ap_doc_load(const struct ap_doc *doc, const struct ap_section *section,
                      err);
 }
 
-/* Moves behind the '[' of member key of the object that json stands at. */
+/* Moves past the '[' of member key of the object that json stands at. */
 static bool find_array(struct ap_json *json, const char *key)
 {
     char name[64];
@@ -411,7 +411,7 @@ static bool find_array(struct ap_json *json, const char *key)
     return false;
 }
 
-/* From behind the '[' to the ']'. */
+/* From after the '[' to the ']'. */
 static int scan_elements(struct ap_json *json, const char *text, struct ap_buf *elements)
 {
     if (ap_json_next(json) == ']')

@@ -23,7 +23,7 @@ struct ap_section {
     size_t len;
     size_t offset; /* of text in the input */
     /* Of the members that are arrays of objects only the one with the most of them:
-       behind its '[' and at its ']' in the input, and its elements. */
+       after its '[' and at its ']' in the input, and its elements. */
     size_t items_start, items_end, n_items;
     const struct ap_item *items;
 };
@@ -103,7 +103,7 @@ int ap_at_err(const struct ap_at *at, struct ap_err *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* The JSON pointer of a place, "" for the top. */
 void ap_at_print(const struct ap_at *at, struct ap_buf *out);
-/* Puts "<file>: " in front of a message that names a JSON pointer; returns -1. */
+/* Puts "<file>: " before a message that names a JSON pointer; returns -1. */
 int ap_doc_err(const struct ap_doc *doc, struct ap_err *err);
 
 /* Typed members of object o; absent or wrong type is an error naming the place. */

@@ -8,7 +8,7 @@
 #include "base/base.h"
 
 #define AP_TRACE_END "\n]}\n"
-/* The first event stands behind it, with a comma in front as all others. */
+/* The first event stands after it, with a comma in front as all others. */
 void ap_trace_head(struct ap_buf *out);
 /* what: "process_name", with tid 0, or "thread_name". */
 void ap_trace_name(struct ap_buf *out, int pid, int tid, const char *what,

@@ -424,7 +424,7 @@ static void dim_labels_print(const struct ap_attrs *a, struct ap_buf *out)
 
 static const char *const direction_names[] = {"EQ", "NE", "GE", "GT", "LE", "LT"};
 
-/* Length of the letters, digits and underscores at *pos, behind blanks. */
+/* Length of the letters, digits and underscores at *pos, after blanks. */
 static size_t word_len(const char *text, size_t *pos)
 {
     size_t len = 0;
@@ -437,7 +437,7 @@ static size_t word_len(const char *text, size_t *pos)
     return len;
 }
 
-/* One of n names, moves behind it; its number, -1 for none. */
+/* One of n names, moves past it; its number, -1 for none. */
 static int name_parse(const char *text, size_t *pos, const char *const *names, int n)
 {
     size_t len = word_len(text, pos);

@@ -4,7 +4,7 @@
  * placement of a layout, "S1/64".
  *
  * A parser reads NUL-terminated text from *pos on (blanks in front are skipped), moves
- * *pos behind what it read and fills the attribute. -1 with err set, without a place,
+ * *pos past what it read and fills the attribute. -1 with err set, without a place,
  * when the text is malformed; *pos then is where the trouble starts. A printer writes the
  * shortest text that reads back as the same attribute.
  */

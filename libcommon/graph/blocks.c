@@ -246,7 +246,7 @@ static void spread_owners(const struct carry *c)
 
 /*
  * A state belongs to the weight whose update reads it; its new value goes there even
- * where no weight needs that (it is chosen behind the update, by whether the step was
+ * where no weight needs that (it is chosen after the update, by whether the step was
  * finite).
  */
 static void own_states(const struct carry *c)
@@ -318,7 +318,7 @@ static bool is_read(const struct carry *c, int value, enum ap_phase phase, int b
 }
 
 /*
- * Whether a backward node may be in a block behind the forward values that it reads,
+ * Whether a backward node may be in a block after the forward values that it reads,
  * where its gradients are: the block has these values, too, as it reads them. So what a
  * norm's backward makes of the block's input is summed up there, and one gradient goes on
  * to the block before.

@@ -37,7 +37,7 @@ struct ap_segments {
     const int *segment_of; /* [node]: of ap_blocks_operators; -1 for others. What
                               ap_blocks_carry completes */
     const int *tail;       /* [segment]: critical node at its end, -1 if there is none;
-                              segment i > 0 starts behind its head, tail[i - 1] */
+                              segment i > 0 starts after its head, tail[i - 1] */
 };
 
 /* How many segments so many critical nodes make before any grouping: max(1, n - 1). */

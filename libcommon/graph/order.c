@@ -1,6 +1,6 @@
 /*
  * Problem: in which order should fusion groups run? What a frontend wrote down is an
- * order for readers: JAX puts the gradients of weights behind the whole backward phase,
+ * order for readers: JAX puts the gradients of weights after the whole backward phase,
  * so that all that they read waits for them.
  * Idea: groups run in the program's order (Kahn, smallest last member first), but what
  * gives memory back comes first. A trial runs a ready group, or all that still read one
@@ -10,7 +10,7 @@
  * start where something changes: a group becomes ready, the readers of a value are all
  * ready, or only one is left. An update in a parameter's place takes nothing if nobody
  * else is still to read that parameter, and a copy otherwise. Groups of scalars that
- * depend on parameters alone (step counters) run in front of the first that needs them.
+ * depend on parameters alone (step counters) run before the first that needs them.
  * If the fullest moment of all this holds more than that of the program's order, the
  * program's is taken. Layouts do not enter, so that the order is the same for all plans.
  * Cost: O((groups + edges) log groups); a trial has a bounded number of groups.
@@ -20,7 +20,7 @@
 #include "graph/order.h"
 
 #define MOST_READERS 16 /* of a value that are tried together */
-#define LOOK_AHEAD   8  /* groups behind those of a trial */
+#define LOOK_AHEAD   8  /* groups after those of a trial */
 #define MOST_DEEP    32 /* groups of scalars that need each other */
 #define SMALL        64 /* bytes that a buffer takes anyway */
 
@@ -238,7 +238,7 @@ static void set_ready(struct order *o, int c)
         o->store[o->reads.v[i]].n_ready++;
 }
 
-/* Runs a group that is ready; bytes that it makes and that are free behind it. */
+/* Runs a group that is ready; bytes that it makes and that are free after it. */
 static void run_group(struct order *o, int c, int64_t *made, int64_t *freed)
 {
     *made = *freed = 0;
@@ -336,7 +336,7 @@ static void try_last_reader(struct order *o, int v)
             try_group(o, o->inputs.v[k]);
 }
 
-/* The next of the row, behind what it needs of scalars. */
+/* The next of the row, after what it needs of scalars. */
 static void take(struct order *o, int c)
 {
     int64_t made, freed;

@@ -155,7 +155,7 @@ bool ap_choice_reaches(const struct ap_nest *nest, const struct ap_mesh *mesh,
 
 /*
  * Legal: factors splittable, linear sets exist and reduced and linear ones do not clash,
- * and no padded factor lies right in front of an unsplit one in a dimension (layouts
+ * and no padded factor lies right before an unsplit one in a dimension (layouts
  * cannot say that).
  */
 bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,

@@ -75,7 +75,7 @@ static bool is_split(const struct ap_mesh *mesh, const struct ap_choice_vec *cho
 
 /*
  * A layout names factors by strides, so it cannot say that a factor is padded when an
- * unsplit one lies right behind it in the same dimension.
+ * unsplit one lies right after it in the same dimension.
  */
 static bool has_layout(const struct ap_access *access, const struct ap_mesh *mesh,
                        const struct ap_choice_vec *choice, uint64_t padded)

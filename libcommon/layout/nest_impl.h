@@ -103,7 +103,7 @@ double ap_nest_seen(const struct ap_nest *nest, const struct ap_access *scores,
 
 /* ---- rings of attentions (nest_ring.c) ---- */
 
-/* Gives an attention its ring, if it can have one; behind all else. */
+/* Gives an attention its ring, if it can have one; after all else. */
 void ap_nest_find_ring(struct ap_arena *arena, const struct ap_graph *g,
                        struct ap_nest *nest);
 /* Whether a value of members[m] is split as keys are. */

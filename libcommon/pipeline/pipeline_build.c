@@ -2,7 +2,7 @@
  * Problem: a pipelined plan gives the blocks of each stage and how they are split; which
  * program does each device run, and what do stages send each other?
  * Idea: a stage's graph is what ap_subgraph cuts out; it gets the microbatch axis of the
- * whole graph in front of its own mesh and is partitioned as any plan. Values that a
+ * whole graph before its own mesh and is partitioned as any plan. Values that a
  * stage sends are results of its program, in the layout in which they lie, with sums
  * completed, one microbatch's share at a time; in the stage that reads them they are
  * parameters, in the layout in which they are read. So two stages share nothing but
@@ -138,7 +138,7 @@ static void number(struct builder *b, const struct ap_subgraph *sub,
     out->result = result;
 }
 
-/* The stage's plan with the microbatch axis in front of its own. */
+/* The stage's plan with the microbatch axis before its own. */
 static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *sub,
                         struct ap_plan *plan, struct ap_err *err)
 {

@@ -1,4 +1,5 @@
-/* Section "pipeline": programs of stages, transfers between them, lanes. */
+/* Sections "pipeline": programs of stages, transfers between them, lanes; and "program":
+ * one stage, which needs none of these. */
 #include "base/pack.h"
 #include "pipeline/pipeline_program.h"
 
@@ -76,8 +77,17 @@ static void put_lane(const struct ap_lane *lane, struct ap_buf *out)
     ap_buf_puts(out, "]}");
 }
 
+const char *ap_pipeline_section(const struct ap_pipeline_program *r)
+{
+    return r->alone ? "program" : "pipeline";
+}
+
 void ap_pipeline_to_json(const struct ap_pipeline_program *r, struct ap_buf *out)
 {
+    if (r->alone) {
+        ap_program_to_json(&r->stage[0].prog, out);
+        return;
+    }
     ap_buf_puts(out, "{\"schedule\":");
     ap_json_str(out, ap_schedule_names[r->schedule]);
     ap_put_int(out, "microbatches", r->microbatches);
@@ -493,6 +503,79 @@ static int check_lanes(struct ap_arena *arena, const struct ap_pipeline_program 
     return check_peaks(r, at, err);
 }
 
+/* ---- one stage ---- */
+
+/* 0, 1, ... up to n_own; what is behind, of a rank's other devices, has number[k], or
+ * none. */
+static const int *number_all(struct ap_arena *arena, int n, int n_own, const int *number)
+{
+    int *out = AP_NEW_N(arena, n + 1, int);
+    for (int k = 0; k < n; k++)
+        out[k] = k < n_own ? k : number ? number[k] : -1;
+    return out;
+}
+
+static void add_run(struct ap_lane *lane, int lo, int hi, int microbatch)
+{
+    if (lo < hi)
+        lane->instr[lane->n++] =
+            (struct ap_pipeline_instr){.lo = lo, .hi = hi, .message = microbatch};
+}
+
+void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *prog,
+                            struct ap_pipeline_program *out)
+{
+    const int n = (int)ap_mesh_microbatches(&prog->mesh);
+    const struct ap_graph *g = &prog->local, own = ap_program_own(prog);
+    struct ap_pipeline_stage *st = AP_NEW(arena, struct ap_pipeline_stage);
+    struct ap_lane *lane = AP_NEW(arena, struct ap_lane);
+    int *rank;
+
+    *st = (struct ap_pipeline_stage){
+        .prog = *prog,
+        .cuts = {prog->each_lo, prog->each_hi, prog->each_hi},
+        .param = number_all(arena, g->n_params, own.n_params, prog->number),
+        .result = number_all(arena, g->n_results, own.n_results, NULL)};
+    *out = (struct ap_pipeline_program){.alone = true,
+                                        .schedule = AP_SCHEDULE_INFERENCE,
+                                        .microbatches = n,
+                                        .n_ranks = (int)ap_mesh_devices(&prog->mesh),
+                                        .n_stages = 1,
+                                        .stage = st,
+                                        .transfer = AP_NEW(arena, struct ap_transfer),
+                                        .n_lanes = 1,
+                                        .lane = lane};
+    lane->ranks = rank = AP_NEW_N(arena, out->n_ranks, int);
+    lane->n_ranks = out->n_ranks;
+    for (int i = 0; i < out->n_ranks; i++)
+        rank[i] = i;
+    lane->peak_bytes = prog->peak_bytes;
+    lane->instr = AP_NEW_N(arena, n + 2, struct ap_pipeline_instr);
+    add_run(lane, 0, prog->each_lo, 0);
+    for (int m = 0; m < n; m++)
+        add_run(lane, prog->each_lo, prog->each_hi, m);
+    add_run(lane, prog->each_hi, g->n_groups, 0);
+}
+
+/* part: checked before. */
+static int read_program(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                        bool part, struct ap_pipeline_program *r, struct ap_err *err)
+{
+    struct ap_program prog;
+
+    if (part ? ap_program_part_from_json(arena, o, at, false, &prog, err)
+             : ap_program_from_json(arena, o, at, &prog, err))
+        return -1;
+    prog.part = false; /* it is all of the graph */
+    ap_pipeline_of_program(arena, &prog, r);
+    return 0;
+}
+
+static bool is_program(const struct ap_at *at)
+{
+    return !strcmp(at->key, "program");
+}
+
 /* part: of ap_pipeline_part, checked before. */
 static int read_pipeline(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          bool part, struct ap_pipeline_program *r, struct ap_err *err)
@@ -538,12 +621,15 @@ int ap_pipeline_part_from_json(struct ap_arena *arena, const json_t *o,
                                const struct ap_at *at, struct ap_pipeline_program *r,
                                struct ap_err *err)
 {
-    return read_pipeline(arena, o, at, true, r, err);
+    return is_program(at) ? read_program(arena, o, at, true, r, err)
+                          : read_pipeline(arena, o, at, true, r, err);
 }
 
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *r, struct ap_err *err)
 {
+    if (is_program(at))
+        return read_program(arena, o, at, false, r, err);
     return read_pipeline(arena, o, at, false, r, err) || check_lanes(arena, r, at, err) ||
                    check_handed(arena, r, at, err) || check_numbers(arena, r, at, err) ||
                    ap_pipeline_check(r, at, err) || ap_pipeline_check_flow(r, at, err) ||

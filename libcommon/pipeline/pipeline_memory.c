@@ -43,7 +43,7 @@ static int add_edges(const struct ap_pipeline_stage *st, int64_t *edge, int n)
     return n;
 }
 
-/* *first: the number of its first value; moved behind its last. */
+/* *first: the number of its first value; moved past its last. */
 static struct ap_fault open_stage(struct lane_play *p, int s, int64_t *first)
 {
     const struct ap_pipeline_stage *st = &p->r->stage[s];

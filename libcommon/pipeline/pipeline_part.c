@@ -6,7 +6,7 @@
 #include "pipeline/pipeline_program.h"
 
 /* A stage of another lane, its operators left out: a result that an operator makes stands
- * as a parameter of its shape behind the others. */
+ * as a parameter of its shape after the others. */
 static struct ap_pipeline_stage outline(struct ap_arena *arena,
                                         const struct ap_pipeline_stage *of)
 {

@@ -1,7 +1,8 @@
 /*
- * A pipelined plan as programs: a program for each stage, the transfers between them, and
- * the order in which every device runs, sends and receives. ap-rewrite writes it (the
- * document's section "pipeline"), ap-exec runs it.
+ * A plan as programs: a program for each stage, the transfers between them, and the order
+ * in which every device runs, sends and receives. ap-rewrite writes it (the document's
+ * section "pipeline", or "program" for a plan of one stage that a sharding is), ap-exec
+ * runs it.
  */
 #ifndef AP_PIPELINE_PROGRAM_H
 #define AP_PIPELINE_PROGRAM_H
@@ -76,6 +77,7 @@ struct ap_lane {
 };
 
 struct ap_pipeline_program {
+    bool alone; /* of ap_pipeline_of_program: the section is "program" */
     enum ap_schedule schedule;
     int microbatches;
     bool each;   /* statistics are those of each microbatch (plan/microbatch.h) */
@@ -124,8 +126,17 @@ int ap_pipeline_check_flow(const struct ap_pipeline_program *program,
 int ap_pipeline_check_memory(const struct ap_pipeline_program *program,
                              const struct ap_at *at, struct ap_err *err);
 
-/* Section "pipeline". The reader checks all of it (ap_program_check, ap_pipeline_check,
- * its flow and its memory). */
+/*
+ * A program that all ranks run, as the only stage of a pipeline, in one lane without
+ * messages: its parameters and results are those of the whole graph. Shares prog's.
+ */
+void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *prog,
+                            struct ap_pipeline_program *out);
+
+/* Sections "pipeline" and "program": which of the two the programs are written as. */
+const char *ap_pipeline_section(const struct ap_pipeline_program *program);
+/* The reader is of the section that at->key names. It checks all of it (ap_program_check,
+ * ap_program_check_memory; ap_pipeline_check, its flow and its memory). */
 void ap_pipeline_to_json(const struct ap_pipeline_program *program, struct ap_buf *out);
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *program, struct ap_err *err);

@@ -122,7 +122,7 @@ static void put_recompute(enum ap_recompute recompute, struct ap_buf *out)
         ap_buf_printf(out, " · recompute %s", what[recompute]);
 }
 
-/* "PP 2 × VPP 3" comes behind the tensor axis, where a model is cut first. */
+/* "PP 2 × VPP 3" comes after the tensor axis, where a model is cut first. */
 void ap_words_print(const struct ap_plan_words *s, struct ap_buf *out)
 {
     struct ap_buf degrees = {0};

@@ -101,7 +101,7 @@ static void place_makers(struct recomputer *r, const struct ap_nest *nest, bool 
         }
 }
 
-/* Backward groups come behind forward ones, copies are read by groups behind theirs. */
+/* Backward groups come after forward ones, copies are read by groups after theirs. */
 static int find_places(struct recomputer *r)
 {
     const struct ap_nests *nests = r->plan->nests;

@@ -81,7 +81,7 @@ int ap_reshard_sends(const struct ap_reshard *r, enum ap_resharding how, int rec
                      int step);
 int ap_reshard_receives(const struct ap_reshard *r, enum ap_resharding how, int receiver,
                         int step);
-/* The receiver `by` places behind, round the ring. */
+/* The receiver `by` places after, round the ring. */
 int ap_reshard_next(const struct ap_reshard *r, int receiver, int by);
 /* The index sets of a block of the receiver's tile. */
 const struct ap_index_set *ap_reshard_block(const struct ap_reshard *r,

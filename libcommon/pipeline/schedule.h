@@ -75,7 +75,7 @@ struct ap_sim_stage {
     double forward_sec, backward_sec; /* of one microbatch */
     double recompute_sec;             /* recomputed before each backward; 0 for none */
     double sync_sec;                  /* reduces the gradients, once per step */
-    double update_sec;                /* once per step, behind it */
+    double update_sec;                /* once per step, after it */
     /* of one microbatch: to the next stage, and back to the one before */
     double send_forward_sec, send_backward_sec;
     int64_t send_forward_bytes, send_backward_bytes;

@@ -73,7 +73,7 @@ static bool is_again(const struct ap_stage_microbatch *micro,
 
 /*
  * Whether it is a gradient that is summed as it is made, on each device, and reduced
- * behind the last microbatch for more of the backward pass: what that makes of it, which
+ * after the last microbatch for more of the backward pass: what that makes of it, which
  * is smaller, is what counts until the update.
  */
 static bool is_summed(const struct ap_stage_microbatch *micro,

@@ -1,7 +1,7 @@
 /*
  * The task graph: a stage's groups are shared out among modules by the program's cuts
- * (before, forward, backward, behind); sums over microbatches are GA, and reductions of
- * these over devices AR. The groups behind are cut where a value of another stage is read
+ * (before, forward, backward, after); sums over microbatches are GA, and reductions of
+ * these over devices AR. The groups after are cut where a value of another stage is read
  * first, for two stages may wait for each other there in turn (a norm over all of them).
  * Source: Zhang et al., "Rhino", 2023, section 6.1; TePDist, pjrt/task_graph.h.
  */
@@ -38,7 +38,7 @@ static bool moves_only(const struct ap_node *v)
 }
 
 /*
- * Groups behind the microbatches that reduce their sums over devices, or bring the sums
+ * Groups after the microbatches that reduce their sums over devices, or bring the sums
  * into the layout or type in which they are reduced.
  */
 static void find_reductions(struct ap_arena *arena, const struct ap_pipeline_stage *st,
@@ -119,7 +119,7 @@ static void add_group(struct ap_task_module *m, int group)
     m->hi[m->n++] = group + 1;
 }
 
-/* Groups behind the microbatches that are the first to read a value of another stage. */
+/* Groups after the microbatches that are the first to read a value of another stage. */
 static void find_waits(const struct ap_pipeline_program *r, int stage, bool *waits)
 {
     const struct ap_pipeline_stage *st = &r->stage[stage];

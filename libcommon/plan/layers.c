@@ -22,7 +22,7 @@ struct numbered {
     int number;
 };
 
-/* The next one at or behind *pos, which moves behind it. */
+/* The next one at or after *pos, which moves past it. */
 static bool next_numbered(const char *name, size_t *pos, struct numbered *at)
 {
     static const char cuts[] = "/.[]'\"()";

@@ -3,7 +3,7 @@
  * and still get the numbers of the whole batch. Idea: the microbatches are a first
  * mesh axis, on which the graph lies as under data parallelism (one sweep from the
  * inputs' first dimension). A group with a factor on it runs once per microbatch; groups
- * that only add or move partial sums are left out, for once behind the last microbatch is
+ * that only add or move partial sums are left out, for once after the last microbatch is
  * as good. What a group reads of another one must be there in time: whole over the axis,
  * or the same microbatch's. Where it is not, and depends on nothing but inputs, it and
  * what it is made of are taken out of the axis; anything else forbids microbatches.
@@ -59,7 +59,7 @@ uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan)
             if (when[nodes[nest->ins[k].node].group] != AP_BEFORE)
                 when[i] = AP_BEHIND;
     }
-    /* what no microbatch needs is as well made behind them */
+    /* what no microbatch needs is as well made after them */
     bool *needed = AP_NEW_N(arena, nests->n, bool);
     for (int i = nests->n - 1; i >= 0; i--) {
         const struct ap_nest *nest = &nests->nest[i];

@@ -1,12 +1,12 @@
 /*
  * A step in microbatches: which groups run once per microbatch, on its share of the
- * batch, and which run once per step, before or behind them.
+ * batch, and which run once per step, before or after them.
  *
  * Microbatches are the first axis of a mesh (struct ap_mesh). Choices on it are not
  * searched: the batch is split as far as it reaches, as under data parallelism. Sums over
  * the batch (weight gradients, the loss) are accumulated, and what is done with them is
  * done once. All numbers are those of the whole batch, if what is summed over the batch
- * is read behind the last microbatch only, or depends on inputs alone (numbers of
+ * is read after the last microbatch only, or depends on inputs alone (numbers of
  * tokens): then it is taken of the whole inputs, before the first.
  *
  * Where each microbatch takes its own statistics (batch norms, experts' balance losses),
@@ -72,12 +72,12 @@ enum ap_when { AP_BEFORE, AP_EACH, AP_BEHIND };
 
 /*
  * When each group of a plan runs (arena): with every microbatch, or once, before the
- * first one if it is needed there, else behind the last one. NULL without a microbatch
+ * first one if it is needed there, else after the last one. NULL without a microbatch
  * axis.
  */
 uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan);
 
-/* A group's share of the plan's order: before, each, behind, within these by turn, then
+/* A group's share of the plan's order: before, each, after, within these by turn, then
  * by number. order[n_groups]; the identity without microbatches and turns. */
 int *ap_plan_order(struct ap_arena *arena, const struct ap_plan *plan,
                    const uint8_t *when);

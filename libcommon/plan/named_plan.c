@@ -280,7 +280,7 @@ int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
     ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
     int64_t len = ap_sweep_seed_sequence(s);
     if (len == 0)
-        return ap_err_set(err, "no input has a sequence behind the batch");
+        return ap_err_set(err, "no input has a sequence after the batch");
     if (len < devices)
         return ap_err_set(err, "sequence %lld on %lld devices", (long long)len,
                           (long long)devices);

@@ -8,7 +8,7 @@
  * weight is gathered before it is needed: that far ahead that all copies that wait for
  * their use take AP_AHEAD_SHARE of the memory, or that only one waits. A weight that is
  * cast before it is gathered is cast then. Microbatches are simulated as the first, one
- * in between, and the last, with all that is before and behind; those in between begin
+ * in between, and the last, with all that is before and after; those in between begin
  * when all that the last one started is done. Source: Li et al., "PyTorch Distributed"
  * (VLDB 2020), section 3.2.3; Zhao et al., "PyTorch FSDP" (VLDB 2023), sections 3.3
  * and 3.4 (prefetching, and its rate limiter).
@@ -94,7 +94,7 @@ static int64_t bytes_of(const struct sim *s, const struct move *m)
                                  &c->to);
 }
 
-/* Lets what makes the group's values run before the place, if it runs behind. */
+/* Lets what makes the group's values run before the place, if it runs after. */
 static void hoist(const struct sim *s, const bool *made, int group, int place, int *key)
 {
     const struct ap_nest *nest = &s->plan->nests->nest[group];
@@ -107,7 +107,7 @@ static void hoist(const struct sim *s, const bool *made, int group, int place, i
 }
 
 /*
- * Gathers in the order of their uses: each is issued when the use begins behind which all
+ * Gathers in the order of their uses: each is issued when the use begins after which all
  * that wait, this one included, fit. Until here issue is -1 or a place, and key[group] is
  * 2 place + 1, or 2 place before which it runs.
  */
@@ -168,7 +168,7 @@ static void set_places(struct sim *s)
 }
 
 /*
- * Groups of the update that need what was sent come behind all others, in the order in
+ * Groups of the update that need what was sent come after all others, in the order in
  * which that was made, as ap-rewrite has them with collectives in flight
  * (program/program_pack.c), so that the rest of the backward pass hides it.
  */

@@ -29,7 +29,7 @@ struct ap_plan {
        before it is brought to any other layout (ZeRO-1's gradients); may be NULL (none)
      */
     bool *whole;
-    /* per group: order among those that run before, with or behind the microbatches: by
+    /* per group: order among those that run before, with or after the microbatches: by
        this, then by number; rises from operands to users; NULL: all equal */
     const int *turn;
     /* heavy operators may be replicated where the cost model has compute free */
@@ -123,7 +123,7 @@ double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost
                           double bytes);
 /*
  * ap_cost_compute of a group: where it is a part of a kernel (ap-fuse --kernels) its
- * operators are behind the kernel's memory traffic, and the kernel is launched once.
+ * operators are hidden by the kernel's memory traffic, and the kernel is launched once.
  */
 double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost,
                           double flops, enum ap_dtype dtype, double bytes);

@@ -30,7 +30,7 @@
 #define MOST_QUERIES 192
 #define RANDOM_KEYS  6
 #define MOST_PAIRS   (1ll << 20)
-#define MOST_DEPTH   96 /* operators one behind the other */
+#define MOST_DEPTH   96 /* operators one after the other */
 #define MOST_SUMS    24
 /* Relative to the largest weight; double rounding is below. */
 #define TOLERANCE 1e-9

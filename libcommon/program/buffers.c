@@ -23,7 +23,7 @@ static bool is_fusible(const struct ap_graph *g, int node)
 static int64_t slice_offset(const struct ap_shape *from, const struct ap_node *n)
 {
     int64_t at = 0, inner = 1;
-    bool whole = true; /* the dimensions behind are */
+    bool whole = true; /* the dimensions after are */
 
     for (int d = from->rank - 1; d >= 0; d--) {
         const struct ap_slice_dim *s = &n->attrs->slice[d];

@@ -37,7 +37,7 @@ bool ap_kernel_takes(const struct ap_graph *g, int node);
 /* Whether it is a reduce of one operand, by a known reducer, that starts from its neutral
  * element, a scalar constant. */
 bool ap_kernel_reduces(const struct ap_graph *g, int node);
-/* Of a reduce: elements that become one, if they lie one behind the other; else 0. */
+/* Of a reduce: elements that become one, if they lie one after the other; else 0. */
 int64_t ap_kernel_row(const struct ap_graph *g, int node);
 /* Whether node may read element i / n, or i for n = 1, of member `in` for its element i:
  * a broadcast along leading dimensions. n: elements of node for each one of `in`. */

@@ -11,11 +11,11 @@
  *      class (ROWS); other numbers of elements are a class each (PASS); reductions of
  *      another kind, and operators that fit no kernel, are alone;
  *   2. level(v) = max over operands u of level(u) + (0 where v reads u in its own place,
- *      within one class, else 1), and 1 more behind what is not of the unit but depends
+ *      within one class, else 1), and 1 more after what is not of the unit but depends
  *      on it. No path leaves the members of one class and level and comes back: those
  * that an edge joins, or a value from outside that they read, are a group. What is made
  *      of values from outside alone rises to its users;
- *   3. reductions of another kind become groups behind the others (COLS): what leads to
+ *   3. reductions of another kind become groups after the others (COLS): what leads to
  *      their operands from values that are in memory anyway is computed again in them,
  *      unless that reads more than to write the operand and to read it;
  *   4. so are other values that a group reads of another one of its unit, and scalars,
@@ -83,7 +83,7 @@ static void find_runs(struct kernels *k)
 }
 
 /* Scalar constants, iotas and what is made of such, wherever it stands: how many
- * operators stand one behind the other, 0 for another node, or if they are many. */
+ * operators stand one after the other, 0 for another node, or if they are many. */
 static uint8_t count_constant(const struct kernels *k, int v)
 {
     const struct ap_node *n = at(k, v);

@@ -60,7 +60,7 @@ static inline const struct ap_node *kernels_node(const struct kernels *k, int v)
     return &k->g->nodes[v];
 }
 
-/* Whether a group runs before the microbatches, with each or behind them: 0, 1, 2. */
+/* Whether a group runs before the microbatches, with each or after them: 0, 1, 2. */
 static inline int kernels_stretch(const struct ap_program *prog, int group)
 {
     return (group >= prog->each_lo) + (group >= prog->each_hi);

@@ -2,8 +2,8 @@
  * Problem: microbatches take their own statistics (plan/microbatch.h); where do their
  * estimates come from, and who reads what of them? Idea: a sum over microbatches that a
  * group of theirs reads is multiplied by their number instead of accumulated. What runs
- * behind the last microbatch reads averages: an estimate that it wants is accumulated
- * right behind the group that makes it, and divided once. Cost: linear in operands.
+ * after the last microbatch reads averages: an estimate that it wants is accumulated
+ * right after the group that makes it, and divided once. Cost: linear in operands.
  */
 #include "program/partition_impl.h"
 
@@ -58,14 +58,14 @@ bool ap_part_is_estimate(const struct partition *p, int node)
     return p->plan->each && p->plan->each[p->plan->graph->nodes[node].group];
 }
 
-/* Whether a conversion is made behind the microbatches. */
+/* Whether a conversion is made after the microbatches. */
 static bool is_behind(const struct partition *p, int c)
 {
     const int group = p->conv->conv[c].first_group;
     return !p->at_once[c] && (group == p->plan->nests->n || p->when[group] == AP_BEHIND);
 }
 
-/* What something behind reads of a value, as it is or converted. */
+/* What something after reads of a value, as it is or converted. */
 static void list_average(struct partition *p, int node, int c)
 {
     if (!ap_part_is_estimate(p, node))
@@ -125,7 +125,7 @@ static void finish_average(struct partition *p, int *average, int source)
     *average = 1 + x;
 }
 
-/* Behind the last microbatch: all averages, and what passes them on. */
+/* After the last microbatch: all averages, and what passes them on. */
 void ap_part_finish_averages(struct partition *p)
 {
     for (int i = 0; i < p->plan->graph->n_nodes; i++)
@@ -134,7 +134,7 @@ void ap_part_finish_averages(struct partition *p)
         finish_average(p, &p->conv_average[c], p->conv->conv[c].node);
 }
 
-/* A value, or what conversion c (-1: none) made of it, as something behind reads it. */
+/* A value, or what conversion c (-1: none) made of it, as something after reads it. */
 int ap_part_average_of(const struct partition *p, int node, int c)
 {
     const int average = c >= 0 ? p->conv_average[c] : p->average[node];

@@ -26,9 +26,9 @@ struct partition {
     int *order;      /* groups in the order in which they run */
     /* per node: first conversion that its own group starts, -1; next of the same */
     int *first_started, *next_started;
-    /* per group: first conversion made right behind it, -1; next of the same */
+    /* per group: first conversion made right after it, -1; next of the same */
     int *first_early, *next_early;
-    /* per node, per conversion: of estimates that something behind reads. 0: nothing
+    /* per node, per conversion: of estimates that something after reads. 0: nothing
        does, -1: not made yet, else 1 + local node: their sum, then their average */
     int *average, *conv_average;
 };
@@ -40,7 +40,7 @@ int ap_part_add(struct partition *p, enum ap_op op, int in, int source,
 
 /* ---- rings of attentions (partition_ring.c) ---- */
 
-/* Behind a group's operands: blocks of keys that come before it. */
+/* After a group's operands: blocks of keys that come before it. */
 void ap_part_ring_start(struct partition *p, const struct ap_nest *nest);
 /* Member m in rounds, in: its local operands; local: the shape of its value. The node of
  * its value, -1: it is what it is without a ring. */
@@ -60,9 +60,9 @@ bool ap_part_is_estimate(const struct partition *p, int node);
 void ap_part_list_averages(struct partition *p);
 /* Starts one that is: a sum over microbatches of local node cur. */
 void ap_part_start_average(struct partition *p, int *average, int cur, int source);
-/* Behind the last microbatch: all of them. */
+/* After the last microbatch: all of them. */
 void ap_part_finish_averages(struct partition *p);
-/* A value, or what conversion c (-1: none) made of it, as something behind reads it. */
+/* A value, or what conversion c (-1: none) made of it, as something after reads it. */
 int ap_part_average_of(const struct partition *p, int node, int c);
 
 #endif

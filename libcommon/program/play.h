@@ -26,7 +26,7 @@ struct ap_play {
     const struct ap_program *prog;
     struct ap_owners *owners;
     const int *value; /* [node]: the node whose numbers it shows (itself, or a view's) */
-    const int *start; /* [group], and behind the last: its first node */
+    const int *start; /* [group], and after the last: its first node */
     /* The number of node i is first + i * n_tags, and tag where it is one of `each` */
     int64_t first, n_tags, tag;
     const bool *each; /* NULL: no node */

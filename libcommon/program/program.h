@@ -27,7 +27,7 @@ struct ap_program {
     /* Parameters are those of the source graph, in order, with local shapes; results are
        the source's, each in its parameter's layout or replicated. Groups: nodes that run
        as one fused pass share node.group; ids rise in execution order. With several
-       devices per rank these are the first device's, and behind them come parameters that
+       devices per rank these are the first device's, and after them come parameters that
        others hold, and their new values. */
     struct ap_graph local;
     const int *number;        /* [parameter]: in the source graph; NULL: its own */

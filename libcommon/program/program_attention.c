@@ -29,7 +29,7 @@
 
 enum { NONE = -1 };
 
-#define MOST_DEPTH 16 /* operators one behind the other in a factor, or of views */
+#define MOST_DEPTH 16 /* operators one after the other in a factor, or of views */
 
 /* The numbers per row of a softmax: scores have `shift` subtracted, `sum` is that of
  * their exponentials. */
@@ -250,7 +250,7 @@ static int stretch(const struct handing *h, int v)
     return (group >= h->prog->each_lo) + (group >= h->prog->each_hi);
 }
 
-/* Whether v, behind node `first`, may stand before it: a group of its own, of what it
+/* Whether v, after node `first`, may stand before it: a group of its own, of what it
  * reads there already. */
 static bool can_be_early(const struct handing *h, int v, int first)
 {

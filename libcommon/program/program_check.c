@@ -302,7 +302,7 @@ static const char *check_wait(const struct ap_program *prog, int node, int *read
     if (n->group < prog->each_hi)
         return "is awaited later, but runs before the last microbatch";
     if (wait <= n->group || wait > g->n_groups)
-        return "is awaited before it starts, or behind the end";
+        return "is awaited before it starts, or after the end";
     ready[node] = wait;
     return NULL;
 }
@@ -408,7 +408,7 @@ static int check_shards(const struct ap_program *prog, const struct ap_at *at,
         if (g->results[r].alias >= 0)
             updated[g->results[r].alias] = true;
         else if (r >= own.n_results && !what) {
-            what = "is a result behind those of other devices' parameters";
+            what = "is a result after those of other devices' parameters";
             node = g->results[r].node;
         }
     }

@@ -245,7 +245,7 @@ struct list {
     int n_nodes, n_groups;
 };
 
-/* A record behind those of its set that it reads: copies may stand behind their users. */
+/* A record after those of its set that it reads: copies may stand after their users. */
 static void write(struct records *r, struct list *out, int v)
 {
     struct ap_node n = r->node[v];
@@ -294,7 +294,7 @@ static void write_list(struct records *r, struct ap_program *prog, const struct 
                        .source = AP_NEW_N(r->k->arena, r->n + 1, int),
                        .turn = AP_NEW_N(r->k->arena, n + 1, int),
                        .to = AP_NEW_N(r->k->arena, r->n + 1, int)};
-    int before[3] = {0}; /* groups before the stretch behind each */
+    int before[3] = {0}; /* groups before the stretch after each */
 
     for (int v = 0; v < r->n; v++)
         out.to[v] = NONE;

@@ -3,14 +3,14 @@
  *
  * Problem: the partitioner puts a collective right before the first reader of its result.
  * Nothing can run meanwhile, and each gradient pays a latency of its own. Idea: of the
- * list behind the microbatches (all of it, where there are none),
+ * list after the microbatches (all of it, where there are none),
  *
  *   1. all-reduces and reduce-scatters of gradients of equal axes, type and reduction
  *      that are smaller than pack_bytes are packed, in the order in which the gradients
  *      are ready, into buckets of about pack_bytes, all about equally large;
- *   2. a bucket's collective comes right behind the group that makes its last gradient,
- *      any other collective right behind the group that makes its operand;
- *   3. groups that need a reduced gradient come behind all others, those first whose
+ *   2. a bucket's collective comes right after the group that makes its last gradient,
+ *      any other collective right after the group that makes its operand;
+ *   3. groups that need a reduced gradient come after all others, those first whose
  *      gradients are reduced first;
  *   4. with `overlap`, a collective that is awaited later than at once says where
  *      (ap_program.wait).
@@ -26,7 +26,7 @@
  * In stages of a pipeline (`by_turn`) groups keep their turn, so that lanes that exchange
  * values at the end of the step do not wait in a circle. An all-gather of a parameter
  * could start with the step, but would take memory from then on: with `overlap` it comes
- * right behind the one before it, so that one is ahead. Linear, but for the sort by
+ * right after the one before it, so that one is ahead. Linear, but for the sort by
  * readiness.
  *
  * Sources: Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.3 (prefetching); Li et al.,
@@ -67,7 +67,7 @@ struct pack {
     const struct ap_graph *g; /* as it was */
     const struct ap_program_form *form;
     int n;          /* groups */
-    int *start;     /* [group], and behind the last: its first node */
+    int *start;     /* [group], and after the last: its first node */
     uint8_t *what;  /* [group] */
     int *segment;   /* [group]: groups of one segment change places; NONE: none do */
     int *bucket_of; /* [group]: of a member */
@@ -148,7 +148,7 @@ static void find_segments(struct pack *p)
 /* Marks groups; reduced[group]: a gradient's first collective. */
 static void find_groups(struct pack *p, bool *reduced)
 {
-    bool *after = AP_NEW_N(p->arena, p->n + 1, bool); /* reduced, or behind one that is */
+    bool *after = AP_NEW_N(p->arena, p->n + 1, bool); /* reduced, or after one that is */
 
     for (int g = 0; g < p->n; g++) {
         const struct ap_node *n = first_node(p, g);

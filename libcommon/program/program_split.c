@@ -5,7 +5,7 @@
  * interpreter without such a kernel runs its operators one after the other and has to put
  * the scores somewhere. Idea: in the program, an attention's group falls into groups that
  * can be run: stretches of fusible nodes of equal dimensions, and every other node alone.
- * Groups behind it move up. An attention in a ring sends between its operators, so that
+ * Groups after it move up. An attention in a ring sends between its operators, so that
  * it falls apart everywhere; its first node is no AP_ATTENTION_FIRST. Linear.
  */
 #include "program/program.h"
@@ -15,7 +15,7 @@ static bool is_fusible(const struct ap_node *n)
     return ap_ops[n->op].class == AP_CLASS_ELEMENTWISE || n->op == AP_OP_BROADCAST;
 }
 
-/* Whether node i is a group of its own behind the node before it, of the same attention.
+/* Whether node i is a group of its own after the node before it, of the same attention.
  */
 static bool starts(const struct ap_graph *g, int i)
 {

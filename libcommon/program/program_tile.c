@@ -16,11 +16,11 @@
  * made of reduced gradients alone, the update of both. What does depend on the place
  * (parameters, constants, masks, ap-slice, ap-partial) says which device it is for
  * (attrs.device). The first parameters and results are the source graph's, as the first
- * device holds them; behind them come those of other devices.
+ * device holds them; after them come those of other devices.
  *
  * A plan's list reduces the loss before the backward pass, and updates a weight as soon
  * as its gradient is reduced: there all devices would meet with all activations in
- * memory. Or what needs a sum that the backward pass does not read comes behind all else,
+ * memory. Or what needs a sum that the backward pass does not read comes after all else,
  * and gradients wait instead. Both lists are made, and that of which less is alive at
  * once is taken.
  *
@@ -115,7 +115,7 @@ static bool *find_read_backward(const struct tile *t)
 }
 
 /* The plan's list, or with groups that need a sum over devices, such as a gradient or the
- * loss, behind all others; how many these are. */
+ * loss, after all others; how many these are. */
 static int find_order(struct tile *t, bool sums_last)
 {
     const struct ap_graph *g = t->g;
@@ -233,7 +233,7 @@ static void copy_group(struct tile *t, int group, int d)
 
 /* ---- devices take turns ---- */
 
-/* 0: before the microbatches, 1: with each, 2: behind. */
+/* 0: before the microbatches, 1: with each, 2: after. */
 static int stretch_of(const struct tile *t, int group)
 {
     return (group >= t->prog->each_lo) + (group >= t->prog->each_hi);
@@ -267,7 +267,7 @@ static bool meet(struct tile *t, int node, int d, bool *arrived)
 
 /*
  * Groups lo .. hi - 1 of the order on all devices. at[d]: the next one of device d.
- * Whoever waits, waits for a device that is further behind: the last one always runs.
+ * Whoever waits, waits for a device that is further back: the last one always runs.
  */
 static void run_stretch(struct tile *t, int lo, int hi)
 {

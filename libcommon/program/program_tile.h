@@ -13,7 +13,7 @@ struct tile {
     /* Axis by axis, how many ranks and how many devices of a rank: their product is the
        mesh's size. The microbatch axis is 1 in `inner`. */
     struct ap_mesh ranks, inner;
-    int *start; /* [group], and behind the last: its first node */
+    int *start; /* [group], and after the last: its first node */
     int *order; /* groups as a device runs them */
     int *value; /* [node * n + device]: the new node that has it, -1: not made yet */
     /* Of reductions over several devices of a rank, [node * n + first device of these]:

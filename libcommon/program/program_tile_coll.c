@@ -127,7 +127,7 @@ static int join(struct tile *t, int n, const int *in, int d, int like)
     return put(t, AP_OP_CONCATENATE, n, in, &to, attrs, like);
 }
 
-/* Zeros behind, so that dimension d has n elements. */
+/* Zeros after, so that dimension d has n elements. */
 static int pad(struct tile *t, int in, int d, int64_t n, int like)
 {
     const struct ap_shape to = with_dim(t, in, d, n);

@@ -2,7 +2,7 @@
  * The selection problem under a limit of memory: what a choice holds over time, on nodes,
  * on edges and in copies, and the search for the cheapest choice that keeps the limit.
  *
- * A problem's first n_vars nodes are variables. Behind them come the copies of tensors: a
+ * A problem's first n_vars nodes are variables. After them come the copies of tensors: a
  * copy node has the strategies absent and made, one edge from the node that makes the
  * tensor (its home) with the cost of making the copy, and edges to the users, which
  * forbid absent where the copy is needed. A settled choice has a strategy per variable

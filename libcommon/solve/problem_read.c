@@ -123,7 +123,7 @@ static int expect(struct reader *r, char want)
     return fail(r, what);
 }
 
-/* Behind an item: 1 when another follows, 0 at the closing bracket, -1. */
+/* After an item: 1 when another follows, 0 at the closing bracket, -1. */
 static inline int more(struct reader *r, char close)
 {
     int next = ap_json_more(&r->json, close);

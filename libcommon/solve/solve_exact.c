@@ -30,7 +30,7 @@
 #define IN_PLAY       0.01 /* proxies so far into the gap are worth replacing */
 #define CLOSE         5e-3 /* a relative gap that makes the bound tell something */
 #define LOOK_SWEEPS   24
-#define OPEN          0.01 /* a gap behind the look that is worth the caller's search */
+#define OPEN          0.01 /* a gap after the look that is worth the caller's search */
 #define EARLY         0.2  /* part of the strategies that a guess between sweeps leaves */
 #define MAX_DIVING    2
 #define DIVE_STAGES   3 /* see solve_connected */

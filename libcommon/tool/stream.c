@@ -28,7 +28,7 @@ static bool is_pipe(int fd)
     return !fstat(fd, &st) && S_ISFIFO(st.st_mode);
 }
 
-/* Only the version and the history precede the graph: the one is written in front of it,
+/* Only the version and the history precede the graph: the one is written before it,
  * the other at the end. */
 static bool stands_first(const struct ap_doc *doc)
 {

@@ -599,8 +599,8 @@ int ap_tool_can_write(const char *path, struct ap_err *err)
 }
 
 /*
- * A regular file appears whole or not at all, behind a symbolic link, too; pipes, devices
- * and descriptors are written in place.
+ * A regular file appears whole or not at all, where a symbolic link leads to it, too;
+ * pipes, devices and descriptors are written in place.
  */
 static void open_file(struct output *out, const char *path)
 {

@@ -53,7 +53,7 @@ struct ap_tool {
     const char *name, *summary; /* "ap-shard", "choose how every tensor is split" */
     const char *operand;        /* usage of the positional argument: "[FILE]" */
     struct ap_list *operands;   /* collects all of them; NULL: one is allowed */
-    /* appends, a blank in front of each, what the operand may be called; NULL: files */
+    /* appends, a blank before each, what the operand may be called; NULL: files */
     void (*operand_names)(struct ap_buf *out);
     const struct ap_opt *opts; /* its own; NULL name ends; the common ones are added */
     /* filled by ap_tool_start */
@@ -80,7 +80,7 @@ bool ap_tool_given(const struct ap_tool *tool, const char *name);
 _Noreturn void ap_die(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); /* "ap-shard: ..." on stderr */
 _Noreturn void ap_die_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Called with the exit code behind the message of the two, before the process exits. */
+/* Called with the exit code after the message of the two, before the process exits. */
 void ap_tool_on_die(void (*told)(int code));
 /* The message alone: who ends otherwise says it so. */
 void ap_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -165,7 +165,7 @@ double ap_now_sec(void);
 
 /* ---- private: help.c ---- */
 
-/* What is in front of an option's name: "-" or "--". */
+/* What is before an option's name: "-" or "--". */
 const char *ap_opt_dashes(const struct ap_opt *opt);
 /*
  * Appends the text of --help (group NULL: at most fifteen lines), of --help=all, or of

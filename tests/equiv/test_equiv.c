@@ -7,7 +7,7 @@
  *
  * Two cases in seven have kernels between contractions, one in seven has kernels of any
  * nodes. Two cases in five run in two or three microbatches, on random axes of random
- * groups. In every other case collectives run as late as they may, behind the calls that
+ * groups. In every other case collectives run as late as they may, after the calls that
  * need not wait for them.
  *
  * With "cuda" the n ranks compute by the CUDA backend, the one rank on the CPU. A real

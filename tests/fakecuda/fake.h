@@ -3,7 +3,7 @@
  * tests/fakecuda share. See README.md.
  *
  * Everything that a stream is given becomes an operation: a function, its arguments by
- * value, and the operations that it comes behind. Operations run when the host waits for
+ * value, and the operations that it comes after. Operations run when the host waits for
  * one of them, in an order that the seed picks among those that streams and events allow.
  * One process is one host thread; none of this is thread-safe.
  */
@@ -81,7 +81,7 @@ struct CUgraph_st {
 };
 void fake_work_keep(struct fake_work *w);
 void fake_work_drop(struct fake_work *w);
-/* Queues the nodes behind what the stream has, and the stream behind them. */
+/* Queues the nodes after what the stream has, and the stream after them. */
 cudaError_t fake_enqueue_graph(cudaStream_t stream, const struct CUgraph_st *g);
 void fake_graph_free(struct CUgraph_st *g);
 

@@ -1,7 +1,7 @@
 /*
  * The threads of a block. A thread runs until it ends or waits at a barrier; then the
  * next one starts, on a stack of its own. Threads that never wait share one stack, so
- * that a kernel without barriers is a loop. Behind each barrier they go on in the other
+ * that a kernel without barriers is a loop. After each barrier they go on in the other
  * direction: what a thread reads without a barrier is too old or too new to be right.
  */
 #include "fake.h"

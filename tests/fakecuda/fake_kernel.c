@@ -1,6 +1,6 @@
 /*
  * NVRTC and the launch of what it compiles. The "cubin" of a source text is a shared
- * library that g++ makes of it and of shim.hpp, behind a header with its length. Accesses
+ * library that g++ makes of it and of shim.hpp, after a header with its length. Accesses
  * that are not aligned as their type, indices beyond arrays and overflows of int trap.
  */
 #include "fake.h"

@@ -4,7 +4,7 @@
  * queued work runs, so that the host's reading a device pointer faults; an access beyond
  * the end hits the guard, or the few filler bytes before it, which are looked at after
  * every operation. New memory is full of 0xFF (a NaN in every float type), with
- * $AP_FAKE_NOISE also behind the program's first fill of all of it with zeros: nobody
+ * $AP_FAKE_NOISE also after the program's first fill of all of it with zeros: nobody
  * should read what nobody wrote. Places of memory that was freed are not used again, so
  * that whoever still has them is found.
  */
@@ -325,7 +325,7 @@ struct copy {
     void *dst;
     const void *src;
     size_t bytes;
-    bool late; /* it may run behind the call, and in a graph again */
+    bool late; /* it may run after the call, and in a graph again */
 };
 
 static void check_late(const void *p, size_t bytes)
@@ -344,7 +344,7 @@ static void copy_run(void *args)
     memmove(c->dst, c->src, c->bytes);
 }
 
-/* A copy whose source is the bytes behind it. */
+/* A copy whose source is the bytes after it. */
 static void write_run(void *args)
 {
     const struct copy *c = args;

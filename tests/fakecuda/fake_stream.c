@@ -115,7 +115,7 @@ static void set(struct fake_op **place, struct fake_op *op)
     drop(old);
 }
 
-/* Queues an operation behind deps, of which some may be NULL; the queue holds it. */
+/* Queues an operation after deps, of which some may be NULL; the queue holds it. */
 static struct fake_op *add_op(int lane, struct fake_work *work, bool collective,
                               struct fake_op *const *deps, int n)
 {
@@ -416,7 +416,7 @@ static void run_op(struct fake_op **place)
     for (int i = 0; i < op->n_deps; i++)
         drop(op->deps[i]);
     op->n_deps = 0;
-    place = &queue.first; /* running may have queued more, behind */
+    place = &queue.first; /* running may have queued more, after */
     while (*place != op)
         place = &(*place)->next;
     *place = op->next;
@@ -644,7 +644,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
     return cudaSuccess;
 }
 
-/* Whether every node is behind the origin's last one or is it. */
+/* Whether every node is after the origin's last one or is it. */
 static bool is_joined(const struct capture *c)
 {
     const struct CUgraph_st *g = c->graph;

@@ -4,7 +4,7 @@
  * to b) may not be fine together. Testing reachability from scratch is quadratic.
  * Idea: keep a topological rank of every cluster in the graph as merged so far. A path
  * from a to b passes ranks between theirs only, so search there, forward from a; what was
- * found has to move behind the pair, what leads to b before it, and they share the places
+ * found has to move after the pair, what leads to b before it, and they share the places
  * they had among them. No path is possible, and nobody has to move, when b comes
  * first among a's successors or a last among b's predecessors, which is most of the time.
  * Cost: the part of the graph between the two, at most RANNC_MAX_SEARCH edges each way;

@@ -4,7 +4,7 @@
  * direction are all in one other block, moves there if both blocks' times and what all
  * blocks send become less and both still fit. Successors all in one block (or
  * predecessors) means that no cycle of blocks can come of it: the block that it goes to
- * was behind (before) its own already. How many clusters of a block read a value, or have
+ * was after (before) its own already. How many clusters of a block read a value, or have
  * a clone, stands in a hash table, so a move costs what the cluster's own lists hold.
  * Cost: a level O(its lists) expected; nothing is undone by search: a move that does not
  * pay is made back.

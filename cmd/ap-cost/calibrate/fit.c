@@ -196,7 +196,7 @@ static void fit_bytes(const struct cal_class *class, struct ap_time_rows *rows)
         widen(&bytes, class->sample[i].bytes);
     const struct knots b =
         knots_of(bytes.least, bytes.most, COLLECTIVE_FACTOR, MAX_KNOTS);
-    q.m = b.n; /* the constant, and slopes behind the first knot */
+    q.m = b.n; /* the constant, and slopes after the first knot */
     for (int i = 0; i < class->n; i++) {
         hats(&b, fmax(class->sample[i].bytes, b.at[0]), a);
         a[0] = 1;

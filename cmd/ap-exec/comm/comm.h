@@ -4,7 +4,7 @@
  * the job.
  *
  * Collectives (group to wait) take the memory of the backend; they are called in the same
- * order by all ranks that take part, and what the backend does behind the call sees the
+ * order by all ranks that take part, and what the backend does after the call sees the
  * result. Messages (send to settle) take host memory, and so do the others, which
  * steer the job (broadcast to close).
  *
@@ -59,7 +59,7 @@ struct comm {
     /*
      * Overlap. After start, the next collective (or exchange) may return before it has
      * run; event gives its ticket; wait, once per ticket, orders what the backend does
-     * afterwards behind it. Until then nobody may write what it reads, nor touch what it
+     * afterwards after it. Until then nobody may write what it reads, nor touch what it
      * writes. A communicator without overlap runs it at once. Over MPI it goes on in
      * `progress` and in waits.
      */

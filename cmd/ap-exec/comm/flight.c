@@ -262,7 +262,7 @@ static struct piece *piece_at(struct flights *f, unsigned i)
     return &f->piece[(f->first + i) % PIECES];
 }
 
-/* Where `bytes` of the room are free, which is taken as a ring: behind the last piece's,
+/* Where `bytes` of the room are free, which is taken as a ring: after the last piece's,
  * before the first one's. -1: nowhere now. */
 static int64_t find_room(struct flights *f, int64_t bytes)
 {

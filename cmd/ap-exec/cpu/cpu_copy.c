@@ -1,5 +1,5 @@
 /*
- * Copies between strided boxes: the one loop behind transpose, slice, pad, concatenate,
+ * Copies between strided boxes: the one loop of transpose, slice, pad, concatenate,
  * reverse, dynamic slices and the packing of collectives. Dimensions that run on in both
  * tensors are merged; the innermost loop is a memcpy where both are contiguous, and a
  * blocked 2-D transpose where source and target are contiguous in different dimensions.

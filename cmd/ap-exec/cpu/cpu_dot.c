@@ -50,7 +50,7 @@ static int64_t product(const struct ap_shape *s, const struct dims *dims)
     return p;
 }
 
-/* Puts dims in front of the packed operand's dims; *at: elements of the operand so far.
+/* Puts dims before the packed operand's dims; *at: elements of the operand so far.
  */
 static void pack_dims(struct side *sd, const struct ap_shape *s, const int64_t *stride,
                       const struct dims *dims, int64_t *at)

@@ -248,7 +248,7 @@ struct coll {
     struct box *pack, *unpack;
     int64_t *pack_from, *unpack_to;
     bool padded;
-    bool direct; /* blocks lie one behind the other: nothing is packed or unpacked */
+    bool direct; /* blocks lie one after the other: nothing is packed or unpacked */
     int ticket;  /* of the collective that run started */
 };
 

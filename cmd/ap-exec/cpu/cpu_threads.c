@@ -24,7 +24,7 @@
 /* The tasks of one thread, on a cache line of its own. */
 struct share {
     _Alignas(64) atomic_uint_least64_t word; /* number of the work << 32 | not taken */
-    int64_t end;                             /* behind its last task */
+    int64_t end;                             /* after its last task */
 };
 
 static struct {

@@ -66,7 +66,7 @@ static int64_t stride_of(const struct ap_graph *g, const struct ap_attention_ten
     return 0;
 }
 
-/* Whether dimension b, behind a, runs on in all tensors of the mask. */
+/* Whether dimension b, after a, runs on in all tensors of the mask. */
 static bool runs_on(const struct axes *x, int a, int b, unsigned tensors)
 {
     for (int t = 0; t < SDPA_STATS; t++)
@@ -234,7 +234,7 @@ static bool has_dense_rows(const struct ap_graph *g, const struct ap_attention_f
     return s->dtype == AP_F32;
 }
 
-/* Heads, one behind the other, of rows one behind the other. */
+/* Heads, one after the other, of rows one after the other. */
 static void make_dense(const struct sdpa_shape *s, int64_t width, int64_t stride[4])
 {
     stride[3] = 1;

@@ -1,8 +1,8 @@
 /*
  * Collectives, as packing, the communicator's function on device memory and unpacking;
  * and the local steps ap-slice, ap-mask and ap-partial. The CPU backend's functions say
- * which blocks go where. The communicator orders itself behind the stream's work and the
- * stream's later work behind itself.
+ * which blocks go where. The communicator orders itself after the stream's work and the
+ * stream's later work after itself.
  */
 #include "cuda.h"
 

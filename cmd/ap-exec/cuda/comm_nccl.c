@@ -8,7 +8,7 @@
  * that never comes is found by a time-out, and errors of other ranks while the host waits
  * (comm_nccl_sync).
  *
- * A collective is ordered by two events: behind what the compute stream had before, and
+ * A collective is ordered by two events: after what the compute stream had before, and
  * before what the compute stream gets afterwards or, between start and wait, after wait.
  * All collectives of a rank are on one stream, because ranks that ran those of two
  * communicators in different orders would wait for each other for ever.
@@ -195,7 +195,7 @@ static int event(struct comm *c)
     return of(c)->ticket;
 }
 
-/* The communication stream comes behind the compute stream; then a group is open. */
+/* The communication stream comes after the compute stream; then a group is open. */
 static void begin(struct nccl *n, const char *what, int64_t bytes, int ranks)
 {
     snprintf(live.last, sizeof live.last,

@@ -61,7 +61,7 @@ struct problem {
 /* The forward pass of a node. */
 struct pass {
     struct problem q;
-    int64_t c; /* features of x that there are; those behind them, to q.c, are zero */
+    int64_t c; /* features of x that there are; those after them, to q.c, are zero */
     bool flip; /* the filter's elements run backwards */
     struct role role[N_TENSORS];
 };

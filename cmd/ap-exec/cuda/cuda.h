@@ -127,7 +127,7 @@ void cuda_add_kernel(struct exec *x, struct cuda_call *c, struct ap_buf *text,
 
 struct kernel;
 
-/* In a body: functions stand before it, the kernel behind it. */
+/* In a body: functions stand before it, the kernel after it. */
 #define KERNEL_MARK "/* kernel */\n"
 
 /* The kernel of this body: the same for the same text. Compiled by kernels_build. */
@@ -155,7 +155,7 @@ const char *text_register(enum ap_dtype dtype); /* "float" for bf16 */
 const char *text_word(int size);
 /* Whether kernels can compute with it: all but c128 and tuples. */
 bool text_computes(enum ap_dtype dtype);
-/* The functions of all operators, behind the prelude; and what kernels that have complex
+/* The functions of all operators, after the prelude; and what kernels that have complex
  * numbers need in addition. */
 extern const char cuda_prelude[], cuda_formulas[];
 extern const char cuda_complex[], cuda_complex_formulas[];
@@ -180,7 +180,7 @@ const char *text_round(enum ap_dtype dtype);
 
 /*
  * A reducer as `static inline void name(parameters by value, results by reference)`,
- * text that stands in front of the kernel.
+ * text that stands before the kernel.
  */
 int text_body(struct exec *x, struct ap_buf *out, const char *name,
               const struct ap_reducer *red, struct ap_err *err);

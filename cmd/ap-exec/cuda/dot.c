@@ -8,7 +8,7 @@
  * with matrices whose rows do not begin at multiples of 16 bytes (a vocabulary of 50257)
  * are made a little larger, by copies with zeros: without, cublasLt takes kernels that
  * are four to seven times as slow, even where only the rows' distance is such a multiple.
- * Two products that want the same copy one behind the other share it.
+ * Two products that want the same copy one after the other share it.
  */
 #include "matmul.h"
 
@@ -83,7 +83,7 @@ static int64_t even(int64_t n, int size)
 }
 
 /* Copies a matrix, in so many elements from row to row, to one with other sizes; what is
- * behind it is zero. */
+ * after it is zero. */
 static void add_resize(struct exec *x, struct cuda_call *c, struct cuda_at dst,
                        int64_t to_rows, int64_t to_cols, struct cuda_at src, int64_t rows,
                        int64_t cols, int64_t ld, int size)
@@ -117,7 +117,7 @@ struct resized {
 };
 
 /* The copy at the beginning of the scratch memory that the call prepared last makes: the
- * logits' gradient is an operand of two products, one behind the other. */
+ * logits' gradient is an operand of two products, one after the other. */
 static struct {
     const struct exec *x; /* the call's */
     int64_t serial;       /* of the call; 0: there is none */

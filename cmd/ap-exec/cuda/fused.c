@@ -3,13 +3,13 @@
  * kernel, with reshapes of them, and transposes and slices of what they read. A thread
  * computes `width` elements that lie side by side: operands that do so too are read in
  * one access of up to 16 bytes, before the loop over the elements, and results are
- * written in one, behind it; a broadcast operand is read once per thread where its
+ * written in one, after it; a broadcast operand is read once per thread where its
  * innermost size is a multiple of the width, else once per element. All else stays in
  * registers. A call with reductions is a kernel of rows (rows.c) or of sums (columns.c).
  */
 #include "members.h"
 
-/* Results, as arguments behind the loads; n_args: of all. */
+/* Results, as arguments after the loads; n_args: of all. */
 static void put_stores(struct members *m, struct ap_buf *before, struct ap_buf *body,
                        struct ap_buf *after, struct cuda_at *arg, int *n_args)
 {

@@ -183,7 +183,7 @@ static void add_keys(struct exec *x, struct cuda_call *c, const struct index *s,
                                           n_args, arg});
 }
 
-/* Some blocks, one behind the other, per sorted key; those that begin a run of one place
+/* Some blocks, one after the other, per sorted key; those that begin a run of one place
  * combine it. */
 static void add_runs(struct exec *x, struct cuda_call *c, const struct index *s,
                      struct ap_buf *b, int64_t padded, int bits)

@@ -87,7 +87,7 @@ void kernel_launch(const struct kernel *k, int64_t grid_x, int64_t grid_y, void 
 /* ---- compiling ---- */
 
 /*
- * A body has up to two parts: functions that it calls, and, behind the mark, what the
+ * A body has up to two parts: functions that it calls, and, after the mark, what the
  * kernel does. Functions of one kernel are kept apart from those of others by a
  * namespace.
  */

@@ -2,7 +2,7 @@
  * cholesky and triangular-solve of f32 and f64, in double precision and rounded once, as
  * on the CPU. A matrix is factored by one block of threads, column by column: n steps of
  * up to n^2 / 2 updates each. A right-hand side is solved by one thread, n^2 operations
- * one behind the other. Both are fast for many matrices or sides, and right for one.
+ * one after the other. Both are fast for many matrices or sides, and right for one.
  */
 #include "cuda.h"
 

@@ -32,7 +32,7 @@ struct member {
     int n_in, in[3]; /* members, or ~number of a load */
     bool row;        /* a value per row, or one for all, among values per element */
     bool sum;        /* a reduce: of in[0], from in[1] */
-    /* The most reductions one behind the other on the way to the value (of a sum: to its
+    /* The most reductions one after the other on the way to the value (of a sum: to its
      * terms). */
     int after;
     struct ap_buf line; /* "const float v3 = ...;\n"; none: it is in[0]'s value */
@@ -87,7 +87,7 @@ const char *members_name(const struct members *m, int at, char *room, size_t siz
 int members_put_combines(const struct members *m, struct ap_buf *out, struct ap_err *err);
 /* Whether the member's value has a place in memory; which. */
 void *members_result(const struct members *m, int i);
-/* Arguments of a kernel: the loads' addresses, and room for so many behind them. */
+/* Arguments of a kernel: the loads' addresses, and room for so many after them. */
 struct cuda_at *members_args(const struct members *m, int more);
 
 /* ---- kernels (rows.c, columns.c) ---- */

@@ -2,7 +2,7 @@
  * sort and topk: bitonic sorting networks (Batcher, "Sorting networks and their
  * applications", 1968) over the positions of each row.
  *
- * Idea: rows are padded to n2 = 2^k positions; what lies behind a row's end is larger
+ * Idea: rows are padded to n2 = 2^k positions; what lies after a row's end is larger
  * than all else, and of two equal elements the one at the lower position is smaller, so
  * that the order is the stable one. Steps between positions closer than CHUNK run in
  * shared memory, many to a kernel; the others are a kernel each. Steps are told their
@@ -164,7 +164,7 @@ static void put_less(struct ap_buf *b, const struct sort *s)
     ap_buf_puts(b, "    return before ? true : after ? false : x < y;\n}\n");
 }
 
-/* Positions 0 ... n2 - 1 of every row; those of rows that are not there count as behind
+/* Positions 0 ... n2 - 1 of every row; those of rows that are not there count as after
  * the end. */
 static void add_positions(struct exec *x, struct cuda_call *c, const struct sort *s,
                           int64_t n2, int64_t total)

@@ -1,7 +1,7 @@
 /*
  * Kernels as text. An elementwise operator is a call of a device function that is made
  * from the same expression as the CPU's loop (formulas.h): FLOAT_FORMULAS and its kin are
- * expanded to the text of functions NAME_type(x, y), which stand behind the prelude, and
+ * expanded to the text of functions NAME_type(x, y), which stand after the prelude, and
  * to a table of their names.
  */
 #include "cuda.h"

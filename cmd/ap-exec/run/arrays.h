@@ -37,7 +37,7 @@ void arrays_free(struct arrays *a);
 /*
  * Writes parameter *k of g, whose whole array is data[*k] (NULL: not there, nothing is
  * written), or, where it is a part of an argument of the step, the whole from its parts,
- * which are neighbours; *k is behind them then.
+ * which are neighbours; *k is after them then.
  */
 int arrays_write(const char *dir, const struct ap_graph *g, void *const *data, int *k,
                  struct ap_err *err);

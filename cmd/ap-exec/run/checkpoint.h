@@ -2,7 +2,7 @@
  * Checkpoints: what a step changes, as one file DIR/checkpoint.safetensors.
  *
  * The format is safetensors: eight bytes of length, a JSON header, the tensors' bytes one
- * behind the other. It was chosen because every rank can write its own elements at
+ * after the other. It was chosen because every rank can write its own elements at
  * offsets that are known beforehand, one rename replaces a whole checkpoint, it has names
  * for bf16 and fp8, and Python, Rust and C++ libraries of that name read it elsewhere.
  *

@@ -675,19 +675,30 @@ static void count_runs(struct exec *x)
     }
 }
 
+bool exec_replays(struct exec *x)
+{
+    if (!x->backend->step_begin || timing_is_on(x) || !x->backend->step_begin(x))
+        return false;
+    count_runs(x);
+    return true;
+}
+
+void exec_recorded(struct exec *x)
+{
+    if (x->backend->step_end && !timing_is_on(x))
+        x->backend->step_end(x);
+}
+
 void exec_step(struct exec *x)
 {
     const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
-    if (x->backend->step_begin && !timing_is_on(x) && x->backend->step_begin(x)) {
-        count_runs(x);
+    if (exec_replays(x))
         return;
-    }
     exec_run(x, 0, x->prog->each_lo, 0);
     for (int64_t j = 0; j < n; j++)
         exec_run(x, x->prog->each_lo, x->prog->each_hi, j);
     exec_run(x, x->prog->each_hi, x->prog->local.n_groups, 0);
-    if (x->backend->step_end && !timing_is_on(x))
-        x->backend->step_end(x);
+    exec_recorded(x);
 }
 
 void exec_advance(struct exec *x)

@@ -1,11 +1,10 @@
 /*
- * The executor of a pipeline program: every rank runs the instructions of its lane. To
- * the rest of the tool the run is a session of a program that has the whole graph's
- * parameters and results and no operators.
+ * The instructions of this rank's lane: runs of its stages' groups, sends and receives. A
+ * program of one stage (the section "program") is a lane of all ranks without messages.
  */
 #include "backend.h"
 #include "run/job.h"
-#include "run/memory.h"
+#include "run/noise.h"
 #include "run/transfer.h"
 
 #include "tool/tool.h"
@@ -16,10 +15,10 @@
 struct executor {
     struct ap_arena *arena;
     struct session *session;
-    const struct ap_pipeline_program *pipeline;
+    const struct ap_pipeline_program *program;
     struct comm *job;
     const struct ap_lane *lane; /* of this rank */
-    struct comm *comm;          /* [stage]: of its ranks */
+    struct comm **comm;         /* [stage]: of its ranks; the job's, where all are */
     char *memory;               /* of the lane: buffers of all its stages, and slots */
     struct exec *exec;          /* [stage]: with the buffers of slot 0 */
     struct exec **slot;         /* [stage][slot from 1 on] */
@@ -27,66 +26,17 @@ struct executor {
     bool **answers;             /* [stage][parameter]: see struct exec */
     struct transfers *transfers;
     int loss_stage, loss_node; /* where the loss is made; -1 */
-    struct ap_program outline;
 };
 
-/* ---- the whole graph's parameters and results ---- */
-
-/* 1 + the largest number of a parameter (or result) of the whole graph. */
-static int count(const struct ap_pipeline_program *r, bool results)
-{
-    int n = 0;
-    for (int s = 0; s < r->n_stages; s++) {
-        const struct ap_pipeline_stage *st = &r->stage[s];
-        const int *number = results ? st->result : st->param;
-        const int m = results ? st->prog.local.n_results : st->prog.local.n_params;
-        for (int k = 0; k < m; k++)
-            n = number[k] >= n ? number[k] + 1 : n;
-    }
-    return n;
-}
-
-/* Nodes are the parameters, by number, and what the results are computed as. A result
- * that no stage makes is a parameter that does not change. */
-static void make_outline(struct executor *p)
-{
-    const struct ap_pipeline_program *r = p->pipeline;
-    struct ap_graph *g = &p->outline.local;
-    g->n_params = g->n_nodes = count(r, false);
-    g->n_results = count(r, true);
-    int *params = AP_NEW_N(p->arena, g->n_params + 1, int);
-    g->nodes = AP_NEW_N(p->arena, g->n_params + g->n_results + 1, struct ap_node);
-    g->results = AP_NEW_N(p->arena, g->n_results + 1, struct ap_result);
-    for (int k = 0; k < g->n_params; k++)
-        params[k] = k;
-    for (int k = 0; k < g->n_results; k++)
-        g->results[k] = (struct ap_result){.role = AP_ROLE_AUX};
-    for (int s = 0; s < r->n_stages; s++) {
-        const struct ap_pipeline_stage *st = &r->stage[s];
-        const struct ap_graph *own = &st->prog.local;
-        for (int k = 0; k < own->n_params; k++)
-            if (st->param[k] >= 0)
-                g->nodes[st->param[k]] = own->nodes[own->params[k]];
-        for (int k = 0; k < own->n_results; k++) {
-            if (st->result[k] < 0)
-                continue;
-            const struct ap_result *res = &own->results[k];
-            const int alias = res->alias < 0 ? -1 : own->nodes[res->alias].param;
-            g->nodes[g->n_nodes] = own->nodes[res->node];
-            g->results[st->result[k]] = (struct ap_result){
-                g->n_nodes++, res->role, alias < 0 ? -1 : st->param[alias], res->part};
-        }
-    }
-    g->params = params;
-}
+/* ---- parameters of several stages ---- */
 
 /* Which stage's copy of a parameter a checkpoint has: of the first one that updates it,
- * else of the first one. */
+ * else of the first one; with those of all devices that a rank of it plays. */
 static void find_answers(struct executor *p)
 {
-    const struct ap_pipeline_program *r = p->pipeline;
-    const int n = p->outline.local.n_params;
-    bool *taken = AP_NEW_N(p->arena, n + 1, bool);
+    const struct ap_pipeline_program *r = p->program;
+    const int n = p->session->outline.n_params;
+    int *by = AP_NEW_N(p->arena, n + 1, int); /* [number]: 1 + the stage that answers */
     for (int s = 0; s < r->n_stages; s++)
         p->answers[s] = AP_NEW_N(p->arena, r->stage[s].prog.local.n_params + 1, bool);
     for (int pass = 0; pass < 2; pass++)
@@ -98,9 +48,11 @@ static void find_answers(struct executor *p)
                     updated[g->results[k].alias] = true;
             for (int k = 0; k < g->n_params; k++) {
                 const int number = r->stage[s].param[k];
-                if (number < 0 || taken[number] || (!pass && !updated[g->params[k]]))
+                if (number < 0 || (by[number] && by[number] != s + 1) ||
+                    (!by[number] && !pass && !updated[g->params[k]]))
                     continue;
-                p->answers[s][k] = taken[number] = true;
+                p->answers[s][k] = true;
+                by[number] = s + 1;
             }
         }
 }
@@ -108,8 +60,8 @@ static void find_answers(struct executor *p)
 static void find_loss_stage(struct executor *p, int loss)
 {
     p->loss_stage = -1;
-    for (int s = 0; s < p->pipeline->n_stages && loss >= 0; s++) {
-        const struct ap_pipeline_stage *st = &p->pipeline->stage[s];
+    for (int s = 0; s < p->program->n_stages && loss >= 0; s++) {
+        const struct ap_pipeline_stage *st = &p->program->stage[s];
         for (int k = 0; k < st->prog.local.n_results; k++)
             if (st->result[k] == loss) {
                 p->loss_stage = s;
@@ -131,11 +83,33 @@ static struct exec *at_slot(const struct executor *p, int stage, int slot)
     return slot > 0 ? &p->slot[stage][slot - 1] : &p->exec[stage];
 }
 
+/* Whether the lane is the whole job, in its order. */
+static bool is_job(const struct executor *p, const struct ap_lane *lane)
+{
+    bool same = lane->n_ranks == p->job->size;
+    for (int i = 0; same && i < lane->n_ranks; i++)
+        same = lane->ranks[i] == i;
+    return same && p->program->n_lanes == 1;
+}
+
+/* Finds this rank's lane, and the communicators of the stages. */
+static void join_stages(struct executor *p)
+{
+    for (int s = 0; s < p->program->n_stages; s++) {
+        const struct ap_lane *lane = &p->program->lane[p->program->stage[s].lane];
+        p->comm[s] = is_job(p, lane) ? p->job : AP_NEW(p->arena, struct comm);
+        p->mine[s] = p->comm[s] == p->job ||
+                     p->job->split(p->job, lane->ranks, lane->n_ranks, p->comm[s]);
+        if (p->mine[s])
+            p->lane = lane;
+    }
+}
+
 /* The stage's program, prepared for each slot of the lane's memory. */
 static int open_stage(struct executor *p, int s, const struct backend *backend,
                       int *exit_code, struct ap_err *err)
 {
-    const struct ap_pipeline_stage *st = &p->pipeline->stage[s];
+    const struct ap_pipeline_stage *st = &p->program->stage[s];
     struct exec_place at = {
         .memory = p->memory, .bytes = p->lane->peak_bytes, .slot_bytes = st->slot_bytes};
 
@@ -147,7 +121,7 @@ static int open_stage(struct executor *p, int s, const struct backend *backend,
             at.shift = st->slot[k] - st->slot[0];
         }
         at.first = k > 0 ? &p->exec[s] : NULL;
-        if (exec_open_at(x, p->arena, &st->prog, backend, &p->comm[s], &at, err)) {
+        if (exec_open_at(x, p->arena, &st->prog, backend, p->comm[s], &at, err)) {
             *exit_code = x->exit_code;
             return -1;
         }
@@ -159,19 +133,14 @@ static int open_stage(struct executor *p, int s, const struct backend *backend,
 
 static void open_stages(struct executor *p, const struct settings *set)
 {
-    const struct ap_pipeline_program *r = p->pipeline;
+    const struct ap_pipeline_program *r = p->program;
     struct ap_err err = {{0}};
     int rc = 0, exit_code = AP_BAD_INPUT;
 
-    for (int s = 0; s < r->n_stages; s++) {
-        const struct ap_lane *lane = &r->lane[r->stage[s].lane];
-        p->mine[s] = p->job->split(p->job, lane->ranks, lane->n_ranks, &p->comm[s]);
-        if (p->mine[s])
-            p->lane = lane;
-    }
+    join_stages(p);
     p->memory = set->backend->alloc(p->lane->peak_bytes);
     if (!p->memory)
-        rc = ap_err_set(&err, "no memory for the programs' %lld bytes",
+        rc = ap_err_set(&err, "no memory for the program's %lld bytes",
                         (long long)p->lane->peak_bytes);
     for (int s = 0; s < r->n_stages && !rc; s++)
         if (p->mine[s])
@@ -206,75 +175,90 @@ static int expect_ahead(struct executor *p, int next, int *n_ahead)
     return next;
 }
 
-static void run_step(void *ctx)
+/* Instruction i of the lane. */
+static void run_instr(struct executor *p, int i, int *next, int *n_ahead)
 {
-    struct executor *p = ctx;
+    const struct ap_pipeline_instr *x = &p->lane->instr[i];
+    const struct ap_transfer *t = &p->program->transfer[x->transfer];
+    switch (x->what) {
+    case AP_PIPELINE_RUN:
+        *next = expect_ahead(p, *next, n_ahead);
+        exec_run(at_slot(p, x->stage, x->slot), x->lo, x->hi, x->message);
+        break;
+    case AP_PIPELINE_SEND:
+        transfers_send(p->transfers, at_slot(p, t->from, x->slot), x->transfer,
+                       x->message);
+        break;
+    case AP_PIPELINE_RECEIVE:
+        *next = expect_ahead(p, *next, n_ahead);
+        --*n_ahead;
+        transfers_receive(p->transfers, at_slot(p, t->to, x->slot), x->transfer,
+                          x->message);
+        break;
+    }
+}
+
+void executor_step(struct executor *p)
+{
+    struct exec *alone = p->program->alone ? &p->exec[0] : NULL;
     int next = 0, n_ahead = 0;
+    if (alone && exec_replays(alone))
+        return;
     for (int i = 0; i < p->lane->n; i++) {
-        const struct ap_pipeline_instr *x = &p->lane->instr[i];
-        const struct ap_transfer *t = &p->pipeline->transfer[x->transfer];
         const double clock = trace_clock(p->session->trace);
-        switch (x->what) {
-        case AP_PIPELINE_RUN:
-            next = expect_ahead(p, next, &n_ahead);
-            exec_run(at_slot(p, x->stage, x->slot), x->lo, x->hi, x->message);
-            break;
-        case AP_PIPELINE_SEND:
-            transfers_send(p->transfers, at_slot(p, t->from, x->slot), x->transfer,
-                           x->message);
-            break;
-        case AP_PIPELINE_RECEIVE:
-            next = expect_ahead(p, next, &n_ahead);
-            n_ahead--;
-            transfers_receive(p->transfers, at_slot(p, t->to, x->slot), x->transfer,
-                              x->message);
-            break;
-        }
+        run_instr(p, i, &next, &n_ahead);
         trace_instr(p->session->trace, i, clock);
     }
+    if (alone)
+        exec_recorded(alone);
     p->job->settle(p->job);
 }
 
 /* Bytes of the first rank of a stage's lane, on rank 0. */
 static void to_root(struct executor *p, int stage, void *buf, int64_t bytes)
 {
-    const int from = p->pipeline->lane[p->pipeline->stage[stage].lane].ranks[0];
+    const int from = p->program->lane[p->program->stage[stage].lane].ranks[0];
     if (p->job->rank == from || p->job->rank == 0)
         p->job->to_root(p->job, from, buf, bytes);
 }
 
-static double read_loss(void *ctx)
+static double read_scalar(const struct exec *x, int node)
 {
-    struct executor *p = ctx;
+    const enum ap_dtype dtype = x->prog->local.nodes[node].shape.dtype;
+    char host[16];
+    x->backend->read(host, x->value[node], ap_dtype_size(dtype));
+    return data_number(host, dtype, 0);
+}
+
+double executor_loss(struct executor *p)
+{
     double loss = 0;
     if (p->mine[p->loss_stage])
-        loss = session_scalar(&p->exec[p->loss_stage], p->loss_node);
+        loss = read_scalar(&p->exec[p->loss_stage], p->loss_node);
     to_root(p, p->loss_stage, &loss, sizeof loss);
     return loss;
 }
 
-static void advance(void *ctx)
+void executor_advance(struct executor *p)
 {
-    struct executor *p = ctx;
-    for (int s = 0; s < p->pipeline->n_stages; s++)
+    for (int s = 0; s < p->program->n_stages; s++)
         if (p->mine[s])
             exec_advance(&p->exec[s]);
 }
 
-static void put_params(void *ctx, struct checkpoint *c)
+void executor_put(void *ctx, struct checkpoint *c)
 {
     struct executor *p = ctx;
-    for (int s = 0; s < p->pipeline->n_stages; s++)
+    for (int s = 0; s < p->program->n_stages; s++)
         for (int k = 0; p->mine[s] && k < p->exec[s].prog->local.n_params; k++)
             checkpoint_put(c, &p->exec[s], k);
 }
 
-static int feed(void *ctx, const char *dir, int64_t batch, int *n_read,
-                struct ap_err *err)
+int executor_feed(struct executor *p, const char *dir, int64_t batch, int *n_read,
+                  struct ap_err *err)
 {
-    struct executor *p = ctx;
     int rc = 0;
-    for (int s = 0; s < p->pipeline->n_stages; s++)
+    for (int s = 0; s < p->program->n_stages; s++)
         if (p->mine[s] && data_batch(&p->exec[s], dir, batch, n_read, err))
             rc = -1; /* ranks of other stages go on to read theirs */
     return rc;
@@ -283,12 +267,10 @@ static int feed(void *ctx, const char *dir, int64_t batch, int *n_read,
 /* ---- what the last step leaves behind ---- */
 
 /* Results that become no parameter are whole on every rank of their stage. */
-static void keep_results(void *ctx)
+void **executor_results(struct executor *p)
 {
-    struct executor *p = ctx;
-    struct session *s = p->session;
-    const struct ap_pipeline_program *r = p->pipeline;
-    s->results = AP_NEW_N(p->arena, p->outline.local.n_results + 1, void *);
+    const struct ap_pipeline_program *r = p->program;
+    void **out = AP_NEW_N(p->arena, p->session->outline.n_results + 1, void *);
     for (int i = 0; i < r->n_stages; i++) {
         const struct ap_graph *g = &r->stage[i].prog.local;
         for (int k = 0; k < g->n_results; k++) {
@@ -301,23 +283,28 @@ static void keep_results(void *ctx)
                                          bytes);
             to_root(p, i, host, bytes);
             if (p->job->rank == 0)
-                s->results[r->stage[i].result[k]] = host;
+                out[r->stage[i].result[k]] = host;
             else
                 free(host);
         }
     }
+    return out;
 }
 
-static void keep_params(struct executor *p, struct session *s)
+void **executor_params(struct executor *p)
 {
-    const struct ap_pipeline_program *r = p->pipeline;
-    s->params = AP_NEW_N(p->arena, p->outline.local.n_params + 1, void *);
+    const struct ap_pipeline_program *r = p->program;
+    const int n = p->session->outline.n_params;
+    void **out = AP_NEW_N(p->arena, n + 1, void *);
+    bool *done = AP_NEW_N(p->arena, n + 1, bool);
     for (int i = 0; i < r->n_stages; i++) {
         const struct ap_graph *g = &r->stage[i].prog.local;
         for (int k = 0; k < g->n_results; k++) {
             const int node = g->results[k].alias;
-            if (node < 0)
+            const int number = node < 0 ? -1 : r->stage[i].param[g->nodes[node].param];
+            if (number < 0 || done[number]) /* with those of a rank's other devices */
                 continue;
+            done[number] = true;
             const struct placement place = exec_placement(&g->nodes[node]);
             const int64_t bytes = ap_shape_bytes(&place.global);
             void *whole = NULL;
@@ -327,18 +314,19 @@ static void keep_params(struct executor *p, struct session *s)
                 whole = ap_xrealloc(NULL, (size_t)bytes + 1);
             to_root(p, i, whole, bytes);
             if (p->job->rank == 0)
-                s->params[r->stage[i].param[g->nodes[node].param]] = whole;
+                out[number] = whole;
             else
                 free(whole);
         }
     }
+    return out;
 }
 
 /* Bytes of memory of the rank that needs most. */
 static int64_t most_bytes(const struct executor *p, bool scratch)
 {
     int64_t bytes = scratch ? 0 : p->lane->peak_bytes;
-    for (int s = 0; scratch && s < p->pipeline->n_stages; s++)
+    for (int s = 0; scratch && s < p->program->n_stages; s++)
         if (p->mine[s])
             bytes += p->exec[s].scratch_bytes + p->exec[s].temps_bytes;
     return p->job->max(p->job, bytes);
@@ -347,16 +335,34 @@ static int64_t most_bytes(const struct executor *p, bool scratch)
 /* Adds the runs of a stage's other slots to those of its first. */
 static void sum_runs(struct executor *p, int s)
 {
-    for (int k = 1; k < n_slots(&p->pipeline->stage[s]); k++)
+    for (int k = 1; k < n_slots(&p->program->stage[s]); k++)
         for (int i = 0; i < p->exec[s].n_calls; i++)
             p->exec[s].calls[i].n_runs += at_slot(p, s, k)->calls[i].n_runs;
 }
 
-/* What ran, on rank 0: collectives by the first rank of each stage, bytes by all. */
-static void gather_report(struct executor *p, struct session *s)
+/* Bytes that this rank has sent each other one per step, and the sum of all. */
+static void report_links(struct executor *p)
 {
-    const struct ap_pipeline_program *r = p->pipeline;
-    s->n_stages = r->n_stages;
+    struct session *s = p->session;
+    const int n = p->job->size;
+    const int64_t steps = s->steps > 0 ? s->steps : 1;
+    s->link_bytes = AP_NEW_N(p->arena, n * n, int64_t);
+    for (int k = 0; k < n; k++) {
+        int64_t *row = s->link_bytes + k * n;
+        if (p->job->rank == k)
+            memcpy(row, transfers_bytes(p->transfers), (size_t)n * sizeof *row);
+        if (p->job->rank == k || p->job->rank == 0)
+            p->job->to_root(p->job, k, row, n * (int64_t)sizeof *row);
+        for (int i = 0; i < n; i++)
+            s->sent_bytes += row[i] /= steps;
+    }
+}
+
+/* On rank 0: collectives by the first rank of each stage, bytes by all. */
+void executor_report(struct executor *p)
+{
+    struct session *s = p->session;
+    const struct ap_pipeline_program *r = p->program;
     s->stage = AP_NEW_N(p->arena, r->n_stages, struct stage_report);
     for (int i = 0; i < r->n_stages; i++) {
         struct stage_report *report = &s->stage[i];
@@ -372,95 +378,99 @@ static void gather_report(struct executor *p, struct session *s)
         report->n = (int)n;
         report->mesh = &r->stage[i].prog.mesh;
     }
-    const int n = p->job->size;
-    const int64_t steps = s->steps > 0 ? s->steps : 1;
-    s->link_bytes = AP_NEW_N(p->arena, n * n, int64_t);
-    for (int k = 0; k < n; k++) {
-        int64_t *row = s->link_bytes + k * n;
-        if (p->job->rank == k)
-            memcpy(row, transfers_bytes(p->transfers), (size_t)n * sizeof *row);
-        if (p->job->rank == k || p->job->rank == 0)
-            p->job->to_root(p->job, k, row, n * (int64_t)sizeof *row);
-        for (int i = 0; i < n; i++)
-            s->sent_bytes += row[i] /= steps;
-    }
+    if (r->n_transfers > 0)
+        report_links(p);
 }
 
-struct executor *executor_open(struct session *s, struct ap_arena *arena,
-                               const struct ap_pipeline_program *pipeline,
-                               const struct settings *set, struct comm *job, bool keep,
-                               const struct session_hook *hook)
+int64_t executor_working_bytes(const struct executor *p)
 {
+    int64_t bytes = transfers_memory(p->transfers) + p->job->memory(p->job);
+    for (int i = 0; i < p->program->n_stages; i++)
+        if (p->mine[i])
+            bytes += exec_working_bytes(&p->exec[i]) +
+                     (p->comm[i] != p->job ? p->comm[i]->memory(p->comm[i]) : 0);
+    return bytes;
+}
+
+/* The timeline that --trace asks for, or NULL; called by all ranks. */
+static struct trace *open_trace(const struct executor *p, const struct settings *set)
+{
+    struct ap_err err = {{0}};
+    int rc = 0;
+
+    if (!set->trace_path)
+        return NULL;
+    if (!set->backend->on_host)
+        rc = ap_err_set(&err, "--trace: backend %s runs its calls later than they begin",
+                        set->backend->name);
+    job_agree(p->job, rc, AP_USAGE, &err);
+    struct trace *t = trace_new(p->arena, set->trace_path, p->program,
+                                (int)(p->lane - p->program->lane));
+    if (set->beside_path && p->job->rank == 0)
+        rc = trace_beside(t, set->beside_path, &err);
+    job_agree(p->job, rc, AP_BAD_INPUT, &err);
+    return t;
+}
+
+/* What the settings ask to be noted of each call; and the noise that disturbs them. */
+static void watch_calls(struct executor *p, const struct settings *set,
+                        const struct session_opts *opts)
+{
+    struct session *s = p->session;
+    const struct ap_pipeline_program *r = p->program;
+    if (opts->save) {
+        s->trace = open_trace(p, set);
+        if (set->profile_path)
+            s->profile = profile_open(p->arena, p->job, set->steps);
+    }
+    for (int i = 0; i < r->n_stages; i++)
+        for (int k = 0; p->mine[i] && k < n_slots(&r->stage[i]); k++) {
+            struct exec *x = at_slot(p, i, k);
+            noise_set(x, opts->noise);
+            x->trace = s->trace;
+            if (s->profile)
+                profile_watch(s->profile, x, i);
+        }
+    if (r->alone && !s->profile && opts->timed && set->backend->blas_sec)
+        s->timing = p->exec[0].timing = timing_open(p->arena, &p->exec[0], 1, false);
+}
+
+struct executor *executor_open(struct session *s, const struct settings *set,
+                               const struct session_opts *opts)
+{
+    const int n = s->program->n_stages;
+    struct ap_arena *arena = s->arena;
     struct executor *p = AP_NEW(arena, struct executor);
     *p = (struct executor){.arena = arena,
                            .session = s,
-                           .pipeline = pipeline,
-                           .job = job,
-                           .comm = AP_NEW_N(arena, pipeline->n_stages, struct comm),
-                           .exec = AP_NEW_N(arena, pipeline->n_stages, struct exec),
-                           .slot = AP_NEW_N(arena, pipeline->n_stages, struct exec *),
-                           .mine = AP_NEW_N(arena, pipeline->n_stages, bool),
-                           .answers = AP_NEW_N(arena, pipeline->n_stages, bool *)};
-    const int64_t start = set->n_programs > 1 ? -1 : memory_start();
-    struct ap_err err = {{0}};
-    make_outline(p);
+                           .program = s->program,
+                           .job = s->comm,
+                           .comm = AP_NEW_N(arena, n, struct comm *),
+                           .exec = AP_NEW_N(arena, n, struct exec),
+                           .slot = AP_NEW_N(arena, n, struct exec *),
+                           .mine = AP_NEW_N(arena, n, bool),
+                           .answers = AP_NEW_N(arena, n, bool *)};
     find_answers(p);
-    *s = (struct session){
-        .steps = set->steps,
-        .each = pipeline->each ? pipeline->microbatches : 0,
-        .loss = session_loss(&p->outline.local),
-        .of = {run_step, read_loss, keep_results, advance, put_params, feed, p},
-        .hook = hook,
-        .keep = keep,
-        .start_bytes = start,
-        .exec = {
-            .arena = arena, .prog = &p->outline, .backend = set->backend, .comm = job}};
-    const int rc = session_prepare(s, arena, &p->outline.local, set, true, &err);
-    job_agree(job, rc, AP_BAD_INPUT, &err);
     find_loss_stage(p, s->loss);
     open_stages(p, set);
-    p->outline.peak_bytes = most_bytes(p, false);
-    s->exec.scratch_bytes = most_bytes(p, true);
-    s->trace = session_trace(arena, set, job, pipeline, (int)(p->lane - pipeline->lane));
-    for (int i = 0; i < pipeline->n_stages; i++)
-        for (int k = 0; p->mine[i] && k < n_slots(&pipeline->stage[i]); k++)
-            at_slot(p, i, k)->trace = s->trace;
-    if (set->prepare_only || !set->profile_path)
-        return p;
-    s->profile = profile_open(arena, job, set->steps);
-    for (int i = 0; i < pipeline->n_stages; i++)
-        for (int k = 0; p->mine[i] && k < n_slots(&pipeline->stage[i]); k++)
-            profile_watch(s->profile, at_slot(p, i, k), i);
+    s->peak_bytes = most_bytes(p, false);
+    s->scratch_bytes = most_bytes(p, true);
+    s->memory.buffers = p->lane->peak_bytes;
+    s->alone = s->program->alone ? &p->exec[0] : NULL;
+    if (!set->prepare_only)
+        watch_calls(p, set, opts);
     return p;
 }
 
-void executor_end(struct executor *p, struct session *s)
+void executor_close(struct executor *p)
 {
-    struct comm *job = p->job;
-    s->memory.buffers = p->lane->peak_bytes;
-    s->memory.working = transfers_memory(p->transfers) + job->memory(job);
-    for (int i = 0; i < p->pipeline->n_stages; i++)
-        if (p->mine[i])
-            s->memory.working += exec_working_bytes(&p->exec[i]) +
-                                 (job->size > 1 ? p->comm[i].memory(&p->comm[i]) : 0);
-    session_memory(p->arena, s);
-    if (s->keep)
-        keep_params(p, s);
-    gather_report(p, s);
-}
-
-void executor_close(struct executor *p, struct session *s)
-{
-    const struct backend *backend = s->exec.backend;
-
-    session_close(s);
     transfers_close(p->transfers);
-    for (int k = 0; k < p->pipeline->n_stages; k++)
+    for (int k = 0; k < p->program->n_stages; k++)
         if (p->mine[k]) {
-            for (int i = n_slots(&p->pipeline->stage[k]) - 1; i >= 0; i--)
+            for (int i = n_slots(&p->program->stage[k]) - 1; i >= 0; i--)
                 exec_close(at_slot(p, k, i));
-            if (p->job->size > 1)
-                p->comm[k].close(&p->comm[k]);
+            if (p->comm[k] != p->job)
+                p->comm[k]->close(p->comm[k]);
         }
-    backend->release(p->memory);
+    p->session->backend->release(p->memory);
 }

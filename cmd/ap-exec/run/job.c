@@ -139,28 +139,22 @@ void job_read(const char *path, struct ap_arena *arena, struct comm *c,
 
 /* ---- the program ---- */
 
-struct loaded {
-    bool staged; /* a pipeline */
-    struct ap_program *prog;
-    struct ap_pipeline_program *pipeline;
-};
-
-/* The document's program; checked: by rank 0. */
-static int load(struct ap_arena *arena, const struct ap_doc *doc, bool checked,
-                const struct loaded *l, struct ap_err *err)
+/* The document's program; part: of one that rank 0 has checked. */
+static int load(struct ap_arena *arena, const struct ap_doc *doc, bool part,
+                struct ap_pipeline_program *program, struct ap_err *err)
 {
-    const char *name = l->staged ? "pipeline" : "program";
-    const struct ap_section *section = ap_doc_find(doc, name);
+    const struct ap_section *section = ap_doc_find(doc, "program");
     struct ap_err why = {{0}};
+    if (!section)
+        section = ap_doc_find(doc, "pipeline");
     if (!section)
         return ap_err_set(err, "%s: has no program: pipe it through ap-rewrite first",
                           doc->file);
     json_t *o = ap_doc_load(doc, section, &why);
-    const struct ap_at at = {NULL, name, 0};
-    int rc = !o           ? -1
-             : !l->staged ? ap_program_from_json(arena, o, &at, l->prog, &why)
-             : checked    ? ap_pipeline_part_from_json(arena, o, &at, l->pipeline, &why)
-                          : ap_pipeline_from_json(arena, o, &at, l->pipeline, &why);
+    const struct ap_at at = {NULL, section->name, 0};
+    int rc = !o     ? -1
+             : part ? ap_pipeline_part_from_json(arena, o, &at, program, &why)
+                    : ap_pipeline_from_json(arena, o, &at, program, &why);
     json_decref(o);
     if (rc) {
         const bool placed = !strncmp(why.msg, doc->file, strlen(doc->file));
@@ -170,33 +164,22 @@ static int load(struct ap_arena *arena, const struct ap_doc *doc, bool checked,
     return 0;
 }
 
-static int check_ranks(const struct ap_doc *doc, const struct loaded *l, int n_ranks,
-                       struct ap_err *err)
+static int check_ranks(const struct ap_doc *doc, int n, int n_ranks, struct ap_err *err)
 {
-    const long long n =
-        l->staged ? l->pipeline->n_ranks : (long long)ap_mesh_devices(&l->prog->mesh);
     if (n != n_ranks)
         return ap_err_set(err,
-                          "%s: the program is for %lld rank%s, this job has %d: run it "
-                          "with -n %lld",
+                          "%s: the program is for %d rank%s, this job has %d: run it "
+                          "with -n %d",
                           doc->file, n, n == 1 ? "" : "s", n_ranks, n);
     return 0;
 }
 
-static bool is_staged(const struct ap_doc *doc)
+int job_check(struct ap_arena *arena, const struct ap_doc *doc, int n_ranks,
+              struct ap_pipeline_program *program, struct ap_err *err)
 {
-    return !ap_doc_find(doc, "program") && ap_doc_find(doc, "pipeline");
-}
-
-bool job_check(struct ap_arena *arena, const struct ap_doc *doc, int n_ranks,
-               struct ap_program *prog, struct ap_pipeline_program *pipeline,
-               struct ap_err *err, int *rc)
-{
-    const struct loaded l = {is_staged(doc), prog, pipeline};
-    *rc = load(arena, doc, false, &l, err);
-    if (!*rc && n_ranks > 0)
-        *rc = check_ranks(doc, &l, n_ranks, err);
-    return l.staged;
+    if (load(arena, doc, false, program, err))
+        return -1;
+    return n_ranks > 0 ? check_ranks(doc, program->n_ranks, n_ranks, err) : 0;
 }
 
 /* Rank 0's text to all ranks of c (arena). */
@@ -210,12 +193,15 @@ static void pass_text(struct ap_arena *arena, struct comm *c, struct ap_buf *tex
     c->broadcast(c, text->data, bytes);
 }
 
-/* A document with one section. */
-static void put_doc(struct ap_buf *out, const char *name, const char *text, size_t len)
+/* A document with the section of a lane's part. */
+static void put_part(struct ap_buf *out, const struct ap_pipeline_program *r, int lane)
 {
-    ap_buf_printf(out, "{\"autopar\":%d,\"%s\":", AP_DOC_VERSION, name);
-    ap_buf_put(out, text, len);
+    struct ap_arena scratch = {0};
+    const struct ap_pipeline_program part = ap_pipeline_part(&scratch, r, lane);
+    ap_buf_printf(out, "{\"autopar\":%d,\"%s\":", AP_DOC_VERSION, ap_pipeline_section(r));
+    ap_pipeline_to_json(&part, out);
     ap_buf_putc(out, '}');
+    ap_arena_free(&scratch);
 }
 
 /* The document of a lane's part, from rank 0 to the lane's ranks. Called by all ranks,
@@ -225,21 +211,15 @@ static void pass_lane(struct ap_arena *arena, struct comm *c,
                       const struct ap_pipeline_program *r, const int *lane_of, int lane,
                       struct ap_buf *mine)
 {
-    struct ap_buf text = {0}, json = {0};
+    struct ap_buf text = {0};
     int *ranks = AP_NEW_N(arena, c->size + 1, int), n = 0;
     struct comm sub;
     ranks[n++] = 0;
     for (int k = 1; k < c->size; k++)
         if (lane_of[k] == lane)
             ranks[n++] = k;
-    if (c->rank == 0) {
-        struct ap_arena scratch = {0};
-        const struct ap_pipeline_program part = ap_pipeline_part(&scratch, r, lane);
-        ap_pipeline_to_json(&part, &json);
-        put_doc(&text, "pipeline", json.data, json.len);
-        ap_buf_free(&json);
-        ap_arena_free(&scratch);
-    }
+    if (c->rank == 0)
+        put_part(&text, r, lane);
     if (n > 1 && c->split(c, ranks, n, &sub)) {
         pass_text(arena, &sub, &text);
         sub.close(&sub);
@@ -250,7 +230,7 @@ static void pass_lane(struct ap_arena *arena, struct comm *c,
         ap_buf_free(&text);
 }
 
-/* Each rank's part of rank 0's pipeline. */
+/* Each rank's part of rank 0's program. */
 static void pass_parts(struct ap_arena *arena, struct comm *c,
                        const struct ap_pipeline_program *r, struct ap_buf *mine)
 {
@@ -265,38 +245,29 @@ static void pass_parts(struct ap_arena *arena, struct comm *c,
         pass_lane(arena, c, r, lane_of, i, mine);
 }
 
-bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog, struct ap_pipeline_program *pipeline)
+void job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                 struct ap_pipeline_program *program)
 {
     struct ap_err err = {{0}};
     struct ap_arena whole = {0}; /* what is not this rank's, and texts */
     struct ap_buf text = {0};
-    struct loaded l = {is_staged(doc), prog, pipeline};
     struct ap_doc part;
-    *pipeline = (struct ap_pipeline_program){0};
-    int rc = c->rank == 0 && (load(c->size > 1 && l.staged ? &whole : arena, doc, false,
-                                   &l, &err) ||
-                              check_ranks(doc, &l, c->size, &err))
-                 ? -1
-                 : 0;
+    *program = (struct ap_pipeline_program){0};
+    int rc =
+        c->rank == 0 && (load(c->size > 1 ? &whole : arena, doc, false, program, &err) ||
+                         check_ranks(doc, program->n_ranks, c->size, &err))
+            ? -1
+            : 0;
     job_agree(c, rc, AP_BAD_INPUT, &err);
-    c->broadcast(c, &l.staged, sizeof l.staged);
-    if (c->size > 1 && l.staged)
-        pass_parts(&whole, c, pipeline, &text);
-    if (c->size > 1 && !l.staged) {
-        const struct ap_section *run = ap_doc_find(doc, "program");
-        if (c->rank == 0)
-            put_doc(&text, "program", run->text, run->len);
-        pass_text(&whole, c, &text);
-    }
-    if (c->size > 1 && (l.staged || c->rank != 0))
+    if (c->size > 1) {
+        pass_parts(&whole, c, program, &text);
         rc = ap_doc_parse(&whole, doc->file, text.data, text.len, &part, &err) ||
-             load(arena, &part, true, &l, &err);
+             load(arena, &part, true, program, &err);
+    }
     job_agree(c, rc, AP_BAD_INPUT, &err);
     if (c->rank == 0)
         ap_buf_free(&text);
     ap_arena_free(&whole);
-    return l.staged;
 }
 
 /* ---- where ranks lie ---- */

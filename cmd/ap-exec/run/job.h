@@ -20,14 +20,13 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err);
 /* Rank 0 reads the document; the others have none. */
 void job_read(const char *path, struct ap_arena *arena, struct comm *c,
               struct ap_doc *doc);
-/* Rank 0's section "program", or "pipeline" if there is none, fit for this job; whether
- * it was the latter. Of a pipeline each rank gets its own part (ap_pipeline_part). */
-bool job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
-                 struct ap_program *prog, struct ap_pipeline_program *pipeline);
-/* The same without a job, for n_ranks, or with 0 for any number; *rc -1 with err set. */
-bool job_check(struct ap_arena *arena, const struct ap_doc *doc, int n_ranks,
-               struct ap_program *prog, struct ap_pipeline_program *pipeline,
-               struct ap_err *err, int *rc);
+/* Rank 0's section "program", or "pipeline" if there is none, fit for this job: each rank
+ * gets its own part (ap_pipeline_part). */
+void job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c,
+                 struct ap_pipeline_program *program);
+/* The same without a job, for n_ranks, or with 0 for any number; -1 with err set. */
+int job_check(struct ap_arena *arena, const struct ap_doc *doc, int n_ranks,
+              struct ap_pipeline_program *program, struct ap_err *err);
 /* Warns where the ranks do not lie on hosts as the document's "placement" says, or,
  * without one, as planners number devices. Called by all ranks; rank 0 has the document.
  */

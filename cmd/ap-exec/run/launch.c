@@ -75,7 +75,7 @@ struct launched {
     pthread_mutex_t showing;      /* while it is written */
 };
 
-/* Called by the hub's thread: all ranks are in this step or behind it. */
+/* Called by the hub's thread: all ranks are in this step or after it. */
 static void show_step(void *ctx, int64_t step)
 {
     struct launched *l = ctx;
@@ -150,10 +150,10 @@ static int tell_end(struct launched *l, int status)
     if (verdict == WATCH_STALL)
         return AP_BAD_INPUT;
     if (code > 0 && !sig && code == watch_hub_said(l->hub))
-        return code; /* mpirun ended it, behind a rank that has said why */
+        return code; /* mpirun ended it, after a rank that has said why */
     if (verdict == WATCH_ENDED && (sig || code == 0))
         ap_say("%s", l->who);
-    else if (killed && !atomic_load(&l->told)) /* its ranks die of it, before or behind */
+    else if (killed && !atomic_load(&l->told)) /* its ranks die of it, before or after */
         ap_say("mpirun was killed by signal %d (%s)", sig, strsignal(sig));
     else if (verdict == WATCH_DEAD && sig)
         ap_say("%s was killed by signal %d (%s)", l->who, sig, strsignal(sig));

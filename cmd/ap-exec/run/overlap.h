@@ -1,4 +1,4 @@
-/* Collectives that run while calls behind them do. */
+/* Collectives that run while calls after them do. */
 #ifndef EXEC_OVERLAP_H
 #define EXEC_OVERLAP_H
 

@@ -42,20 +42,6 @@ int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t st
     return n;
 }
 
-/* The collectives of each stage; a single program is one. */
-static int list_stages(struct ap_arena *arena, const struct session *s,
-                       const struct stage_report **out)
-{
-    *out = s->stage;
-    if (s->n_stages > 0)
-        return s->n_stages;
-    struct stage_report *one = AP_NEW(arena, struct stage_report);
-    one->mesh = &s->exec.prog->mesh;
-    one->n = session_collectives(arena, &s->exec, s->steps, &one->coll);
-    *out = one;
-    return 1;
-}
-
 static void put_num(struct ap_buf *out, double v)
 {
     if (isfinite(v))
@@ -166,13 +152,13 @@ static void put_memory(const struct rank_memory *m, int rank, struct ap_buf *out
 /* What ranks send each other between stages, in a step. */
 static void put_links(const struct session *s, struct ap_buf *out)
 {
-    const int n = s->exec.comm->size;
+    const int n = s->comm->size;
     const char *comma = "";
 
     ap_put_int(out, "sent_bytes", s->sent_bytes);
     ap_put_key(out, "links");
     ap_buf_putc(out, '[');
-    for (int i = 0; i < n * n; i++)
+    for (int i = 0; s->link_bytes && i < n * n; i++)
         if (s->link_bytes[i] > 0) {
             ap_buf_printf(out, "%s[%d,%d,%lld]", comma, i / n, i % n,
                           (long long)s->link_bytes[i]);
@@ -202,7 +188,7 @@ static void put_kernels(struct ap_arena *arena, const struct session *s,
                         struct ap_buf *out)
 {
     struct timing_row *rows;
-    const int n = timing_rows(arena, &s->exec, &rows);
+    const int n = timing_rows(arena, s->alone, &rows);
     ap_put_key(out, "kernels");
     ap_buf_putc(out, '[');
     for (int i = 0; i < n; i++) {
@@ -232,12 +218,12 @@ void report_json(struct ap_arena *arena, const struct session *s,
                  const struct comparison *cmp, const struct comparison *verified,
                  struct ap_buf *out)
 {
-    const struct stage_report *stage;
-    const int n = list_stages(arena, s, &stage);
+    const struct stage_report *stage = s->stage;
+    const int n = s->program->n_stages;
     ap_buf_puts(out, "{\"ranks\":");
-    ap_buf_int(out, s->exec.comm->size);
+    ap_buf_int(out, s->comm->size);
     ap_buf_puts(out, ",\"backend\":");
-    ap_json_str(out, s->exec.backend->name);
+    ap_json_str(out, s->backend->name);
     ap_buf_puts(out, ",\"steps\":");
     ap_buf_int(out, s->steps);
     if (s->first > 0)
@@ -253,15 +239,15 @@ void report_json(struct ap_arena *arena, const struct session *s,
     put_list(out, "cpu_sec", s->cpu_sec, s->steps);
     put_kernels(arena, s, out);
     ap_buf_puts(out, ",\"peak_bytes\":");
-    ap_buf_int(out, s->exec.prog->peak_bytes);
+    ap_buf_int(out, s->peak_bytes);
     ap_buf_puts(out, ",\"scratch_bytes\":");
-    ap_buf_int(out, s->exec.scratch_bytes + s->exec.temps_bytes);
-    if (s->n_stages == 0) {
-        ap_put_int(out, "attention_calls", attention_calls(&s->exec, false));
-        ap_put_int(out, "attention_again", attention_calls(&s->exec, true));
+    ap_buf_int(out, s->scratch_bytes);
+    if (s->alone) {
+        ap_put_int(out, "attention_calls", attention_calls(s->alone, false));
+        ap_put_int(out, "attention_again", attention_calls(s->alone, true));
     }
     ap_buf_puts(out, ",\"memory\":[");
-    for (int k = 0; k < s->exec.comm->size; k++)
+    for (int k = 0; k < s->comm->size; k++)
         put_memory(&s->rank_memory[k], k, out);
     ap_buf_puts(out, "],\"collectives\":[");
     const char *comma = "";
@@ -272,13 +258,13 @@ void report_json(struct ap_arena *arena, const struct session *s,
             put_axes(stage[k].mesh, c->axes, out);
             ap_put_int(out, "count", c->count);
             ap_put_int(out, "bytes", c->bytes);
-            if (s->n_stages > 0)
+            if (!s->alone)
                 ap_put_int(out, "stage", k);
             ap_buf_putc(out, '}');
             comma = ",";
         }
     ap_buf_putc(out, ']');
-    if (s->n_stages > 0)
+    if (!s->alone)
         put_links(s, out);
     put_comparison(out, "compare", cmp);
     put_comparison(out, "verify", verified);
@@ -306,7 +292,7 @@ static void put_kernel_lines(struct ap_arena *arena, const struct session *s,
                              struct ap_buf *out)
 {
     struct timing_row *rows;
-    const int n = timing_rows(arena, &s->exec, &rows);
+    const int n = timing_rows(arena, s->alone, &rows);
     if (n)
         ap_buf_printf(out, "%-20s %8s %11s %11s %8s %8s\n", "kernels per step", "calls",
                       "seconds", "in BLAS", "GFLOP", "GB");
@@ -318,15 +304,14 @@ static void put_kernel_lines(struct ap_arena *arena, const struct session *s,
 
 void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out)
 {
-    const struct stage_report *stage;
-    const int n = list_stages(arena, s, &stage);
-    ap_buf_printf(out, "%d ranks, %lld steps, %.6f s per step\n", s->exec.comm->size,
+    const struct stage_report *stage = s->stage;
+    const int n = s->program->n_stages;
+    ap_buf_printf(out, "%d ranks, %lld steps, %.6f s per step\n", s->comm->size,
                   (long long)s->steps, s->sec_per_step);
     ap_buf_printf(out, "memory per rank: %lld bytes of buffers, %lld of scratch\n",
-                  (long long)s->exec.prog->peak_bytes,
-                  (long long)(s->exec.scratch_bytes + s->exec.temps_bytes));
+                  (long long)s->peak_bytes, (long long)s->scratch_bytes);
     put_kernel_lines(arena, s, out);
-    if (s->n_stages > 0)
+    if (!s->alone)
         ap_buf_printf(out, "sent from stage to stage: %lld bytes per step\n",
                       (long long)s->sent_bytes);
     bool titled = false;
@@ -336,31 +321,24 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
                 ap_buf_printf(out, "%-20s %-10s %8s %14s\n", "collectives per step",
                               "axes", "count", "bytes");
             titled = true;
-            put_line(&stage[k], &stage[k].coll[i], s->n_stages > 0 ? k : -1, out);
+            put_line(&stage[k], &stage[k].coll[i], s->alone ? -1 : k, out);
         }
 }
 
-void report_checked(const struct ap_program *prog,
-                    const struct ap_pipeline_program *pipeline, bool json,
-                    struct ap_buf *out)
+void report_checked(const struct ap_pipeline_program *r, bool json, struct ap_buf *out)
 {
-    const int stages = pipeline ? pipeline->n_stages : 1;
-    const int microbatches =
-        pipeline ? pipeline->microbatches : (int)ap_mesh_microbatches(&prog->mesh);
-    const long long ranks =
-        pipeline ? pipeline->n_ranks : (long long)ap_mesh_devices(&prog->mesh);
-    long long nodes = 0, instructions = pipeline ? 0 : 1;
+    long long nodes = 0, instructions = 0;
 
-    for (int s = 0; s < stages; s++)
-        nodes += (pipeline ? &pipeline->stage[s].prog : prog)->local.n_nodes;
-    for (int l = 0; pipeline && l < pipeline->n_lanes; l++)
-        instructions += pipeline->lane[l].n;
+    for (int s = 0; s < r->n_stages; s++)
+        nodes += r->stage[s].prog.local.n_nodes;
+    for (int l = 0; l < r->n_lanes; l++)
+        instructions += r->alone ? 1 : r->lane[l].n; /* that the section has */
     ap_buf_printf(out,
-                  json ? "{\"ranks\":%lld,\"stages\":%d,\"microbatches\":%d,"
+                  json ? "{\"ranks\":%d,\"stages\":%d,\"microbatches\":%d,"
                          "\"operators\":%lld,\"instructions\":%lld}\n"
-                       : "%lld ranks, %d stages, %d microbatches, %lld operators, "
+                       : "%d ranks, %d stages, %d microbatches, %lld operators, "
                          "%lld instructions: in order\n",
-                  ranks, stages, microbatches, nodes, instructions);
+                  r->n_ranks, r->n_stages, r->microbatches, nodes, instructions);
 }
 
 int report_check(const char *option, const char *dir, struct ap_err *err)
@@ -386,7 +364,7 @@ int report_check(const char *option, const char *dir, struct ap_err *err)
 
 int report_files(const struct session *s, const char *dir, struct ap_err *err)
 {
-    const struct ap_graph own = ap_program_own(s->exec.prog), *g = &own;
+    const struct ap_graph *g = &s->outline;
     struct ap_buf path = {0};
     int rc = 0;
     if (mkdir(dir, 0777) && errno != EEXIST)

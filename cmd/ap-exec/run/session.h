@@ -36,33 +36,26 @@ struct rank_memory {
     int64_t buffers, working, measured;
 };
 
-/* What a step is made of. */
-struct step_of {
-    void (*run)(void *ctx);
-    double (*loss)(void *ctx); /* where the session has one; called by all ranks */
-    void (*keep_results)(void *ctx);
-    void (*advance)(void *ctx);                   /* parameters take their new values */
-    void (*put)(void *ctx, struct checkpoint *c); /* checkpoint_put of each */
-    /* data_batch of each program */
-    int (*feed)(void *ctx, const char *dir, int64_t batch, int *n_read,
-                struct ap_err *err);
-    void *ctx;
-};
 /* Called after every step, on rank 0; step: the first of all is 1. */
 struct session_hook {
     void (*say)(const void *ctx, int64_t step, bool has_loss, double loss);
     const void *ctx;
 };
 struct session {
-    struct exec exec;
-    int64_t first; /* steps that were done before this run */
+    struct ap_arena *arena;
+    const struct backend *backend;
+    struct comm *comm; /* of the job */
+    const struct ap_pipeline_program *program;
+    /* Parameters and results of the whole graph, by number, and no operators */
+    struct ap_graph outline;
+    struct executor *executor; /* of this rank's lane */
+    int64_t first;             /* steps that were done before this run */
     int64_t steps;
     int loss;       /* result number, -1 for none */
     double *losses; /* per step taken; caller's arena */
     double sec_per_step;
     double *step_sec, *cpu_sec; /* [step]: on the clock, and of this rank's processor */
     int room[3];                /* of losses, step_sec, cpu_sec: they grow */
-    struct step_of of;
     const struct session_hook *hook; /* NULL: none */
     bool keep;  /* parameters and results of the last step are kept */
     double sec; /* of all steps so far */
@@ -71,20 +64,20 @@ struct session {
     const char *batches; /* a folder per step; NULL: inputs stay what they are */
     struct saver *saver; /* NULL: no checkpoints */
     int64_t save_every;
-    struct profile *profile; /* NULL: none */
-    struct trace *trace;     /* NULL: none */
+    struct profile *profile;    /* NULL: none */
+    struct trace *trace;        /* NULL: none */
+    struct exec_timing *timing; /* of `alone`; NULL: none */
     /* Whole arrays after the last step, on rank 0, NULL unless they are kept: parameters,
      * and results that become no parameter. */
     void **params, **results;
     void **start; /* parameters before the first step, likewise; NULL: not kept */
-    struct rank_memory memory;       /* of this rank */
-    struct rank_memory *rank_memory; /* [rank], on rank 0, else NULL */
-    int each; /* microbatches that take their own statistics; 0: none do */
-    /* Of a pipeline program, on rank 0; 0 and NULL of a single program */
-    int n_stages;
-    struct stage_report *stage;
-    int64_t sent_bytes;  /* from stage to stage in a step, between ranks */
-    int64_t *link_bytes; /* the same, [sender * ranks + receiver] */
+    int64_t peak_bytes, scratch_bytes; /* of the rank that needs most */
+    struct rank_memory memory;         /* of this rank */
+    struct rank_memory *rank_memory;   /* [rank], on rank 0, else NULL */
+    const struct exec *alone;   /* of the section "program", all of it; else NULL */
+    struct stage_report *stage; /* [stage], on rank 0 */
+    int64_t sent_bytes;         /* from stage to stage in a step, between ranks */
+    int64_t *link_bytes;        /* the same, [sender * ranks + receiver] */
 };
 
 /* Collectives that ran in a stage, per step. */
@@ -113,42 +106,44 @@ struct session_opts {
  * one, job_agree ends the job.
  */
 void session_open(struct session *s, struct ap_arena *arena,
-                  const struct ap_program *prog, const struct settings *set,
+                  const struct ap_pipeline_program *program, const struct settings *set,
                   struct comm *comm, const struct session_opts *opts);
 /* Runs the steps of n sessions, one of each in turn, and measures them; s->losses are in
- * the arena of s->exec. */
+ * the session's arena. */
 void session_steps(struct session *const *s, int n);
-/* After the steps: memory, and parameters if they are kept. */
+/* After the steps: memory, what ran, and parameters if they are kept. */
 void session_end(struct session *s);
 void session_close(struct session *s);
 /* Open, steps and end of one program. */
-void session_run(struct session *s, struct ap_arena *arena, const struct ap_program *prog,
-                 const struct settings *set, struct comm *comm,
-                 const struct session_opts *opts);
+void session_run(struct session *s, struct ap_arena *arena,
+                 const struct ap_pipeline_program *program, const struct settings *set,
+                 struct comm *comm, const struct session_opts *opts);
 
-/*
- * The same of a pipeline program: each rank runs the programs of its lane.
- * s->exec.prog has the parameters and results of the whole graph and no operators.
- */
-struct executor;
-struct executor *executor_open(struct session *s, struct ap_arena *arena,
-                               const struct ap_pipeline_program *pipeline,
-                               const struct settings *set, struct comm *job, bool keep,
-                               const struct session_hook *hook);
-void executor_end(struct executor *p, struct session *s);
-void executor_close(struct executor *p, struct session *s);
+/* ---- the instructions of this rank's lane (executor.c) ---- */
 
-/* Before the steps: reads what --resume needs and prepares --save; g: the parameters and
- * results of the whole graph. */
-int session_prepare(struct session *s, struct ap_arena *arena, const struct ap_graph *g,
-                    const struct settings *set, bool save, struct ap_err *err);
-/* The timeline that --trace asks for, or NULL; called by all ranks. pipeline, lane: as
- * trace_new's. */
-struct trace *session_trace(struct ap_arena *arena, const struct settings *set,
-                            struct comm *comm, const struct ap_pipeline_program *pipeline,
-                            int lane);
-/* A scalar node's value. */
-double session_scalar(const struct exec *x, int node);
+/* Opens the stages of the lane and loads their data; then the timeline, the profile and
+ * the times that are asked for. */
+struct executor *executor_open(struct session *s, const struct settings *set,
+                               const struct session_opts *opts);
+/* One step, up to where parameters take their new values: executor_advance. */
+void executor_step(struct executor *p);
+/* Called by all ranks; known to rank 0 and to the stage that makes it. */
+double executor_loss(struct executor *p);
+void executor_advance(struct executor *p);
+/* data_batch of each stage. */
+int executor_feed(struct executor *p, const char *dir, int64_t batch, int *n_read,
+                  struct ap_err *err);
+/* A saver's `put`: checkpoint_put of each stage's parameters; ctx: the executor. */
+void executor_put(void *ctx, struct checkpoint *c);
+/* Whole arrays on rank 0, by number: results that become no parameter, and parameters
+ * that a step updates. */
+void **executor_results(struct executor *p);
+void **executor_params(struct executor *p);
+/* Bytes beside the buffers that this rank has taken. */
+int64_t executor_working_bytes(const struct executor *p);
+/* What ran, for the report; called by all ranks. */
+void executor_report(struct executor *p);
+void executor_close(struct executor *p);
 
 /* ---- seconds by kind of kernel (timing.c) ---- */
 
@@ -162,7 +157,7 @@ struct timing_row {
     double bytes;    /* each kernel reads its operands and writes its results once */
 };
 /* Rows in order of seconds, per step of those that were timed; how many. A loop is one
- * kernel. */
+ * kernel; x NULL: none. */
 int timing_rows(struct ap_arena *arena, const struct exec *x, struct timing_row **out);
 
 /* ---- results for people and programs (report.c) ---- */
@@ -186,8 +181,6 @@ struct comparison {
     const char **name[VERIFY_N_KINDS];
 };
 
-/* Fills s->rank_memory. Called by all ranks. */
-void session_memory(struct ap_arena *arena, struct session *s);
 /* The collectives that a program ran in `steps` steps, per step. */
 int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t steps,
                         struct ap_coll_count **out);
@@ -197,9 +190,8 @@ void report_json(struct ap_arena *arena, const struct session *s,
 /* What --verify met beyond tensors of full precision: a line, or nothing. */
 void report_kinds(const struct comparison *cmp, struct ap_buf *out);
 void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out);
-/* What --check found in order: a program, or a pipeline program. */
-void report_checked(const struct ap_program *prog,
-                    const struct ap_pipeline_program *pipeline, bool json,
+/* What --check found in order. */
+void report_checked(const struct ap_pipeline_program *program, bool json,
                     struct ap_buf *out);
 /* Before the first step: whether the option's folder is there or can be made. */
 int report_check(const char *option, const char *dir, struct ap_err *err);
@@ -207,7 +199,8 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */
 
-/* The unpartitioned graph as a program for one rank; each: as in struct session. */
+/* The unpartitioned graph as a program for one rank; each: in so many microbatches, which
+ * take their own statistics, from 2 on. */
 int verify_program(struct ap_arena *arena, struct ap_graph *g, int each,
                    struct ap_program *prog, struct ap_err *err);
 /*

@@ -172,7 +172,7 @@ double timing_bytes(const struct exec *x, const struct call *call, enum ap_dtype
 
 int timing_rows(struct ap_arena *arena, const struct exec *x, struct timing_row **out)
 {
-    const struct exec_timing *t = x->timing;
+    const struct exec_timing *t = x ? x->timing : NULL;
     const int64_t steps = t ? t->n_steps : 0;
     struct timing_row *rows = AP_NEW_N(arena, AP_N_OPS + 2, struct timing_row);
     int n = 0;

@@ -35,8 +35,9 @@ struct slice {
 struct trace {
     struct ap_arena *arena;
     const char *path;
-    const struct ap_pipeline_program *pipeline;
-    int lane;
+    const struct ap_pipeline_program *program;
+    int lane;   /* of this rank */
+    int n_more; /* tracks in front of those of a program: N_TRACKS_OF_LANE, or none */
     bool on;
     double start; /* of the step */
     int n, cap;
@@ -46,10 +47,14 @@ struct trace {
 };
 
 struct trace *trace_new(struct ap_arena *arena, const char *path,
-                        const struct ap_pipeline_program *pipeline, int lane)
+                        const struct ap_pipeline_program *program, int lane)
 {
     struct trace *t = AP_NEW(arena, struct trace);
-    *t = (struct trace){.arena = arena, .path = path, .pipeline = pipeline, .lane = lane};
+    *t = (struct trace){.arena = arena,
+                        .path = path,
+                        .program = program,
+                        .lane = lane,
+                        .n_more = program->alone ? 0 : N_TRACKS_OF_LANE};
     return t;
 }
 
@@ -177,7 +182,7 @@ struct writer {
 
 static int track_of(const struct writer *w, int track)
 {
-    return track + (w->t->pipeline ? N_TRACKS_OF_LANE : 0);
+    return track + w->t->n_more;
 }
 
 /* On a track, behind what is there. */
@@ -272,8 +277,8 @@ static void put_passes(struct writer *w, const struct ap_lane *lane)
         const struct ap_pipeline_instr *x = s ? &lane->instr[s->number] : NULL;
         if (s && (s->x || x->what != AP_PIPELINE_RUN))
             continue;
-        if (first && (!x || !same_pass(t->pipeline, first, x))) {
-            const enum pass pass = pass_of(t->pipeline, first);
+        if (first && (!x || !same_pass(t->program, first, x))) {
+            const enum pass pass = pass_of(t->program, first);
             const bool of_one = pass == FORWARD || pass == BACKWARD;
             put(w, MICROBATCHES,
                 of_one ? ap_arena_printf(t->arena, "%s %d", passes[pass], first->message)
@@ -296,8 +301,8 @@ static void put_passes(struct writer *w, const struct ap_lane *lane)
 static void put_message(struct writer *w, const struct slice *s,
                         const struct ap_pipeline_instr *x)
 {
-    const struct ap_transfer *of = &w->t->pipeline->transfer[x->transfer];
-    const struct ap_graph *to = &w->t->pipeline->stage[of->to].prog.local;
+    const struct ap_transfer *of = &w->t->program->transfer[x->transfer];
+    const struct ap_graph *to = &w->t->program->stage[of->to].prog.local;
     const bool sends = x->what == AP_PIPELINE_SEND;
 
     put(w, sends ? SENDS : RECEIVES, sends ? "send" : "receive", "send", s->start,
@@ -315,24 +320,24 @@ static void put_tracks(struct writer *w)
     const struct trace *t = w->t;
 
     ap_trace_name(w->out, w->pid, 0, "process_name",
-                  t->pipeline ? ap_arena_printf(t->arena, "measured: rank %d, stage %d",
-                                                w->rank, t->lane)
-                              : ap_arena_printf(t->arena, "measured: rank %d", w->rank));
-    for (int k = 0; t->pipeline && k < N_TRACKS_OF_LANE; k++)
+                  t->n_more ? ap_arena_printf(t->arena, "measured: rank %d, stage %d",
+                                              w->rank, t->lane)
+                            : ap_arena_printf(t->arena, "measured: rank %d", w->rank));
+    for (int k = 0; k < t->n_more; k++)
         ap_trace_name(w->out, w->pid, k + 1, "thread_name", of_lane[k]);
     for (int k = 0; k < N_TRACKS_OF_PROGRAM; k++)
         ap_trace_name(w->out, w->pid, track_of(w, k + 1), "thread_name", of_program[k]);
 }
 
 /* This rank's events. */
-static void put_rank(struct writer *w, int64_t arena_bytes)
+static void put_rank(struct writer *w)
 {
     const struct trace *t = w->t;
-    const struct ap_lane *lane = t->pipeline ? &t->pipeline->lane[t->lane] : NULL;
+    const struct ap_lane *lane = &t->program->lane[t->lane];
 
     put_tracks(w);
-    ap_trace_memory(w->out, w->pid, 0, lane ? lane->peak_bytes : arena_bytes);
-    if (lane)
+    ap_trace_memory(w->out, w->pid, 0, lane->peak_bytes);
+    if (t->n_more)
         put_passes(w, lane);
     for (int k = 0; k < t->n; k++) {
         const struct slice *s = &t->slice[k];
@@ -343,7 +348,7 @@ static void put_rank(struct writer *w, int64_t arena_bytes)
     }
 }
 
-void trace_write(const struct trace *t, const struct exec *any, struct comm *job)
+void trace_write(const struct trace *t, struct comm *job)
 {
     struct ap_buf file = {0};
     const int first_pid = (int)job->max(job, t->last_pid) + 1;
@@ -355,7 +360,7 @@ void trace_write(const struct trace *t, const struct exec *any, struct comm *job
         struct ap_buf text = {0};
         struct writer w = {.t = t, .pid = first_pid + rank, .rank = rank, .out = &text};
         if (rank == job->rank)
-            put_rank(&w, any->prog->peak_bytes);
+            put_rank(&w);
         else if (job->rank != 0)
             continue;
         int64_t bytes = (int64_t)text.len;

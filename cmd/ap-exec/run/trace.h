@@ -9,9 +9,9 @@
 
 struct trace;
 
-/* pipeline: NULL, or what the rank runs lane number `lane` of. (arena) */
+/* lane: the number of the one that the rank runs. (arena) */
 struct trace *trace_new(struct ap_arena *arena, const char *path,
-                        const struct ap_pipeline_program *pipeline, int lane);
+                        const struct ap_pipeline_program *program, int lane);
 /* Another timeline, which stands in front in the file: ap-cost's of the same plan. */
 int trace_beside(struct trace *t, const char *path, struct ap_err *err);
 /* A step begins, on all ranks at once; on: it is the one that is drawn. t may be NULL. */
@@ -25,6 +25,6 @@ void trace_awaited(const struct exec *x, const struct call *call);
 /* Instruction i of the lane has run since `start`. */
 void trace_instr(struct trace *t, int i, double start);
 /* After the steps, called by all ranks: rank 0 writes the file. */
-void trace_write(const struct trace *t, const struct exec *any, struct comm *job);
+void trace_write(const struct trace *t, struct comm *job);
 
 #endif

@@ -49,7 +49,7 @@ struct ahead {
     bool taken;
     int transfer, message;
     int *awaits;  /* [tile] */
-    char *packed; /* the tiles' bytes, one behind the other */
+    char *packed; /* the tiles' bytes, one after the other */
 };
 
 /* The sending or the receiving side of a transfer on this rank. */
@@ -291,7 +291,7 @@ void transfers_close(struct transfers *h)
 
 /* ---- moving ---- */
 
-/* Copies between the value and the tile's bytes one behind the other, in order of the
+/* Copies between the value and the tile's bytes one after the other, in order of the
  * indices. */
 static void move(const struct tile *p, char *value, char *packed, int size, bool pack)
 {

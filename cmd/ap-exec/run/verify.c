@@ -214,7 +214,8 @@ struct tensor {
 struct verifier {
     const struct settings *set;
     const struct session *s, *whole;
-    const enum ap_dtype *type;
+    const struct ap_graph *graph; /* that `whole` runs */
+    const enum ap_dtype *type;    /* [node of graph] */
     int n;
     struct tensor *tensor;
     double *loss_noise, *loss_wide; /* [step]: as of tensors */
@@ -266,8 +267,7 @@ static void add_tensor(struct verifier *v, const struct tensor *of)
 
 static void list_tensors(struct ap_arena *arena, struct verifier *v)
 {
-    const struct ap_graph own = ap_program_own(v->s->exec.prog), *g = &own;
-    const struct ap_graph *whole = &v->whole->exec.prog->local;
+    const struct ap_graph *g = &v->s->outline, *whole = v->graph;
     enum ap_dtype *made = AP_NEW_N(arena, g->n_params + 1, enum ap_dtype);
     for (int r = 0; r < whole->n_results; r++)
         if (whole->results[r].alias >= 0)
@@ -309,7 +309,7 @@ static void list_tensors(struct ap_arena *arena, struct verifier *v)
 /* Bound on a loss, relative to it. */
 static double loss_bound(const struct verifier *v)
 {
-    const struct ap_graph *g = &v->whole->exec.prog->local;
+    const struct ap_graph *g = v->graph;
     const int p = ap_dtype_precision(v->type[g->results[v->whole->loss].node]);
     return p > 0 && p < 24 ? fmax(FULL, ldexp(1, -p - 1)) : FULL;
 }
@@ -359,7 +359,7 @@ static void measure(struct ap_arena *arena, struct verifier *v, double units)
     struct session twin;
     struct comm self;
     comm_self_open(&self);
-    session_run(&twin, arena, v->whole->exec.prog, v->set, &self,
+    session_run(&twin, arena, v->whole->program, v->set, &self,
                 &(struct session_opts){.keep = true, .noise = &noise});
     for (int64_t i = 0; i < v->s->steps; i++) {
         double *most = units == 1 ? &v->loss_noise[i] : &v->loss_wide[i];
@@ -470,8 +470,7 @@ static int verify_sessions(struct ap_arena *arena, struct verifier *v)
     struct norms weights = {0}, states = {0};
     struct comparison *cmp = v->cmp;
     *cmp = (struct comparison){.done = true, .loss_error = -1};
-    const struct ap_graph own = ap_program_own(v->s->exec.prog);
-    if (check_same(&own, &v->whole->exec.prog->local, v->err))
+    if (check_same(&v->s->outline, v->graph, v->err))
         return -1;
     list_tensors(arena, v);
     if (v->s->loss < 0 && v->n == 0)
@@ -498,17 +497,20 @@ int verify_run(struct ap_arena *arena, const struct ap_doc *doc,
 {
     struct ap_graph g;
     struct ap_program prog;
+    struct ap_pipeline_program one;
     struct session whole;
     struct comm self;
-    if (ap_doc_graph(arena, doc, &g, err) ||
-        verify_program(arena, &g, s->each, &prog, err))
+    const int each = s->program->each ? s->program->microbatches : 0;
+    if (ap_doc_graph(arena, doc, &g, err) || verify_program(arena, &g, each, &prog, err))
         return -1;
+    ap_pipeline_of_program(arena, &prog, &one);
     comm_self_open(&self);
-    session_run(&whole, arena, &prog, set, &self,
+    session_run(&whole, arena, &one, set, &self,
                 &(struct session_opts){.keep = true, .keep_start = true});
     struct verifier v = {.set = set,
                          .s = s,
                          .whole = &whole,
+                         .graph = &prog.local,
                          .type = find_types(arena, &prog.local),
                          .cmp = cmp,
                          .err = err};
@@ -555,7 +557,7 @@ int compare_check(struct ap_arena *arena, const char *dir, int64_t steps, int n,
 int compare_goldens(struct ap_arena *arena, const struct session *s, const char *dir,
                     double tolerance, struct comparison *cmp, struct ap_err *err)
 {
-    const struct ap_graph own = ap_program_own(s->exec.prog), *g = &own;
+    const struct ap_graph *g = &s->outline;
     struct norms weights = {0}, states = {0};
     struct ap_npy losses;
     struct arrays files = {.dir = ap_arena_printf(arena, "%s/out", dir)};

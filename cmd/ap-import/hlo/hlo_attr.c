@@ -388,7 +388,7 @@ static int check_required(struct hlo_src *src, const struct given *given, int n,
     return 0;
 }
 
-/* Name and value of one attribute behind its comma. */
+/* Name and value of one attribute after its comma. */
 static int next_attr(struct hlo_src *src, struct hlo_span *name, struct hlo_span *value)
 {
     if (hlo_word(src, "the name of an attribute", name))

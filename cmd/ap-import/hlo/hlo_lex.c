@@ -121,7 +121,7 @@ static bool is_word_char(char c)
     return is_word_start(c) || (c >= '0' && c <= '9') || c == '.' || c == '-';
 }
 
-/* Behind the comment at pos, or pos itself when none starts there or it does not end. */
+/* After the comment at pos, or pos itself when none starts there or it does not end. */
 static size_t skip_comment(const struct hlo_src *src, size_t pos)
 {
     if (src->text[pos + 1] == '*') {
@@ -226,7 +226,7 @@ int hlo_name(struct hlo_src *src, const char *what, struct hlo_span *out)
     while (is_word_char(*p))
         p++;
     if (p == s)
-        return hlo_fail(src, src->pos, "expected %s behind '%%'", what);
+        return hlo_fail(src, src->pos, "expected %s after '%%'", what);
     *out = (struct hlo_span){s, (size_t)(p - s)};
     src->pos += out->len;
     return 0;
@@ -250,7 +250,7 @@ int hlo_int(struct hlo_src *src, const char *what, int64_t *out)
     return 0;
 }
 
-/* Behind the quoted string that starts at pos, or 0 when it does not end. */
+/* After the quoted string that starts at pos, or 0 when it does not end. */
 static size_t string_end(const struct hlo_src *src, size_t pos)
 {
     char quote = src->text[pos++];
@@ -284,7 +284,7 @@ int hlo_string(struct hlo_src *src, const char **out)
     return 0;
 }
 
-/* Moves behind one bracketed group at the cursor, brackets and strings inside included.
+/* Moves past one bracketed group at the cursor, brackets and strings inside included.
  */
 static int skip_group(struct hlo_src *src)
 {

@@ -42,11 +42,11 @@ int hlo_fail(struct hlo_src *src, size_t pos, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 int hlo_refuse(struct hlo_src *src, size_t pos, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The same place in front of a warning, which goes to src->warn. */
+/* The same place before a warning, which goes to src->warn. */
 void hlo_warn(struct hlo_src *src, size_t pos, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Moves behind blanks and comments, and returns the character there (0 at the end). */
+/* Moves past blanks and comments, and returns the character there (0 at the end). */
 char hlo_skip(struct hlo_src *src);
 /* Skips blanks; true and moves on if c stands there. */
 bool hlo_eat(struct hlo_src *src, char c);
@@ -54,7 +54,7 @@ bool hlo_eat(struct hlo_src *src, char c);
 bool hlo_eat_str(struct hlo_src *src, const char *s);
 /* As hlo_eat, an error otherwise; what says what was being read. */
 int hlo_expect(struct hlo_src *src, char c, const char *what);
-/* True if a word starts at the cursor (behind blanks). */
+/* True if a word starts at the cursor (after blanks). */
 bool hlo_at_word(struct hlo_src *src);
 /* The word [A-Za-z_][A-Za-z0-9_.-]* at the cursor; what is being read, for the message.
  */

@@ -108,7 +108,7 @@ struct hlo_attr_cache {
 void hlo_attr_cache_free(struct hlo_attr_cache *cache);
 
 /*
- * ", name=value" pairs behind an instruction. comps maps names of computations to their
+ * ", name=value" pairs after an instruction. comps maps names of computations to their
  * numbers.
  */
 int hlo_attrs(struct hlo_src *src, struct hlo_attr_cache *cache,

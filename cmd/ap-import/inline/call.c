@@ -153,7 +153,7 @@ static const struct ap_shape *first_result(const struct work *w)
 
 /*
  * Attention on q [batch, length, heads, width] and k of the same form, or both packed
- * with v behind the length; two products of each pair of positions forward, five
+ * with v after the length; two products of each pair of positions forward, five
  * backward.
  */
 static int64_t attention_flops(const struct work *w, int products)

@@ -88,7 +88,7 @@ int inline_rng(struct frame *f, const struct hlo_instr *instr, struct value *out
 
 /* Unrolls a while loop of known trip count, or leaves it to inline_kept_while. */
 int inline_while(struct frame *f, const struct hlo_instr *instr, struct value *out);
-/* An absolute op_name with the numbers of the iterations behind its loops. */
+/* An absolute op_name with the numbers of the iterations after its loops. */
 const char *inline_number_path(const struct frame *f, const char *op_name);
 
 /* ---- keep.c ---- */

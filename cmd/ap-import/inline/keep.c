@@ -180,7 +180,7 @@ static bool need_state(struct counted *cond, struct counted *body, int n)
     return true;
 }
 
-/* Values of the needed nodes behind the n parameters; false if one has none. */
+/* Values of the needed nodes after the n parameters; false if one has none. */
 static bool count_nodes(struct counted *c, int n, int64_t *work)
 {
     for (int i = n; i < c->comp->n_nodes; i++) {

@@ -7,7 +7,7 @@
  *
  * Nodes are named after the layer that they work on: WHILE/3/ADD. A loop whose first
  * slice takes the last layer goes backward, and counts down. In an op_name the number
- * stands behind "while/body" as "#3"; import_scope puts it behind the first component
+ * stands after "while/body" as "#3"; import_scope puts it after the first component
  * that follows, the name of the layer's module: "decoder/layers/3/mlp".
  */
 #include "inline/inline.h"
@@ -26,7 +26,7 @@ static int64_t number_at(const struct iteration *it, int k, int n)
     return it && depth > 0 ? it->number : -1;
 }
 
-/* The next "body" behind a "while" in path, or NULL. */
+/* The next "body" after a "while" in path, or NULL. */
 static const char *next_body(const char *path)
 {
     for (const char *s = path; (s = strstr(s, "while"));) {

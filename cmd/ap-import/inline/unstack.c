@@ -79,7 +79,7 @@ static void join_elementwise(struct sets *s, int id)
             join(s, id, d, node->in[k], d);
 }
 
-/* Dimensions with the same size and as much in front of them are the same. */
+/* Dimensions with the same size and as much before them are the same. */
 static void join_reshape(struct sets *s, int id)
 {
     int x = s->im->g.nodes[id].in[0], i = 0, k = 0;

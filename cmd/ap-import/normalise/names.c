@@ -36,7 +36,7 @@ static void put_word(struct scope *scope, struct hlo_span s)
     ap_buf_put(scope->out, s.s, s.len);
 }
 
-/* "#3" is the third layer (loop.c): its number comes behind the next component. */
+/* "#3" is the third layer (loop.c): its number comes after the next component. */
 static void put_component(struct scope *scope, struct hlo_span s)
 {
     bool number = s.len > 1 && s.s[0] == '#' && isdigit((unsigned char)s.s[1]);

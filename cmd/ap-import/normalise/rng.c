@@ -7,7 +7,7 @@
  * (w = 4): element i of the array in row-major order is word i mod w of block i / w.
  * THREE_FRY is Threefry-2x32 with 20 rounds (w = 2): blocks lie over an array in which
  * the first even dimension, or the longest if all are odd, has half the length, rounded
- * up, and both words behind one another in it. 64 bits are two words of a block; Salmon
+ * up, and both words after one another in it. 64 bits are two words of a block; Salmon
  * et al., "Parallel random numbers: as easy as 1, 2, 3", sections 2 and 4. Every element
  * computes its own block and picks its word: w times the work, no element that another
  * device must send.

@@ -30,7 +30,7 @@ bool ox_window_steps(struct ox *c, int n, const int64_t *kernel, struct ap_windo
     return true;
 }
 
-/* Whether the last window of a rounded-up count would start in the padding behind. */
+/* Whether the last window of a rounded-up count would start in the padding after. */
 static int64_t ceil_extra(int64_t in, const struct ap_window_dim *w)
 {
     int64_t reach = (w->size - 1) * w->rhs_dilate + 1;

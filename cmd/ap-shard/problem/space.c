@@ -31,7 +31,7 @@ struct lister {
     int n, cap, cap_sig, cap_sec;
 };
 
-/* Offers the factors that are the major one of a dimension, or behind factors that do not
+/* Offers the factors that are the major one of a dimension, or after factors that do not
  * divide by the devices: `scripts/bench/serve` takes a tenth less CPU time than with all.
  */
 static void offer_factors(struct lister *l)

@@ -410,7 +410,7 @@ int *shard_alpa_batch(struct ap_arena *arena, const struct ap_graph *g,
 /* ---- who follows whom ---- */
 
 /*
- * Per node, how far it is from the inputs: contractions far, behind a reduction near, so
+ * Per node, how far it is from the inputs: contractions far, after a reduction near, so
  * that what joins a contraction's result follows that rather than a sum or a bias.
  */
 static int *find_depths(struct ap_arena *arena, const struct ap_graph *g)

@@ -421,7 +421,7 @@ static int rarer(const struct contractions *c, int a, int b)
     return ap_csr_count(&c->of, a) <= ap_csr_count(&c->of, b) ? a : b;
 }
 
-/* Contraction h of d is one gradient of y: the other one, of d and x, behind y. */
+/* Contraction h of d is one gradient of y: the other one, of d and x, after y. */
 static bool find_partner(const struct maker *m, const struct contractions *c, int y,
                          int h, int d, int x, struct triple *t)
 {

@@ -6,7 +6,7 @@
  * for each number of microbatches and recomputation; a stage is the sum of its blocks, a
  * step that of its busiest devices, with the way of a microbatch to them and back.
  * Devices of a pipeline that hold w microbatches end one in no less than the w-th part of
- * a microbatch's way through all stages behind and back, with what is sent on it. Cost:
+ * a microbatch's way through all stages after and back, with what is sent on it. Cost:
  * ways to shard times the operators of a block of each class.
  */
 #include <math.h>
@@ -140,7 +140,7 @@ static double send_sec(const struct grid_rows *r, const struct grid_candidate *r
     return sec;
 }
 
-/* Of a microbatch on the lane: its own work, or the way behind it and back, shared by
+/* Of a microbatch on the lane: its own work, or the way after it and back, shared by
  * those that it holds. */
 static double cycle_sec(const struct grid_candidate *row, const struct lane *lane, int g,
                         double send)

@@ -208,7 +208,7 @@ static int cut_blocks(struct grid_maker *k, struct ap_err *err)
         return -1;
     for (int s = 0; s < k->stages->n; s++) {
         struct ap_stage *st = &k->stages->stage[s];
-        int end = n_blocks; /* behind its last block */
+        int end = n_blocks; /* after its last block */
         layer += layers_of_stage(k, s);
         if (s + 1 < k->stages->n && layer < k->facts->layers.n)
             end = first[layer];

@@ -1,7 +1,7 @@
 /*
  * Problem: thousands of runs of blocks are priced, and in a deep model most are copies of
  * each other; which? Idea: a block's content is hashed with each operand described by
- * where it stands: its place in the same block, its place in the block before or behind,
+ * where it stands: its place in the same block, its place in the block before or after,
  * or outside of the run. A run's content then is the sequence of its blocks' hashes, and
  * a block needs four of them, one for each choice of neighbours that are in the run too.
  * What makes this work in real graphs: where blocks that are no neighbours read from each
@@ -156,7 +156,7 @@ static void find_users(struct finder *f)
 
 /* ---- hashes ---- */
 
-/* A value from outside of the run: the how-manieth that the block reads. */
+/* A value from outside of the run: its number among those that the block reads. */
 static uint64_t outside(struct finder *f, int place, int node, int b)
 {
     if (f->stamp[place][node] != b + 1) {

@@ -187,7 +187,7 @@ static void add_value(struct lister *l, const struct plan_value *v)
     l->n++;
 }
 
-/* Blocks behind that read a node, ascending, and the first before that does, or -1. */
+/* Blocks after that read a node, ascending, and the first before that does, or -1. */
 static int list_readers(struct lister *l, int node, int *to, int *before)
 {
     const struct ap_graph *g = &l->m->graph;

@@ -22,7 +22,7 @@ struct origin {
 
 /* A sharding that was asked for: plans that are nearly as good share most of them. */
 struct known_plan {
-    const char *line; /* the request behind its id */
+    const char *line; /* the request after its id */
     int kind;         /* of devices that it was asked of */
     int n_points;
     const struct answer_point *points;

@@ -1,5 +1,5 @@
 /*
- * Problem: the plans that stand behind the points of an answer. Idea: each stage asks for
+ * Problem: the plans of the points of an answer. Idea: each stage asks for
  * its own run's plan by the index that the point has in the front of the run that it is
  * like. Where its own front has another point there, since rules look at the whole graph,
  * the plan of the identical run is its plan, too, if the two differ in names only.

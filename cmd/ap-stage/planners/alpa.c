@@ -41,7 +41,7 @@ struct dp {
     int *first_candidate; /* [block], n + 1 */
     struct candidate *candidate;
     int *first_active, *active; /* the pieces within t_max, likewise */
-    double *prefix;             /* [block]: least sum of the stages in front of it */
+    double *prefix;             /* [block]: least sum of the stages before it */
     double *device_sec;         /* [block]: least weight * seconds of those */
     int *first; /* [block * width + d]: its labels, n_labels of them; d: the devices that
                    the rest has, as struct plan_counts */

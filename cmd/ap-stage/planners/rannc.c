@@ -116,7 +116,7 @@ static bool is_mode(const struct plan_front *front, const struct plan_point *p,
     return true;
 }
 
-/* Stage s of blocks lo to b - 1 on mesh m, behind every way to run those in front. */
+/* Stage s of blocks lo to b - 1 on mesh m, after every way to run those in front. */
 static void extend(struct table *t, int s, int lo, int b, int m, int d,
                    const struct plan_front *front)
 {

@@ -2,11 +2,11 @@
  * Problem: put the blocks of a DAG into d stages, values going forward only, so that the
  * bytes of values that leave their stage are least and no stage has more than F (1 + e)
  * FLOPs, F the mean and e the tolerance.
- * Idea: bounds first. With pre and post the FLOPs in front of a block and behind it and
+ * Idea: bounds first. With pre and post the FLOPs before a block and after it and
  * tol = e F, its stage is at least floor((max(pre - tol, 0) + own / 2) / F) and at most
  * d - 1 - floor(max(post + own / 2 - tol, 0) / F); neighbours tighten them. (As printed
  * the upper bound has no d - 1 - ..., which leaves no plan.) Then an ILP over what the
- * bounds leave open: y(b, s) says that block b is in stage s or behind it, which makes an
+ * bounds leave open: y(b, s) says that block b is in stage s or after it, which makes an
  * order of two blocks a row of two entries; a value that leaves its stage costs its bytes
  * once; rows for every stage's FLOPs, which the open code builds and never adds, and for
  * stages that must not be empty.

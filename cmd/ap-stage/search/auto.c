@@ -295,7 +295,7 @@ static void put_other(struct plan_answer *others, int *n, const struct plan_answ
         others[(*n)++] = *a;
 }
 
-/* The finalists behind the best, and what rules found. */
+/* The finalists after the best, and what rules found. */
 static void put_others(const struct stage_search *search, struct plan_answer *answer)
 {
     struct plan_answer *others =

@@ -35,7 +35,7 @@ struct line {
     struct config *c;
     enum ap_schedule schedule;
     struct cell *cell;    /* [run * n_meshes + mesh] */
-    struct ap_link *link; /* [mesh * n_meshes + mesh behind] */
+    struct ap_link *link; /* [mesh * n_meshes + mesh after] */
     /* devices of each kind in units, of several devices in large clusters; n_units: all
        of them as a number of these counts */
     struct plan_counts units;
@@ -63,12 +63,12 @@ struct labels {
 /* What a stage does to the label of what follows it; NULL: nothing follows. */
 struct prepend {
     double forward, backward, sum, tail;
-    double send_forward, send_backward; /* behind it; bounds count none */
+    double send_forward, send_backward; /* after it; bounds count none */
     int least_flight, most_flight;
 };
 void line_prepend(const struct line *ln, const struct prepend *p,
                   const struct label *rest, struct label *out);
-/* Least flight of a stage with this many stages behind it. */
+/* Least flight of a stage with this many stages after it. */
 int line_flight(const struct line *ln, int n_behind);
 
 /* [block + 1]: weight * seconds of a microbatch that no plan is below for the blocks
@@ -126,7 +126,7 @@ void auto_take(struct stage_search *search, double score, const struct plan_answ
 /* least_sec is the plan's step if sends took no time, by its fronts. */
 void auto_price_bare(struct stage_search *search, struct plan_answer *a);
 /* Seconds that a training step takes at least if sends took no time: of the busiest group
- * of devices, behind the way through the stages in front of it, and with the way back or
+ * of devices, after the way through the stages before it, and with the way back or
  * what it does once. */
 double auto_least_bare(const struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
@@ -159,7 +159,7 @@ double space_sets_bound(const struct space *sp);
 /*
  * Seconds of a step that no interleaved plan on so many groups is below, by whole blocks;
  * sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan; way: what
- * groups behind a run wait for it. 0: nothing is known. At least as many blocks as
+ * groups after a run wait for it. 0: nothing is known. At least as many blocks as
  * groups.
  */
 double groups_least_sec(const double *sec, const double *way, int n, int groups,
@@ -188,7 +188,7 @@ struct chunk_plans {
     const struct space *sp;
     const struct config *c;
     int mesh, groups, n_stages;
-    bool counts_once; /* behind the last backward what is done once, not the way back */
+    bool counts_once; /* after the last backward what is done once, not the way back */
     double below;     /* plans at or above are of no interest */
 };
 /* Stages of these plans that count alike. */

@@ -1,7 +1,7 @@
 /*
  * Problem: the best interleaved schedule: G groups of devices of one shape and kind, G >
  * 1, each with the same number of stages, stage s on group s modulo G; devices may be
- * left over. Idea: group g cannot start before the g stages in front of it are through,
+ * left over. Idea: group g cannot start before the g stages before it are through,
  * must do B microbatches of all of its stages, and ends before the way back through those
  * g. The average over the groups is a sum over stages with the weight B + max(0, G - 1 -
  * s) for stage s, whose least value over all cuts a programme finds, for every number of

@@ -5,7 +5,7 @@
  * Idea: from the last stage to the first, a label holds for the rest of a plan, counted
  * from the arrival of its first microbatch: when its first stage ends its last backward
  * (end), when all is done (done), and how long one microbatch takes there and back (way).
- * A stage with forward f, backward b and B microbatches in front of it has
+ * A stage with forward f, backward b and B microbatches before it has
  *     end' >= max(B (f + b), f + end + b),
  *     end' >= max(w f, f + way) + B b + (B - w) f     (1f1b, w forwards in advance)
  *     end' >= B f + way + B b                         (gpipe)
@@ -434,7 +434,7 @@ static void keep_now(struct filling *f, int k, int d)
     out->n_all += n;
 }
 
-/* One stage in front of one label. */
+/* One stage before one label. */
 static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
 {
     const struct line *ln = f->ln;

@@ -4,7 +4,7 @@
  * least, whatever its chunks are, because blocks are whole?
  * Idea: numbers u_b such that a run takes at least the sum of its blocks' u_b for a
  * microbatch: each block's own seconds times the least ratio of any run to its blocks.
- * Group g waits for the first microbatch's way through the g stages in front of it, and
+ * Group g waits for the first microbatch's way through the g stages before it, and
  * ends before the last one's way back through them or with what it does once: w_g, in
  * which are g blocks at least, both ways, or forward only if u_b has what is done once.
  * The first block is on the first group and the last on the last one. Most blocks are

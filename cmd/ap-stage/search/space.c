@@ -8,7 +8,7 @@
 
 /* ---- runs ---- */
 
-/* Numbers runs by content: a run is the one a block shorter and the class behind it. */
+/* Numbers runs by content: a run is the one a block shorter and the class after it. */
 static void number_runs(struct space *sp)
 {
     const struct plan_instance *inst = sp->inst;

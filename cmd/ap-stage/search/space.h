@@ -53,7 +53,7 @@ struct space {
     int n;                /* blocks */
     int n_runs, *run;     /* [lo * n + hi]: runs of one content have one number */
     int *run_lo, *run_hi; /* [run]: the first of them */
-    /* [block]: bytes of the whole batch over the cut behind it, [1] of gradients */
+    /* [block]: bytes of the whole batch over the cut after it, [1] of gradients */
     int64_t *split_bytes[2], *whole_bytes[2];
     int64_t n_asked, n_plans;
     struct plan_ask *noted; /* arena */
@@ -123,7 +123,7 @@ static inline bool config_has(const struct config *c, int number, int mesh)
     return counts_digit(&c->counts, number, c->mesh[mesh].kind) >=
            mesh_size(&c->mesh[mesh]);
 }
-/* Bytes of one microbatch and replica over the cut behind a block, rounded down. */
+/* Bytes of one microbatch and replica over the cut after a block, rounded down. */
 int64_t config_cut(const struct space *sp, const struct config *c, int block,
                    bool backward);
 

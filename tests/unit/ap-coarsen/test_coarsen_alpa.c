@@ -93,7 +93,7 @@ static enum ap_exit answer_of(struct ap_arena *arena, coarsen_fn *run,
     return run(arena, g, p, a, err);
 }
 
-/* The member of the stats behind its key. */
+/* The member of the stats after its key. */
 static double stat_of(const struct coarsen_answer *a, const char *key)
 {
     const char *at = strstr(a->stats, key);

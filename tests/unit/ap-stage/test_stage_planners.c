@@ -110,7 +110,7 @@ static double best_of_alpa(const struct plan_params *params)
 }
 
 /* The same where stage i of s ends at the block whose sum of weights is nearest to i / s
- * of all, the later of two, and leaves a block for each stage behind it. */
+ * of all, the later of two, and leaves a block for each stage after it. */
 static double best_of_equal(const struct plan_params *params, const double *weight)
 {
     struct brute b;
@@ -182,7 +182,7 @@ static void equal_stages(void)
           most[0], most[1]);
 }
 
-/* alpa §5.2: what epsilon leaves out costs less than epsilon for each microbatch behind
+/* alpa §5.2: what epsilon leaves out costs less than epsilon for each microbatch after
  * the first. */
 static void epsilon_is_bounded(void)
 {

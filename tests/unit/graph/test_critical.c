@@ -400,7 +400,7 @@ static void cones(void)
 }
 
 /*
- * Layers of three dots side by side and one behind them, with a sum that skips the layer:
+ * Layers of three dots side by side and one after them, with a sum that skips the layer:
  * as long as graphs get, so that anything but linear time would be felt.
  */
 static void long_graph(void)

@@ -332,7 +332,7 @@ static void test_refused(void)
             "f.json: /graph/nodes/0/shape: element type 'f99' is not supported in "
             "\"f99[2]\"");
     refused("{'nodes':[{'op':'iota','shape':'f32[2]x'}],'results':[]}",
-            "f.json: /graph/nodes/0/shape: text behind the shape in \"f32[2]x\"");
+            "f.json: /graph/nodes/0/shape: text after the shape in \"f32[2]x\"");
     refused(
         "{'nodes':[" P0 "," NEG("12") "],'results':[]}",
         "f.json: /graph/nodes/1/in/0: node 12 does not exist (the graph has 2 nodes)");

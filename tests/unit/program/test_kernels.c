@@ -11,7 +11,7 @@
 
 enum { ROWS = 6, COLS = 8 };
 
-/* Softmax of rows, with a bias, whose columns are added up, too, behind a product. */
+/* Softmax of rows, with a bias, whose columns are added up, too, after a product. */
 struct made {
     struct ap_arena arena;
     struct ap_graph graph;
