@@ -585,33 +585,27 @@ static int write_graph(const struct marker *m, const struct ordering *o,
 
     for (int i = 0; i < o->n_order; i++)
         id[o->order[i]] = i;
-    *out = *g;
-    out->n_nodes = o->n_order;
-    out->n_groups = 0;
-    out->nodes = AP_NEW_N(m->arena, o->n_order, struct ap_node);
+    struct ap_node *nodes = AP_NEW_N(m->arena, o->n_order, struct ap_node);
     for (int i = 0; i < o->n_order; i++) {
         int region = m->region[o->order[i]];
         enum ap_attention is = region < 0       ? AP_ATTENTION_NONE
                                : region == last ? AP_ATTENTION_NEXT
                                                 : AP_ATTENTION_FIRST;
-        out->nodes[i] = renumbered(m, o->order[i], id, is);
+        nodes[i] = renumbered(m, o->order[i], id, is);
         count->forward += is == AP_ATTENTION_FIRST && !(region & 1);
         count->backward += is == AP_ATTENTION_FIRST && (region & 1);
         last = region;
-    }
-    out->results =
-        ap_arena_dup(m->arena, g->results, (size_t)g->n_results * sizeof *g->results);
-    for (int r = 0; r < g->n_results; r++) {
-        out->results[r].node = id[g->results[r].node];
-        if (g->results[r].alias >= 0)
-            out->results[r].alias = id[g->results[r].alias];
     }
     count->copies = m->n_copies;
     for (int v = 0; v < g->n_nodes; v++)
         if (m->kind[v] == SCORE && ap_sets_root(m->up, v) == v)
             count->plain += is_softmax(&m->set[v]) && !is_attention(m, v);
+    *out = *g;
+    out->n_groups = 0;
+    if (ap_graph_replace(m->arena, out, nodes, o->n_order, id, err))
+        return -1;
     fuse_attention_describe(m->arena, out);
-    return ap_graph_index(m->arena, out, "/graph", err);
+    return 0;
 }
 
 /* Whether the graph has marks, and how many. */

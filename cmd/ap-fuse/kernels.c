@@ -335,9 +335,8 @@ static int write_graph(struct copier *c, struct ap_graph *out, struct ap_err *er
     for (int v = c->n - 1; v >= 0; v--)
         for (int k = 0; k < c->node[v].n_in && alive[v]; k++)
             alive[c->node[v].in[k]] = true;
-    *out = *g;
-    out->n_nodes = out->n_groups = 0;
-    out->nodes = AP_NEW_N(c->j.arena, c->n, struct ap_node);
+    struct ap_node *nodes = AP_NEW_N(c->j.arena, c->n, struct ap_node);
+    int n_nodes = 0;
     for (int v = 0; v < c->n; v++) {
         if (!alive[v])
             continue;
@@ -347,17 +346,14 @@ static int write_graph(struct copier *c, struct ap_graph *out, struct ap_err *er
             in[k] = place[n.in[k]];
         n.in = in;
         n.group = -1;
-        place[v] = out->n_nodes;
-        out->nodes[out->n_nodes++] = n;
+        place[v] = n_nodes;
+        nodes[n_nodes++] = n;
     }
-    out->results =
-        ap_arena_dup(c->j.arena, g->results, (size_t)g->n_results * sizeof *g->results);
-    for (int r = 0; r < g->n_results; r++) {
-        out->results[r].node = place[c->id[g->results[r].node]];
-        if (g->results[r].alias >= 0)
-            out->results[r].alias = place[c->id[g->results[r].alias]];
-    }
-    return ap_graph_index(c->j.arena, out, "/graph", err);
+    for (int v = 0; v < g->n_nodes; v++)
+        c->id[v] = place[c->id[v]];
+    *out = *g;
+    out->n_groups = 0;
+    return ap_graph_replace(c->j.arena, out, nodes, n_nodes, c->id, err);
 }
 
 /* Numbers kernels of two or more nodes. */
