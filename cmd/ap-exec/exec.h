@@ -81,8 +81,10 @@ struct exec_copy {
 struct exec_place {
     char *memory; /* NULL: it takes its own */
     int64_t bytes;
-    /* Buffers within slot_bytes from slot_at on lie `shift` further. */
-    int64_t slot_at, slot_bytes, shift;
+    /* Other programs, slots of this one, or messages use it between two calls of this one
+       that follow each other. */
+    bool shared;
+    struct ap_slot slot; /* of this memory */
     /* The same program at another place, whose working memory this one shares, and which
      * is closed later; NULL: it has its own. */
     const struct exec *first;

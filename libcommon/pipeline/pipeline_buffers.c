@@ -1,16 +1,28 @@
 /*
  * Problem: a lane runs its stages' programs, forward and backward passes of several
- * microbatches in turn; where does each value live in the lane's one arena? Idea: a value
- * belongs to one span (a forward or a backward pass of a microbatch, or what runs once)
- * unless it is a parameter, a sum over microbatches, or left by a forward to its
- * backward. Spans run one after the other, so that values of different spans may share
- * memory: one pass over each of them, in the order of the list, gives all lifetimes. What
- * a forward leaves to its backward lies in a slot: one block for a microbatch in flight,
- * of equal form for all microbatches of a stage, placed by the instructions between which
- * they are in flight. In a slot, what the forward makes first lies lowest; so the free
- * part of the slot at hand is at its end in both passes, and takes what else they need,
- * where it fits. Lifetimes of all else are placed by base/place.c. Cost: O(n log n) in
- * the values and microbatches of a lane.
+ * microbatches in turn; where does each value live in the lane's one arena?
+ *
+ *     parameters | slot 0 | slot 1 | ... | all else, by best fit
+ *
+ *                    bytes of a slot, as a microbatch passes
+ *     slot end  +------------+------------------+-------------+
+ *               |  room for  |                  |   room for  |
+ *     kept 3    |  forward's +                  +  backward's |  kept 3 is made last and
+ *     kept 2    |  values  +-+  what is kept    +-+  values   |  read first; kept 1 is
+ *     kept 1    |        +-+   between the two    +-+         |  made first, read last
+ *     slot[k]   +------+-+--------------------------+-+-------+
+ *               forward        other spans run        backward      time ->
+ *
+ * Idea: a value belongs to one span (a forward or a backward pass of a microbatch, or
+ * what runs once) unless it is a parameter, a sum over microbatches, or kept by a forward
+ * for its backward. Spans run one after the other, so that values of different spans may
+ * share memory: one pass over each of them, in the order of the list, gives all
+ * lifetimes. What is kept lies in a slot: one block for a microbatch in flight, of equal
+ * form for all microbatches of a stage, placed by the instructions between which they are
+ * in flight. In a slot, what the forward makes first lies lowest; so the free part of the
+ * slot at hand is at its end in both passes, and takes what else they need, where it
+ * fits. Lifetimes of all else are placed by base/place.c. Cost: O(n log n) in the values
+ * and microbatches of a lane.
  */
 #include "base/place.h"
 #include "pipeline/pipeline_program.h"
@@ -19,6 +31,16 @@
 #include <string.h>
 
 enum { NOWHERE = -1 };
+
+/* n numbers that are NOWHERE. */
+static int *nowhere(struct ap_arena *arena, int n)
+{
+    int *list = AP_NEW_N(arena, n + 1, int);
+
+    for (int i = 0; i < n; i++)
+        list[i] = NOWHERE;
+    return list;
+}
 
 /* What a stage's program keeps in memory. */
 struct stage_lives {
@@ -44,21 +66,16 @@ struct lane_plan {
     bool chunked;              /* the lane has several stages */
     int n_steps, loop_lo, loop_hi;
     int n_spans;
-    /* What is placed: pieces with their stages and nodes; stage -1: all slots */
-    struct ap_pack_piece *piece;
-    int *of_stage, *of_node;
+    /* What is placed, and the buffers that it is for; NULL: all slots, the last piece */
     int n_pieces;
+    struct ap_pack_piece *piece;
+    struct ap_buffer **buffer;
     int64_t base; /* end of the parameters */
 };
 
 static bool is_mine(const struct lane_plan *p, int s)
 {
     return &p->program->lane[p->program->stage[s].lane] == p->lane;
-}
-
-static bool is_each(const struct ap_pipeline_stage *st, int group)
-{
-    return group >= st->cuts.each_lo && group < st->cuts.each_hi;
 }
 
 static bool is_back(const struct ap_pipeline_stage *st, int group)
@@ -85,12 +102,12 @@ static void walk(struct lane_plan *p)
             if (s->step[k] != NOWHERE)
                 continue;
             s->step[k] = p->n_steps++;
-            if (!is_each(st, k))
+            if (!ap_pipeline_is_each(st, k))
                 continue;
             p->loop_lo = p->loop_lo < 0 ? s->step[k] : p->loop_lo;
             p->loop_hi = s->step[k];
         }
-        if (!is_each(st, x->lo))
+        if (!ap_pipeline_is_each(st, x->lo))
             continue;
         if (x->stage != was.stage || x->message != was.message ||
             is_back(st, x->lo) != back)
@@ -121,9 +138,8 @@ static int step_of(const struct lane_plan *p, int s, int group)
  * received (pipeline_order.c), NOWHERE. */
 static int *find_first_reads(struct ap_arena *arena, const struct ap_lives *l)
 {
-    int *first = AP_NEW_N(arena, l->g->n_nodes, int);
+    int *first = nowhere(arena, l->g->n_nodes);
 
-    memset(first, NOWHERE, (size_t)l->g->n_nodes * sizeof *first);
     for (int i = l->g->n_nodes - 1; i >= 0; i--) /* nodes are in the order of groups */
         for (int k = 0; k < l->g->nodes[i].n_in; k++)
             first[l->root[l->g->nodes[i].in[k]]] = l->g->nodes[i].group;
@@ -163,22 +179,12 @@ static void end_messages(const struct lane_plan *p, int s)
     }
     for (int i = 0; i < l->g->n_nodes; i++) {
         const int group = l->g->nodes[i].group;
-        if (!result[i] || stays[i] || !l->has[i] || !is_each(st, group) ||
+        if (!result[i] || stays[i] || !l->has[i] || !ap_pipeline_is_each(st, group) ||
             l->g->nodes[i].op == AP_OP_PARAMETER)
             continue;
         l->death[i] = l->read[i] < sent[i] ? sent[i] - 1 : l->read[i];
         ap_program_stretch(&st->prog, i, &l->birth[i], &l->death[i]);
     }
-}
-
-/* Whether the value belongs to one microbatch. */
-static bool is_per_microbatch(const struct ap_pipeline_stage *st, int node)
-{
-    const struct ap_node *v = &st->prog.local.nodes[node];
-
-    if (v->op == AP_OP_PARAMETER)
-        return st->param[v->param] < 0 && ap_pipeline_is_share(&st->prog, v->param);
-    return is_each(st, v->group) && !ap_program_is_carried(&st->prog, node);
 }
 
 static int most_in_flight(const struct lane_plan *p, const struct stage_lives *s)
@@ -220,7 +226,7 @@ static void find_kept(const struct lane_plan *p, int s)
     if (p->program->microbatches == 1 || (!p->chunked && most_in_flight(p, l) < 2))
         return;
     for (int i = 0; i < v->g->n_nodes; i++)
-        if (v->has[i] && v->root[i] == i && is_per_microbatch(st, i) &&
+        if (v->has[i] && v->root[i] == i && ap_pipeline_is_per_microbatch(st, i) &&
             v->birth[i] < st->cuts.backward_lo && v->read[i] >= st->cuts.backward_lo)
             born[l->n_kept++] = (struct born){v->birth[i], i};
     qsort(born, (size_t)l->n_kept, sizeof *born, by_birth);
@@ -237,7 +243,8 @@ static void find_kept(const struct lane_plan *p, int s)
 
 /* ---- slots ---- */
 
-/* A block is made larger to be a multiple of another one by this part of it at most. */
+/* A block is made larger to be a multiple of another one by an eighth of it at most:
+ * chunks of equal layers differ by what the first and the last one have besides. */
 #define SLACK 8
 
 /* Bytes of a block of a stage, if blocks are to be multiples of a unit. */
@@ -322,12 +329,11 @@ static int64_t place_slots(struct lane_plan *p)
 
 /* ---- the rest ---- */
 
-static void add_piece(struct lane_plan *p, int s, int node, int birth, int death,
+static void add_piece(struct lane_plan *p, struct ap_buffer *buffer, int birth, int death,
                       int64_t bytes)
 {
     p->piece[p->n_pieces] = (struct ap_pack_piece){birth, death, bytes, 0};
-    p->of_stage[p->n_pieces] = s;
-    p->of_node[p->n_pieces++] = node;
+    p->buffer[p->n_pieces++] = buffer;
 }
 
 /* The lifetime of a value, in steps of the lane. */
@@ -351,6 +357,17 @@ static void lifetime(const struct lane_plan *p, int s, int node, int *birth, int
     *death = *death > p->loop_hi ? *death : p->loop_hi;
 }
 
+/* A lifetime on the clock of a pass: base/place.c fills memory that becomes free part by
+ * part, as the backward pass frees a slot. The forward pass takes it part by part: what
+ * fits there is what fits in the backward pass of a clock that runs the other way. */
+static struct ap_pack_piece on_clock(const struct lane_plan *p, bool back, int birth,
+                                     int death)
+{
+    const int end = p->n_steps;
+    return back ? (struct ap_pack_piece){.birth = birth, .death = death}
+                : (struct ap_pack_piece){.birth = end - death, .death = end - birth};
+}
+
 /* Values of the forward (or backward) spans that fit where the slot is free then. */
 static void fill_slot(struct lane_plan *p, int s, bool back, bool *placed)
 {
@@ -361,30 +378,27 @@ static void fill_slot(struct lane_plan *p, int s, bool back, bool *placed)
     struct ap_pack_piece *piece = AP_NEW_N(p->arena, g->n_nodes, struct ap_pack_piece);
     int *node = AP_NEW_N(p->arena, g->n_nodes, int), n = 0;
     bool *taken = AP_NEW_N(p->arena, g->n_nodes, bool);
-    const int end = p->n_steps;
 
     for (int i = 0; i < l->n_kept; i++) {
         const int v = l->kept[i];
-        const int from = back ? step_of(p, s, l->lives.death[v]) + 1
-                              : end - step_of(p, s, l->lives.birth[v]) + 1;
+        hole[i] = on_clock(p, back, step_of(p, s, l->lives.birth[v]),
+                           step_of(p, s, l->lives.death[v]));
         hole[i] = (struct ap_pack_piece){
-            from, 0, ap_buffer_align(st->prog.buffer[v].bytes), l->at[i]};
+            hole[i].death + 1, 0, ap_buffer_align(st->prog.buffer[v].bytes), l->at[i]};
     }
     for (int i = 0; i < g->n_nodes; i++) {
-        if (placed[i] || !l->lives.has[i] || l->lives.root[i] != i ||
-            !is_per_microbatch(st, i))
-            continue;
         const int lo = l->lives.birth[i], hi = l->lives.death[i];
+        if (placed[i] || !l->lives.has[i] || l->lives.root[i] != i ||
+            !ap_pipeline_is_per_microbatch(st, i))
+            continue;
         if (back ? lo < st->cuts.backward_lo || hi >= st->cuts.each_hi
                  : lo < st->cuts.each_lo || hi >= st->cuts.backward_lo)
             continue;
-        const int birth = step_of(p, s, lo), death = step_of(p, s, hi);
         node[n] = i;
-        piece[n++] =
-            (struct ap_pack_piece){back ? birth : end - death, back ? death : end - birth,
-                                   ap_buffer_align(st->prog.buffer[i].bytes), 0};
+        piece[n] = on_clock(p, back, step_of(p, s, lo), step_of(p, s, hi));
+        piece[n++].size = ap_buffer_align(st->prog.buffer[i].bytes);
     }
-    ap_place_in_holes(p->arena, hole, l->n_kept, piece, n, end + 1, taken);
+    ap_place_in_holes(p->arena, hole, l->n_kept, piece, n, p->n_steps + 1, taken);
     for (int i = 0; i < n; i++)
         if (taken[i]) {
             placed[node[i]] = true;
@@ -420,7 +434,7 @@ static void place_stage(struct lane_plan *p, int s)
             p->base += bytes;
         } else if (l->lives.has[i]) {
             lifetime(p, s, i, &birth, &death);
-            add_piece(p, s, i, birth, death, bytes);
+            add_piece(p, b, birth, death, bytes);
         }
     }
 }
@@ -437,12 +451,10 @@ static void open_stage(struct lane_plan *p, int s)
         st->prog.buffer[i] =
             (struct ap_buffer){NOWHERE, ap_shape_bytes(&g->nodes[i].shape), NOWHERE};
     ap_lives_find(p->arena, &st->prog, &l->lives);
-    l->step = AP_NEW_N(p->arena, g->n_groups + 1, int);
-    l->first = AP_NEW_N(p->arena, n, int);
+    l->step = nowhere(p->arena, g->n_groups + 1);
+    l->first = nowhere(p->arena, n);
     l->last = AP_NEW_N(p->arena, n, int);
     l->slot = AP_NEW_N(p->arena, n, int);
-    memset(l->step, NOWHERE, ((size_t)g->n_groups + 1) * sizeof *l->step);
-    memset(l->first, NOWHERE, (size_t)n * sizeof *l->first);
     end_messages(p, s);
 }
 
@@ -480,7 +492,7 @@ static void number_slots(const struct lane_plan *p)
         if (x->what == AP_PIPELINE_RUN) {
             const struct ap_pipeline_stage *st = &r->stage[x->stage];
             const struct stage_lives *l = &p->stage[x->stage];
-            if (is_each(st, x->lo))
+            if (ap_pipeline_is_each(st, x->lo))
                 x->slot = l->slot[x->message];
             else if (x->lo >= st->cuts.each_hi && l->behind)
                 x->slot = l->slot[l->last_run];
@@ -516,8 +528,7 @@ static void plan_lane(struct ap_arena *arena, struct ap_pipeline_program *progra
         }
     p.chunked = n_stages > 1;
     p.piece = AP_NEW_N(arena, n_nodes + 1, struct ap_pack_piece);
-    p.of_stage = AP_NEW_N(arena, n_nodes + 1, int);
-    p.of_node = AP_NEW_N(arena, n_nodes + 1, int);
+    p.buffer = AP_NEW_N(arena, n_nodes + 1, struct ap_buffer *);
     walk(&p);
     for (int s = 0; s < program->n_stages; s++)
         if (is_mine(&p, s)) {
@@ -527,13 +538,12 @@ static void plan_lane(struct ap_arena *arena, struct ap_pipeline_program *progra
         }
     const int64_t slots = place_slots(&p);
     if (slots > 0)
-        add_piece(&p, NOWHERE, NOWHERE, p.loop_lo, behind ? p.n_steps : p.loop_hi, slots);
+        add_piece(&p, NULL, p.loop_lo, behind ? p.n_steps : p.loop_hi, slots);
     lane->peak_bytes =
         p.base + ap_place(arena, p.piece, p.n_pieces, p.n_steps + 1, 0, &alive);
     for (int i = 0; i < p.n_pieces; i++)
-        if (p.of_stage[i] >= 0)
-            program->stage[p.of_stage[i]].prog.buffer[p.of_node[i]].offset =
-                p.base + p.piece[i].offset;
+        if (p.buffer[i])
+            p.buffer[i]->offset = p.base + p.piece[i].offset;
     for (int s = 0; s < program->n_stages; s++)
         if (is_mine(&p, s))
             close_stage(&p, s, slots > 0 ? p.base + p.piece[p.n_pieces - 1].offset : 0);

@@ -48,6 +48,15 @@ bool ap_pipeline_is_share(const struct ap_program *prog, int param)
            (attrs->global && ap_layout_per_microbatch(&prog->mesh, &attrs->layout));
 }
 
+bool ap_pipeline_is_per_microbatch(const struct ap_pipeline_stage *st, int node)
+{
+    const struct ap_node *v = &st->prog.local.nodes[node];
+
+    if (v->op == AP_OP_PARAMETER)
+        return st->param[v->param] < 0 && ap_pipeline_is_share(&st->prog, v->param);
+    return ap_pipeline_is_each(st, v->group) && !ap_program_is_carried(&st->prog, node);
+}
+
 bool ap_pipeline_sends_each(const struct ap_pipeline_program *program,
                             const struct ap_transfer *t)
 {

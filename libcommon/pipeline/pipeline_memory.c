@@ -22,18 +22,14 @@ struct lane_play {
     struct ap_arena arena;
 };
 
-static bool is_each(const struct ap_pipeline_stage *st, int group)
-{
-    return group >= st->cuts.each_lo && group < st->cuts.each_hi;
-}
-
 /* Adds the ends of a stage's buffers, in all slots. */
 static int add_edges(const struct ap_pipeline_stage *st, int64_t *edge, int n)
 {
     for (int i = 0; i < st->prog.local.n_nodes; i++) {
         const struct ap_buffer *b = &st->prog.buffer[i];
-        for (int k = 0; k < (st->n_slots > 0 ? st->n_slots : 1); k++) {
-            const int64_t at = ap_pipeline_offset(st, k, b->offset, b->bytes);
+        for (int k = 0; k < ap_pipeline_n_slots(st); k++) {
+            const struct ap_slot slot = ap_pipeline_slot(st, k);
+            const int64_t at = ap_slot_offset(&slot, b);
             if (b->offset < 0 || (k > 0 && at == b->offset))
                 continue;
             edge[n++] = at;
@@ -52,18 +48,12 @@ static struct ap_fault open_stage(struct lane_play *p, int s, int64_t *first)
     bool *each = AP_NEW_N(&p->arena, g->n_nodes + 1, bool);
 
     for (int i = 0; i < g->n_nodes; i++)
-        each[i] =
-            g->nodes[i].op == AP_OP_PARAMETER
-                ? st->param[g->nodes[i].param] < 0 &&
-                      ap_pipeline_is_share(&st->prog, g->nodes[i].param)
-                : is_each(st, g->nodes[i].group) && !ap_program_is_carried(&st->prog, i);
+        each[i] = ap_pipeline_is_per_microbatch(st, i);
     mine->play = (struct ap_play){.prog = &st->prog,
                                   .owners = &p->owners,
                                   .first = *first,
                                   .n_tags = p->r->microbatches,
-                                  .each = each,
-                                  .slot_at = st->n_slots > 0 ? st->slot[0] : 0,
-                                  .slot_bytes = st->slot_bytes};
+                                  .each = each};
     *first += (int64_t)g->n_nodes * p->r->microbatches;
     mine->lasting = AP_NEW_N(&p->arena, g->n_params + g->n_results + 1, bool);
     for (int k = 0; k < g->n_params; k++) {
@@ -78,11 +68,10 @@ static struct ap_fault open_stage(struct lane_play *p, int s, int64_t *first)
 
 static struct ap_play *play_of(const struct lane_play *p, int s, int slot, int64_t tag)
 {
-    const struct ap_pipeline_stage *st = &p->r->stage[s];
     struct ap_play *play = &p->stage[s].play;
 
     play->tag = tag;
-    play->shift = st->n_slots > 0 ? st->slot[slot] - st->slot[0] : 0;
+    play->slot = ap_pipeline_slot(&p->r->stage[s], slot);
     return play;
 }
 
@@ -100,7 +89,7 @@ static struct ap_fault follow(const struct lane_play *p,
     struct stage_play *mine = &p->stage[*stage];
     const struct ap_graph *g = &st->prog.local;
     if (!t) {
-        const bool each = is_each(st, x->lo);
+        const bool each = ap_pipeline_is_each(st, x->lo);
         mine->last = each ? x->message : mine->last;
         return ap_play_groups(play_of(p, *stage, x->slot, mine->last), x->lo, x->hi,
                               each && x->message > 0);
@@ -152,7 +141,7 @@ static int check_lane(struct lane_play *p, int l, const struct ap_at *at,
     for (s = 0; s < r->n_stages; s++)
         if (r->stage[s].lane == l)
             n += (int64_t)2 * r->stage[s].prog.local.n_nodes *
-                 (r->stage[s].n_slots > 0 ? r->stage[s].n_slots : 1);
+                 ap_pipeline_n_slots(&r->stage[s]);
     int64_t *edge = AP_NEW_N(&p->arena, n, int64_t);
     for (s = 0; s < r->n_stages; s++)
         if (r->stage[s].lane == l)

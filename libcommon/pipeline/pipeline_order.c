@@ -324,7 +324,7 @@ static int complain(const struct player *p, int lane, int i, const char *what)
 static bool has_slot(const struct ap_pipeline_stage *st,
                      const struct ap_pipeline_instr *x)
 {
-    return x->slot >= 0 && x->slot < (st->n_slots > 0 ? st->n_slots : 1);
+    return x->slot >= 0 && x->slot < ap_pipeline_n_slots(st);
 }
 
 /* What is wrong with instruction i of a lane, or NULL. */

@@ -170,13 +170,25 @@ bool ap_pipeline_is_share(const struct ap_program *prog, int param);
 bool ap_pipeline_sends_each(const struct ap_pipeline_program *program,
                             const struct ap_transfer *t);
 
-/* Where a stage's value lies, by the offset of its buffer. */
-static inline int64_t ap_pipeline_offset(const struct ap_pipeline_stage *st, int slot,
-                                         int64_t offset, int64_t bytes)
+/* Whether a stage's group runs once per microbatch. */
+static inline bool ap_pipeline_is_each(const struct ap_pipeline_stage *st, int group)
 {
-    const bool moves = st->n_slots > 0 && offset >= st->slot[0] &&
-                       offset - st->slot[0] <= st->slot_bytes - bytes;
-    return moves ? offset + st->slot[slot] - st->slot[0] : offset;
+    return group >= st->cuts.each_lo && group < st->cuts.each_hi;
+}
+/* Whether a stage's value belongs to one microbatch: it is made, or received, anew for
+ * each of them. */
+bool ap_pipeline_is_per_microbatch(const struct ap_pipeline_stage *st, int node);
+
+/* At how many places a stage's values may lie; and slot k, where it has any. */
+static inline int ap_pipeline_n_slots(const struct ap_pipeline_stage *st)
+{
+    return st->n_slots > 0 ? st->n_slots : 1;
+}
+static inline struct ap_slot ap_pipeline_slot(const struct ap_pipeline_stage *st, int k)
+{
+    return st->n_slots > 0
+               ? (struct ap_slot){st->slot[0], st->slot_bytes, st->slot[k] - st->slot[0]}
+               : (struct ap_slot){0};
 }
 
 /* ---- private: the order of instructions (pipeline_order.c) ---- */

@@ -188,17 +188,10 @@ int ap_play_node(const struct ap_play *p, int64_t of)
     return of < p->first || at >= p->prog->local.n_nodes ? -1 : (int)at;
 }
 
-static int64_t offset(const struct ap_play *p, const struct ap_buffer *b)
-{
-    const bool moves = p->slot_bytes > 0 && b->offset >= p->slot_at &&
-                       b->offset - p->slot_at <= p->slot_bytes - b->bytes;
-    return b->offset + (moves ? p->shift : 0);
-}
-
 void ap_play_take(struct ap_play *p, int node)
 {
     const struct ap_buffer *b = &p->prog->buffer[node];
-    const int64_t at = offset(p, b);
+    const int64_t at = ap_slot_offset(&p->slot, b);
 
     if (b->offset >= 0)
         ap_owners_take(p->owners, at, at + b->bytes, number(p, node));
@@ -207,7 +200,7 @@ void ap_play_take(struct ap_play *p, int node)
 int64_t ap_play_intruder(const struct ap_play *p, int node)
 {
     const struct ap_buffer *b = &p->prog->buffer[node];
-    const int64_t at = offset(p, b);
+    const int64_t at = ap_slot_offset(&p->slot, b);
 
     return b->offset < 0
                ? AP_MIXED

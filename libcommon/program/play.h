@@ -29,9 +29,8 @@ struct ap_play {
     const int *start; /* [group], and after the last: its first node */
     /* The number of node i is first + i * n_tags, and tag where it is one of `each` */
     int64_t first, n_tags, tag;
-    const bool *each; /* NULL: no node */
-    /* Buffers within slot_bytes from slot_at on lie `shift` further. */
-    int64_t slot_at, slot_bytes, shift;
+    const bool *each;    /* NULL: no node */
+    struct ap_slot slot; /* where its values lie now */
     /* [group]: a collective that is awaited before it, -1; [group of a collective]: one
        that is awaited at the same place */
     const int *first_awaited, *next_awaited;

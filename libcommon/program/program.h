@@ -16,6 +16,19 @@ struct ap_buffer {
     int alias; /* node whose buffer this value shares (reshape, opt-barrier), or -1 */
 };
 
+/* A program's values at another place: buffers that lie within `bytes` from `at` on lie
+ * `shift` further (pipeline/pipeline_program.h). */
+struct ap_slot {
+    int64_t at, bytes, shift;
+};
+static inline int64_t ap_slot_offset(const struct ap_slot *slot,
+                                     const struct ap_buffer *b)
+{
+    const bool moves = slot->bytes > 0 && b->offset >= slot->at &&
+                       b->offset - slot->at <= slot->bytes - b->bytes;
+    return moves ? b->offset + slot->shift : b->offset;
+}
+
 struct ap_program {
     struct ap_mesh mesh; /* of ranks */
     /* Devices of the plan that a rank plays (program_tile.c), and their mesh, with the

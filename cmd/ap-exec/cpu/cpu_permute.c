@@ -45,8 +45,7 @@ bool cpu_place_is_free(const struct exec *x, int dot, int to)
 {
     const struct ap_graph *g = &x->prog->local;
     const int64_t bytes = ap_shape_bytes(&g->nodes[to].shape);
-    /* elsewhere other programs, or slots of this one, run between the two */
-    if (x->place.memory || x->prog->buffer[to].offset < 0 ||
+    if (x->place.shared || x->prog->buffer[to].offset < 0 ||
         runs_each(x, dot) != runs_each(x, to))
         return false;
     for (int c = x->call_of[dot]; c < x->call_of[to]; c++)

@@ -142,8 +142,8 @@ static bool is_kept(const struct exec *x, const struct resized *r)
     return kept.serial > 0 && kept.serial == cuda_dev.n_prepared - 1 && kept.x == x &&
            is_resized(r) && !r->at.scratch && k->at.p == r->at.p && k->rows == r->rows &&
            k->cols == r->cols && k->ld == r->ld && k->to_rows == r->to_rows &&
-           k->to_cols == r->to_cols && k->size == r->size && !x->place.memory &&
-           !x->place.first && ap_mesh_microbatches(&x->prog->mesh) == 1;
+           k->to_cols == r->to_cols && k->size == r->size && !x->place.shared &&
+           ap_mesh_microbatches(&x->prog->mesh) == 1;
 }
 
 /* Where the matrix lies with the sizes that are wanted: its own place, or that of a copy,

@@ -334,11 +334,7 @@ static bool clashes(const struct planner *p, int node)
 
 static char *address(const struct exec *x, int node)
 {
-    const struct ap_buffer *b = &x->prog->buffer[node];
-    const struct exec_place *at = &x->place;
-    const bool moves = at->slot_bytes > 0 && b->offset >= at->slot_at &&
-                       b->offset - at->slot_at <= at->slot_bytes - b->bytes;
-    return x->memory + b->offset + (moves ? at->shift : 0);
+    return x->memory + ap_slot_offset(&x->place.slot, &x->prog->buffer[node]);
 }
 
 static int place_values(struct planner *p, struct ap_err *err)

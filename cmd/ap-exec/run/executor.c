@@ -72,11 +72,6 @@ static void find_loss_stage(struct executor *p, int loss)
 
 /* ---- opening ---- */
 
-static int n_slots(const struct ap_pipeline_stage *st)
-{
-    return st->n_slots > 0 ? st->n_slots : 1;
-}
-
 /* The stage's program with the buffers of one slot. */
 static struct exec *at_slot(const struct executor *p, int stage, int slot)
 {
@@ -111,15 +106,12 @@ static int open_stage(struct executor *p, int s, const struct backend *backend,
 {
     const struct ap_pipeline_stage *st = &p->program->stage[s];
     struct exec_place at = {
-        .memory = p->memory, .bytes = p->lane->peak_bytes, .slot_bytes = st->slot_bytes};
+        .memory = p->memory, .bytes = p->lane->peak_bytes, .shared = !p->program->alone};
 
-    p->slot[s] = AP_NEW_N(p->arena, n_slots(st), struct exec);
-    for (int k = 0; k < n_slots(st); k++) {
+    p->slot[s] = AP_NEW_N(p->arena, ap_pipeline_n_slots(st), struct exec);
+    for (int k = 0; k < ap_pipeline_n_slots(st); k++) {
         struct exec *x = at_slot(p, s, k);
-        if (st->n_slots > 0) {
-            at.slot_at = st->slot[0];
-            at.shift = st->slot[k] - st->slot[0];
-        }
+        at.slot = ap_pipeline_slot(st, k);
         at.first = k > 0 ? &p->exec[s] : NULL;
         if (exec_open_at(x, p->arena, &st->prog, backend, p->comm[s], &at, err)) {
             *exit_code = x->exit_code;
@@ -335,7 +327,7 @@ static int64_t most_bytes(const struct executor *p, bool scratch)
 /* Adds the runs of a stage's other slots to those of its first. */
 static void sum_runs(struct executor *p, int s)
 {
-    for (int k = 1; k < n_slots(&p->program->stage[s]); k++)
+    for (int k = 1; k < ap_pipeline_n_slots(&p->program->stage[s]); k++)
         for (int i = 0; i < p->exec[s].n_calls; i++)
             p->exec[s].calls[i].n_runs += at_slot(p, s, k)->calls[i].n_runs;
 }
@@ -424,7 +416,7 @@ static void watch_calls(struct executor *p, const struct settings *set,
             s->profile = profile_open(p->arena, p->job, set->steps);
     }
     for (int i = 0; i < r->n_stages; i++)
-        for (int k = 0; p->mine[i] && k < n_slots(&r->stage[i]); k++) {
+        for (int k = 0; p->mine[i] && k < ap_pipeline_n_slots(&r->stage[i]); k++) {
             struct exec *x = at_slot(p, i, k);
             noise_set(x, opts->noise);
             x->trace = s->trace;
@@ -467,7 +459,7 @@ void executor_close(struct executor *p)
     transfers_close(p->transfers);
     for (int k = 0; k < p->program->n_stages; k++)
         if (p->mine[k]) {
-            for (int i = n_slots(&p->program->stage[k]) - 1; i >= 0; i--)
+            for (int i = ap_pipeline_n_slots(&p->program->stage[k]) - 1; i >= 0; i--)
                 exec_close(at_slot(p, k, i));
             if (p->comm[k] != p->job)
                 p->comm[k]->close(p->comm[k]);
