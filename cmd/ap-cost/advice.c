@@ -1,8 +1,10 @@
 /*
- * Problem: which change of the machine would speed this plan up most.
+ * Problem: which change would speed this plan up most: links, devices, memory, or how it
+ * is cut into microbatches.
  * Idea: make each change and price the plan again, choices as they are. A search under
- * the changed machine can only do better, so that every saving is a lower bound. Cost:
- * one pricing for each link level, mesh axis and rate.
+ * the change can only do better, so that every saving is a lower bound. What is saved of
+ * is what the plan is for: the step, or the time between batches in a row. More memory is
+ * what stages that make values again could keep instead. Cost: one price for each change.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,27 +13,78 @@
 
 #define N_SHOWN 3
 
-/* ---- what plans with and without stages share ---- */
-
-void advice_links(struct advice *a, const struct ap_cluster *cluster)
+static void add_change(struct advice *a, const char *what, double sec, int64_t peak_bytes)
 {
+    a->list[a->n] = (struct change){what, sec, peak_bytes, a->n};
+    a->n++;
+}
+
+/* What the plan of other stages or another cluster is for takes, in seconds; infinite
+ * where there is no such plan. peak_bytes: where it is another, else untouched. */
+static double price_changed(const struct advice *a, const struct ap_cluster *cluster,
+                            const struct ap_stages *stages, int64_t *peak_bytes)
+{
+    const struct cost_input *in = a->in;
+    struct ap_arena scratch = {0};
+    struct ap_pipeline_price other;
+    struct ap_cost cost = {0};
+    struct ap_plan plan = stages->stage[0].sharding.plan;
+    struct ap_err err = {0};
+    double sec = INFINITY;
+
+    if (a->p->schedule) {
+        const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, cluster};
+        if (ap_pipeline_price(&scratch, &of, stages, &other, &err) == 0) {
+            sec = price_aim_of(stages, &other);
+            *peak_bytes = other.peak_bytes;
+        }
+    } else if (ap_cost_init(&scratch, &cost, in->cost.variant, cluster, &plan.mesh,
+                            &err) == 0) {
+        cost.alpa = in->cost.alpa;
+        if (ap_plan_sec(&plan, &cost, &sec, &err))
+            sec = INFINITY;
+    }
+    ap_cost_free(&cost);
+    ap_arena_free(&scratch);
+    return sec;
+}
+
+/* Prices the plan changed; keeps what is quicker. */
+static void try_change(struct advice *a, const struct ap_cluster *cluster,
+                       const struct ap_stages *stages, const char *what)
+{
+    /* a schedule is simulated: what rounding makes of it is no change */
+    const double least = a->p->schedule ? 1e-6 : 0;
+    int64_t peak_bytes = 0;
+    double sec = price_changed(a, cluster, stages, &peak_bytes);
+
+    if (sec < price_aim_sec(a->in, a->p) * (1 - least))
+        add_change(a, what, sec, peak_bytes);
+}
+
+static void try_links(struct advice *a)
+{
+    const struct ap_cluster *cluster = &a->in->cluster;
+
     /* several kinds of devices have links of their own inside a host */
     for (int i = cluster->n_kinds ? 1 : 0; i < cluster->n_levels; i++) {
         const char *name = cluster->levels[i].name;
         struct ap_cluster c = *cluster;
         c.levels[i].bandwidth_bytes_per_sec *= 2;
         ap_measured_faster_level(a->arena, &c.measured, i, 2, 1);
-        a->try_cluster(a, &c,
-                       ap_arena_printf(a->arena, "twice the bandwidth of %s", name));
+        try_change(a, &c, &a->in->stages,
+                   ap_arena_printf(a->arena, "twice the bandwidth of %s", name));
         c = *cluster;
         c.levels[i].latency_sec /= 2;
         ap_measured_faster_level(a->arena, &c.measured, i, 1, 2);
-        a->try_cluster(a, &c, ap_arena_printf(a->arena, "half the latency of %s", name));
+        try_change(a, &c, &a->in->stages,
+                   ap_arena_printf(a->arena, "half the latency of %s", name));
     }
 }
 
-void advice_devices(struct advice *a, const struct ap_cluster *cluster)
+static void try_devices(struct advice *a)
 {
+    const struct ap_cluster *cluster = &a->in->cluster;
     struct ap_cluster c = *cluster;
 
     if (c.n_kinds)
@@ -40,21 +93,75 @@ void advice_devices(struct advice *a, const struct ap_cluster *cluster)
         c.flops_per_sec[t] *= 2;
     c.tf32_flops_per_sec *= 2;
     ap_measured_faster(a->arena, &c.measured, 2, 1, 1);
-    a->try_cluster(a, &c, "devices of twice the FLOP/s");
+    try_change(a, &c, &a->in->stages, "devices of twice the FLOP/s");
     c = *cluster;
     c.memory_bandwidth_bytes_per_sec *= 2;
     ap_measured_faster(a->arena, &c.measured, 1, 2, 1);
-    a->try_cluster(a, &c, "devices of twice the memory bandwidth");
+    try_change(a, &c, &a->in->stages, "devices of twice the memory bandwidth");
     c = *cluster;
     c.launch_sec /= 2;
     ap_measured_faster(a->arena, &c.measured, 1, 1, 2);
-    a->try_cluster(a, &c, "half the kernel-launch overhead");
+    try_change(a, &c, &a->in->stages, "half the kernel-launch overhead");
 }
 
-void advice_add(struct advice *a, const char *what, double sec, int64_t peak_bytes)
+/* Other sizes of the one stage's mesh. */
+static void try_axes(struct advice *a)
 {
-    a->list[a->n] = (struct change){what, sec, peak_bytes, a->n};
-    a->n++;
+    struct ap_stages s = a->in->stages;
+    struct ap_stage *stage = ap_arena_dup(a->arena, s.stage, sizeof *stage);
+    const struct ap_mesh *mesh = &s.stage->sharding.plan.mesh;
+    struct ap_mesh *wide = &stage->sharding.plan.mesh;
+
+    s.stage = stage;
+    for (int i = 0; i < mesh->n_axes; i++) {
+        struct ap_cluster c = a->in->cluster;
+        *wide = *mesh;
+        if (mesh->microbatch >> i & 1) {
+            wide->size[i] /= 2;
+            if (wide->size[i] > 1)
+                try_change(a, &c, &s, "half as many microbatches");
+            continue;
+        }
+        c.levels[c.n_levels - 1].size *= 2;
+        wide->size[i] *= 2;
+        try_change(
+            a, &c, &s,
+            ap_arena_printf(a->arena, "twice the devices, on axis %s", mesh->name[i]));
+    }
+}
+
+static void try_microbatches(struct advice *a, int64_t n)
+{
+    struct ap_stages s = a->in->stages;
+
+    s.microbatches = n;
+    try_change(
+        a, &a->in->cluster, &s,
+        ap_arena_printf(a->arena, "%lld microbatch%s", (long long)n, n == 1 ? "" : "es"));
+}
+
+static void try_cuts(struct advice *a)
+{
+    int64_t n = a->in->stages.microbatches;
+
+    try_microbatches(a, 2 * n);
+    if (n % 2 == 0)
+        try_microbatches(a, n / 2);
+}
+
+static void try_memory(struct advice *a)
+{
+    struct ap_stages s = a->in->stages;
+    struct ap_stage *stage = ap_arena_dup(a->arena, s.stage, (size_t)s.n * sizeof *stage);
+    bool any = false;
+
+    for (int i = 0; i < s.n; i++) {
+        any |= stage[i].recompute != AP_RECOMPUTE_NONE;
+        stage[i].recompute = AP_RECOMPUTE_NONE;
+    }
+    s.stage = stage;
+    if (any)
+        try_change(a, &a->in->cluster, &s, "memory to keep recomputed activations");
 }
 
 static int by_sec(const void *a, const void *b)
@@ -70,8 +177,8 @@ void advice_sort(struct advice *a)
     qsort(a->list, (size_t)a->n, sizeof *a->list, by_sec);
 }
 
-void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limit_bytes,
-                struct ap_buf *out)
+static void put_changes(struct advice *a, double whole, int64_t peak_bytes,
+                        int64_t limit_bytes, struct ap_buf *out)
 {
     ap_buf_puts(out, "\nwhat would help this plan most\n");
     if (peak_bytes > limit_bytes) {
@@ -95,92 +202,32 @@ void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limi
         ap_buf_puts(out, "  nothing\n");
 }
 
-/* ---- a plan without stages ---- */
-
-struct advisor {
-    struct advice advice; /* first */
-    const struct cost_input *in;
-    const struct priced *p;
-};
-
-/* Seconds of the plan on another cluster and mesh; infinite where it does not exist. */
-static double price_on(const struct cost_input *in, const struct priced *p,
-                       const struct ap_cluster *cluster, const struct ap_mesh *mesh)
-{
-    struct ap_arena scratch = {0};
-    struct ap_err err = {""};
-    struct ap_plan plan = p->plan;
-    struct ap_cost cost = {0};
-    double sec = INFINITY;
-
-    plan.mesh = *mesh;
-    if (ap_cost_init(&scratch, &cost, in->cost.variant, cluster, mesh, &err) == 0) {
-        cost.alpa = in->cost.alpa;
-        if (ap_plan_sec(&plan, &cost, &sec, &err))
-            sec = INFINITY;
-    }
-    ap_cost_free(&cost);
-    ap_arena_free(&scratch);
-    return sec;
-}
-
-static void try_change(struct advisor *a, const struct ap_cluster *cluster,
-                       const struct ap_mesh *mesh, const char *what)
-{
-    double sec = price_on(a->in, a->p, cluster, mesh);
-    if (sec < a->p->price.step_sec)
-        advice_add(&a->advice, what, sec, 0);
-}
-
-static void try_cluster(struct advice *advice, const struct ap_cluster *cluster,
-                        const char *what)
-{
-    struct advisor *a = (struct advisor *)advice;
-    try_change(a, cluster, &a->p->plan.mesh, what);
-}
-
-static void try_axes(struct advisor *a)
-{
-    const struct ap_mesh *mesh = &a->p->plan.mesh;
-
-    for (int i = 0; i < mesh->n_axes; i++) {
-        struct ap_mesh wide = *mesh;
-        struct ap_cluster c = a->in->cluster;
-        if (mesh->microbatch >> i & 1) {
-            wide.size[i] /= 2;
-            if (wide.size[i] > 1)
-                try_change(a, &c, &wide, "half as many microbatches");
-            continue;
-        }
-        c.levels[c.n_levels - 1].size *= 2;
-        wide.size[i] *= 2;
-        try_change(a, &c, &wide,
-                   ap_arena_printf(a->advice.arena, "twice the devices, on axis %s",
-                                   mesh->name[i]));
-    }
-}
-
 void price_changes(struct ap_arena *arena, const struct cost_input *in,
-                   const struct priced *plan, struct advice *out)
+                   const struct priced *p, struct advice *out)
 {
-    struct advisor a = {
-        .advice = {.arena = arena, .try_cluster = try_cluster}, .in = in, .p = plan};
-
-    if (in->cost.variant == AP_COST_DEFAULT) {
-        advice_links(&a.advice, &in->cluster);
-        try_axes(&a);
-        advice_devices(&a.advice, &in->cluster);
-    }
-    *out = a.advice;
+    *out = (struct advice){.arena = arena, .in = in, .p = p};
+    if (in->cost.variant != AP_COST_DEFAULT)
+        return;
+    try_links(out);
+    if (!p->schedule)
+        try_axes(out);
+    try_devices(out);
+    if (p->schedule)
+        try_cuts(out);
+    try_memory(out);
 }
 
 void price_advice(struct ap_arena *arena, const struct cost_input *in,
                   const struct priced *p, struct ap_buf *out)
 {
     struct advice changes;
+    int64_t limit = price_limit(in, 0), peak = p->peak_bytes;
 
     if (in->cost.variant != AP_COST_DEFAULT)
         return;
+    if (p->schedule)
+        peak = p->schedule->result.devices[price_fullest(in, p->schedule, false, &limit)]
+                   .peak_bytes;
     price_changes(arena, in, p, &changes);
-    advice_put(&changes, p->price.step_sec, p->peak_bytes, price_limit(in), out);
+    put_changes(&changes, price_aim_sec(in, p), peak, limit, out);
 }

@@ -5,46 +5,36 @@
  */
 #include <string.h>
 
-#include "pipe.h"
-
-static void rates_of(struct ap_arena *arena, const struct ap_staged_graph *of, double sec,
-                     double recomputed, struct headline *h)
-{
-    ap_rates_find(arena, &h->says, of, sec, recomputed, &h->rates);
-}
+#include "price.h"
 
 void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
                       const struct priced *plan, struct headline *out)
 {
-    struct ap_plan_degrees d;
-    const struct ap_staged_graph of = {&in->graph, &in->nests, NULL, &in->cluster};
+    const struct ap_pipeline_price *p = plan->schedule;
+    const struct ap_staged_graph of = {&in->graph, &in->nests, p ? &in->blocks : NULL,
+                                       &in->cluster};
+    double recomputed = 0;
 
     *out = (struct headline){.peak_bytes = plan->peak_bytes,
-                             .limit_bytes = price_limit(in),
+                             .limit_bytes = price_limit(in, 0),
                              .in_seconds = in->cost.variant == AP_COST_DEFAULT};
-    ap_degrees_find(arena, &plan->plan, 1, &d);
-    ap_words_of_plan(arena, &plan->plan, &d, &out->says);
-    ap_words_line(&out->says, &d, NULL, &out->words);
-    rates_of(arena, &of, out->in_seconds ? plan->price.step_sec : 0, 0, out);
-}
-
-void headline_of_stages(struct ap_arena *arena, const struct pipe_input *in,
-                        const struct ap_pipeline_price *p, struct headline *out)
-{
-    struct ap_plan_degrees *each;
-    const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, &in->cluster};
-
-    *out = (struct headline){.in_seconds = true};
-    int full = pipe_fullest_arena(in, p, &out->limit_bytes);
-    if (full >= 0)
-        out->peak_bytes = in->buffer_bytes[full];
-    else
+    if (p) {
+        const bool arenas = in->buffer_bytes != NULL;
+        const int full = price_fullest(in, p, arenas, &out->limit_bytes);
+        struct ap_plan_degrees *each;
         out->peak_bytes =
-            p->result.devices[pipe_fullest(in, p, &out->limit_bytes)].peak_bytes;
-    ap_words_of_stages(arena, &of, &in->stages, &out->says, &each);
-    ap_words_line(&out->says, each, &in->stages, &out->words);
-    rates_of(arena, &of, pipe_aim_sec(&in->stages, p),
-             ap_stages_recomputed_flops(&in->graph, &in->stages), out);
+            arenas ? in->buffer_bytes[full] : p->result.devices[full].peak_bytes;
+        ap_words_of_stages(arena, &of, &in->stages, &out->says, &each);
+        ap_words_line(&out->says, each, &in->stages, &out->words);
+        recomputed = ap_stages_recomputed_flops(&in->graph, &in->stages);
+    } else {
+        struct ap_plan_degrees d;
+        ap_degrees_find(arena, &plan->plan, 1, &d);
+        ap_words_of_plan(arena, &plan->plan, &d, &out->says);
+        ap_words_line(&out->says, &d, NULL, &out->words);
+    }
+    ap_rates_find(arena, &out->says, &of, out->in_seconds ? price_aim_sec(in, plan) : 0,
+                  recomputed, &out->rates);
 }
 
 void headline_free(struct headline *h)

@@ -14,7 +14,7 @@
 #define MOST_SLICES 20000 /* of a plan; the page is below 2 MB with as many */
 #define WINDOWS     256   /* of memory over time, of each device */
 
-/* ---- what both kinds of plan have ---- */
+/* ---- parts ---- */
 
 static void put_num(struct ap_buf *out, const char *key, double v)
 {
@@ -125,7 +125,7 @@ static void put_kind(struct ap_buf *out, int *n, const char *kind, int64_t bytes
         ap_buf_printf(out, "%s[\"%s\",%lld]", (*n)++ ? "," : "", kind, (long long)bytes);
 }
 
-/* ---- a plan of one mesh ---- */
+/* ---- one stage ---- */
 
 struct timeline {
     const struct cost_input *in;
@@ -228,10 +228,16 @@ static void put_rows(struct ap_arena *arena, const struct cost_input *in,
     ap_buf_puts(out, "}]");
 }
 
-static void put_named(const struct priced *named, int n, struct ap_buf *out)
+/* Plans by rule beside a plan of one stage. */
+static void put_named(struct ap_arena *arena, const struct cost_input *in,
+                      const struct priced *p, struct ap_buf *out)
 {
+    struct priced named[AP_N_NAMED_PLANS] = {0};
+    const int n = p->schedule ? 0 : AP_N_NAMED_PLANS;
     const char *sep = "";
 
+    if (n > 0)
+        price_named_plans(arena, in, named);
     ap_put_key(out, "named");
     ap_buf_putc(out, '[');
     for (int i = 0; i < n; i++) {
@@ -245,29 +251,7 @@ static void put_named(const struct priced *named, int n, struct ap_buf *out)
     ap_buf_putc(out, ']');
 }
 
-void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
-                   const struct priced *p, const struct priced *named_plans, int n,
-                   const char *file, struct ap_buf *out)
-{
-    struct headline head;
-    struct advice changes = {.arena = arena};
-
-    headline_of_plan(arena, in, p, &head);
-    put_head(file, &in->graph, &in->cluster, &head, p->price.step_sec, out);
-    headline_free(&head);
-    ap_put_key(out, "stages");
-    ap_buf_putc(out, '[');
-    put_stage("all devices", &p->plan.mesh, p->name, out);
-    page_put_layers(arena, &(struct page_part){&p->plan, &p->conv}, out);
-    ap_buf_puts(out, "}]");
-    put_rows(arena, in, p, out);
-    price_changes(arena, in, p, &changes);
-    put_changes(&changes, p->price.step_sec, out);
-    put_named(named_plans, n, out);
-    ap_buf_putc(out, '}');
-}
-
-/* ---- stages ---- */
+/* ---- a schedule ---- */
 
 static void put_device(struct ap_arena *arena, const struct ap_pipeline_price *p, int d,
                        int most, struct ap_buf *out)
@@ -299,7 +283,7 @@ static void put_device(struct ap_arena *arena, const struct ap_pipeline_price *p
     ap_buf_puts(out, "]}");
 }
 
-static void put_device_memory(const struct pipe_input *in,
+static void put_device_memory(const struct cost_input *in,
                               const struct ap_pipeline_price *p, int d,
                               struct ap_buf *out)
 {
@@ -324,40 +308,18 @@ static void put_device_memory(const struct pipe_input *in,
     put_kind(out, &n, "gradients and copies", fixed - weight - state);
     ap_buf_puts(out, "],\"rest\":\"microbatches in flight and work\"");
     if (in->cluster.n_kinds > 0)
-        ap_put_int(out, "limit_bytes", pipe_limit(in, d));
+        ap_put_int(out, "limit_bytes", price_limit(in, d));
     put_curve(&c, out);
     ap_buf_putc(out, '}');
 }
 
-void page_put_stages(struct ap_arena *arena, const struct pipe_input *in,
-                     const struct ap_pipeline_price *p, const char *file,
-                     struct ap_buf *out)
+/* All devices of a schedule, over time. */
+static void put_schedule(struct ap_arena *arena, const struct cost_input *in,
+                         const struct ap_pipeline_price *p, struct ap_buf *out)
 {
-    const struct ap_stages *s = &in->stages;
     int most = MOST_SLICES / p->result.n_devices, longest = 0;
-    struct headline head;
-    struct advice changes = {.arena = arena};
 
-    headline_of_stages(arena, in, p, &head);
-    put_head(file, &in->graph, &in->cluster, &head, p->result.step_sec, out);
-    headline_free(&head);
-    ap_put_key(out, "stages");
-    ap_buf_putc(out, '[');
-    for (int i = 0; i < s->n; i++) {
-        const struct ap_sharding *sharding = &s->stage[i].sharding;
-        ap_buf_puts(out, i ? "," : "");
-        const struct ap_cluster *c = &in->cluster;
-        put_stage(
-            c->n_kinds
-                ? ap_arena_printf(arena, "stage %d on %s", i,
-                                  ap_cluster_of_device(c, s->stage[i].devices[0])->device)
-                : ap_arena_printf(arena, "stage %d", i),
-            &sharding->plan.mesh, sharding->algorithm, out);
-        page_put_layers(arena,
-                        &(struct page_part){&sharding->plan, &p->breakdown[i].conv}, out);
-        ap_buf_putc(out, '}');
-    }
-    ap_buf_puts(out, "],\"timeline\":[");
+    ap_buf_puts(out, ",\"timeline\":[");
     for (int d = 0; d < p->result.n_devices; d++) {
         put_device(arena, p, d, most, out);
         int n = p->result.devices[d].n_slices;
@@ -367,9 +329,49 @@ void page_put_stages(struct ap_arena *arena, const struct pipe_input *in,
     for (int d = 0; d < p->result.n_devices; d++)
         put_device_memory(in, p, d, out);
     ap_buf_putc(out, ']');
-    pipe_changes(arena, in, p, &changes);
-    put_changes(&changes, pipe_aim_sec(s, p), out);
-    ap_buf_puts(out, ",\"named\":[]}");
+}
+
+/* ---- a plan ---- */
+
+static const char *stage_name(struct ap_arena *arena, const struct cost_input *in,
+                              const struct priced *p, int i)
+{
+    if (!p->schedule)
+        return "all devices";
+    return in->cluster.n_kinds
+               ? ap_arena_printf(arena, "stage %d on %s", i, price_device(in, i)->device)
+               : ap_arena_printf(arena, "stage %d", i);
+}
+
+void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
+                   const struct priced *p, const char *file, struct ap_buf *out)
+{
+    struct headline head;
+    struct advice changes;
+
+    headline_of_plan(arena, in, p, &head);
+    put_head(file, &in->graph, &in->cluster, &head, p->price.step_sec, out);
+    headline_free(&head);
+    ap_put_key(out, "stages");
+    ap_buf_putc(out, '[');
+    for (int i = 0; i < in->stages.n; i++) {
+        const struct ap_sharding *s = &in->stages.stage[i].sharding;
+        const struct page_part part = {
+            &s->plan, p->schedule ? &p->schedule->breakdown[i].conv : &p->conv};
+        ap_buf_puts(out, i ? "," : "");
+        put_stage(stage_name(arena, in, p, i), &s->plan.mesh, s->algorithm, out);
+        page_put_layers(arena, &part, out);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_putc(out, ']');
+    if (p->schedule)
+        put_schedule(arena, in, p->schedule, out);
+    else
+        put_rows(arena, in, p, out);
+    price_changes(arena, in, p, &changes);
+    put_changes(&changes, price_aim_sec(in, p), out);
+    put_named(arena, in, p, out);
+    ap_buf_putc(out, '}');
 }
 
 /* ---- the page ---- */

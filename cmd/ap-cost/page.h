@@ -2,22 +2,18 @@
 #ifndef PAGE_H
 #define PAGE_H
 
-#include "pipe.h"
+#include "price.h"
 
 /* One plan of the page: an object of its list "plans". file: its name for people. */
 void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
-                   const struct priced *p, const struct priced *named_plans, int n,
-                   const char *file, struct ap_buf *out);
-void page_put_stages(struct ap_arena *arena, const struct pipe_input *in,
-                     const struct ap_pipeline_price *p, const char *file,
-                     struct ap_buf *out);
+                   const struct priced *p, const char *file, struct ap_buf *out);
 
 /* The page of plans, objects with commas in between. */
 void page_make(const struct ap_buf *plans, struct ap_buf *out);
 
 /* ---- private: page_layers.c ---- */
 
-/* One plan of a mesh: its own graph and conversions. */
+/* One stage: its own graph and conversions. */
 struct page_part {
     const struct ap_plan *plan;
     const struct ap_conversions *conv;

@@ -84,12 +84,6 @@ static void count_collectives(struct ap_arena *arena, const struct cost_input *i
                                               out->colls[c].axes, out->colls[c].bytes);
 }
 
-int64_t price_limit(const struct cost_input *in)
-{
-    return in->sharding.limit_bytes > 0 ? in->sharding.limit_bytes
-                                        : in->cluster.memory_bytes;
-}
-
 int price_plan(struct ap_arena *arena, const struct cost_input *in,
                const struct ap_plan *plan, struct priced *out, struct ap_err *err)
 {
@@ -105,6 +99,7 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
     out->price = ap_plan_price(plan, &in->cost, &out->conv);
     if (ap_cost_overlaps(&in->cost))
         ap_plan_overlap(arena, plan, &in->cost, &out->conv, NULL, false, &out->overlap);
+    out->planned_sec = out->price.step_sec;
     out->peak_bytes = prog->peak_bytes;
     for (int i = 0; i < prog->local.n_params; i++) {
         int64_t bytes = ap_shape_bytes(&prog->local.nodes[prog->local.params[i]].shape);
@@ -116,78 +111,118 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
     return 0;
 }
 
-static void axes_json(const struct ap_mesh *mesh, unsigned axes, struct ap_buf *out)
+void price_named_plans(struct ap_arena *arena, const struct cost_input *in,
+                       struct priced *out)
 {
-    const char *sep = "[";
-    for (int a = 0; a < mesh->n_axes; a++)
-        if (axes >> a & 1) {
-            ap_buf_puts(out, sep);
-            ap_json_str(out, mesh->name[a]);
-            sep = ",";
+    const struct ap_plan *own = &in->stages.stage[0].sharding.plan;
+
+    for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
+        struct ap_plan plan = {.graph = own->graph,
+                               .nests = own->nests,
+                               .mesh = in->cost.mesh,
+                               .microbatch_choice = own->microbatch_choice,
+                               .recompute_heavy = own->recompute_heavy};
+        struct ap_err err = {0};
+        out[row].name = ap_named_plans[row].name;
+        if (ap_named_plan_make(arena, row, &plan, NULL, &err) ||
+            price_plan(arena, in, &plan, &out[row], &err))
+            out[row].why_not = ap_arena_strdup(arena, err.msg);
+    }
+}
+
+/* ---- a plan with a schedule ---- */
+
+struct price_spent price_spent_by(const struct cost_input *in,
+                                  const struct ap_pipeline_price *p, int device)
+{
+    const struct ap_sim_device *d = &p->result.devices[device];
+    double times = (double)in->stages.microbatches;
+    struct price_spent s = {.send_sec = d->send_sec, .sync_sec = d->sync_sec};
+
+    for (int i = device; i < in->stages.n; i += p->result.n_devices) {
+        const struct ap_stage_breakdown *part = &p->breakdown[i];
+        double comm = part->forward_comm_sec;
+        if (in->stages.schedule != AP_SCHEDULE_INFERENCE)
+            comm += part->backward_comm_sec + part->recompute_comm_sec;
+        s.comm_sec += times * comm + part->update_comm_sec;
+    }
+    s.compute_sec = d->compute_sec - s.comm_sec;
+    s.wait_sec = fmax(0, p->result.step_sec - d->compute_sec - s.send_sec - s.sync_sec);
+    return s;
+}
+
+struct price_spent price_spent_by_all(const struct cost_input *in,
+                                      const struct ap_pipeline_price *p)
+{
+    struct price_spent sum = {0};
+    for (int d = 0; d < p->result.n_devices; d++) {
+        struct price_spent s = price_spent_by(in, p, d);
+        double share = (double)in->stages.stage[d].n_devices / (double)p->n_devices;
+        sum.compute_sec += share * s.compute_sec;
+        sum.comm_sec += share * s.comm_sec;
+        sum.send_sec += share * s.send_sec;
+        sum.sync_sec += share * s.sync_sec;
+        sum.wait_sec += share * s.wait_sec;
+    }
+    return sum;
+}
+
+int price_stages(struct ap_arena *arena, const struct cost_input *in,
+                 struct ap_pipeline_price *schedule, struct priced *out,
+                 struct ap_err *err)
+{
+    const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, &in->cluster};
+    int rc = ap_pipeline_price(arena, &of, &in->stages, schedule, err);
+
+    if (rc)
+        return rc;
+    *out = (struct priced){.name = in->stages.algorithm,
+                           .schedule = schedule,
+                           .price.step_sec = schedule->result.step_sec,
+                           .planned_sec = price_aim_of(&in->stages, schedule),
+                           .peak_bytes = schedule->peak_bytes};
+    return 0;
+}
+
+double price_aim_of(const struct ap_stages *s, const struct ap_pipeline_price *p)
+{
+    return s->throughput ? ap_sim_batch_sec(&p->sim) : p->result.step_sec;
+}
+
+double price_aim_sec(const struct cost_input *in, const struct priced *p)
+{
+    return p->schedule ? price_aim_of(&in->stages, p->schedule) : p->price.step_sec;
+}
+
+/* ---- memory ---- */
+
+const struct ap_cluster *price_device(const struct cost_input *in, int stage)
+{
+    const int64_t *devices = in->stages.stage[stage].devices;
+
+    return devices ? ap_cluster_of_device(&in->cluster, devices[0]) : &in->cluster;
+}
+
+int64_t price_limit(const struct cost_input *in, int stage)
+{
+    return in->stages.limit_bytes > 0 ? in->stages.limit_bytes
+                                      : price_device(in, stage)->memory_bytes;
+}
+
+int price_fullest(const struct cost_input *in, const struct ap_pipeline_price *p,
+                  bool buffers, int64_t *limit_bytes)
+{
+    int full = 0;
+    int64_t least = INT64_MAX;
+
+    for (int d = 0; d < p->result.n_devices; d++) {
+        int64_t spare = price_limit(in, d) -
+                        (buffers ? in->buffer_bytes[d] : p->result.devices[d].peak_bytes);
+        if (spare < least) {
+            full = d;
+            least = spare;
         }
-    ap_buf_putc(out, ']');
-}
-
-static void member(struct ap_buf *out, const char *key, double v)
-{
-    ap_buf_printf(out, ",\"%s\":", key);
-    ap_json_num(out, v);
-}
-
-void price_to_json(struct ap_arena *arena, const struct cost_input *in,
-                   const struct priced *p, struct ap_buf *out)
-{
-    double peak = ap_cluster_peak(&in->cluster, AP_F32) * p->price.step_sec;
-    struct headline head;
-
-    ap_buf_puts(out, "{\"cost_model\":");
-    ap_json_str(out, ap_cost_variant_names[in->cost.variant]);
-    member(out, "step_sec", p->price.step_sec);
-    member(out, "serial_sec", p->price.serial_sec);
-    member(out, "compute_sec", p->price.compute_sec);
-    member(out, "comm_sec", p->price.comm_sec);
-    if (ap_cost_overlaps(&in->cost)) {
-        ap_buf_puts(out, ",\"overlap\":{\"exposed_sec\":");
-        ap_json_num(out, p->overlap.exposed_sec);
-        ap_put_int(out, "ahead_bytes", p->overlap.ahead_bytes);
-        ap_buf_putc(out, '}');
     }
-    for (int i = 0; i < AP_N_PHASES; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "%s_sec", ap_phase_names[i]);
-        member(out, key, p->phase_sec[i]);
-    }
-    member(out, "flops_per_device", p->flops);
-    if (in->cost.variant == AP_COST_DEFAULT && peak > 0)
-        member(out, "utilisation_f32", p->flops / peak);
-    member(out, "sent_bytes_per_device", p->sent_bytes);
-    if (p->plan.mesh.microbatch) {
-        ap_buf_printf(out, ",\"microbatches\":{\"count\":%lld",
-                      (long long)ap_mesh_microbatches(&p->plan.mesh));
-        member(out, "compute_sec", p->price.each_compute_sec);
-        member(out, "comm_sec", p->price.each_comm_sec);
-        ap_buf_puts(out, "},\"once\":{\"compute_sec\":");
-        ap_json_num(out, fmax(p->price.compute_sec - p->price.each_compute_sec, 0));
-        member(out, "comm_sec", fmax(p->price.comm_sec - p->price.each_comm_sec, 0));
-        ap_buf_putc(out, '}');
-    }
-    ap_buf_puts(out, ",\"collectives\":[");
-    for (int c = 0; c < p->n_colls; c++) {
-        ap_buf_printf(out, "%s{\"op\":\"%s\",\"axes\":", c ? "," : "",
-                      ap_ops[p->colls[c].op].name);
-        axes_json(&in->cost.mesh, p->colls[c].axes, out);
-        ap_buf_printf(out, ",\"count\":%lld,\"bytes\":%lld", (long long)p->colls[c].count,
-                      (long long)p->colls[c].bytes);
-        member(out, "sec", p->coll_sec[c]);
-        ap_buf_putc(out, '}');
-    }
-    ap_buf_printf(out,
-                  "],\"memory\":{\"peak_bytes\":%lld,\"parameter_bytes\":%lld,"
-                  "\"limit_bytes\":%lld}",
-                  (long long)p->peak_bytes, (long long)p->parameter_bytes,
-                  (long long)price_limit(in));
-    headline_of_plan(arena, in, p, &head);
-    headline_json(&head, out);
-    headline_free(&head);
-    ap_buf_putc(out, '}');
+    *limit_bytes = price_limit(in, full);
+    return full;
 }

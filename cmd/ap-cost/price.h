@@ -1,7 +1,9 @@
-/* Private to ap-cost: the price of one plan, its report, timeline and explanations. */
+/* Private to ap-cost: the price of a plan, its report, timeline and explanations. */
 #ifndef PRICE_H
 #define PRICE_H
 
+#include "doc/doc.h"
+#include "pipeline/pipeline_price.h"
 #include "pipeline/plan_rates.h"
 #include "plan/named_plan.h"
 #include "plan/overlap.h"
@@ -11,20 +13,42 @@
 typedef struct ap_price price_plan_fn(void *context, const struct ap_plan *plan,
                                       const struct ap_conversions *conv);
 
+/* How to price: the cluster, and what the options make of it. */
+struct priced_on {
+    const char *cluster_path;         /* NULL: the document's */
+    const struct ap_cluster *cluster; /* this one, in place of that; NULL: none */
+    int overlap, f32_matmul;          /* rows of ap_overlap_modes, ap_f32_matmul_modes */
+};
+
+/*
+ * A plan: stages, each with a sharding of its graph. The section "sharding" is a plan of
+ * one stage, which holds the whole graph and has no schedule.
+ */
 struct cost_input {
     struct ap_graph graph;
     struct ap_nests nests;
+    struct ap_blocks blocks; /* none without a schedule */
     struct ap_cluster cluster;
+    struct ap_stages stages; /* one at least */
+    bool by_hand;            /* the section has no objective */
+    /* [device]: the arena that ap-rewrite plans for it; NULL: it can make no programs for
+       such a plan, or there is no schedule */
+    const int64_t *buffer_bytes;
+    /* without a schedule */
     struct ap_cost cost;       /* the plan's cost model */
     struct ap_cost byte_count; /* the bytes variant: what a device sends */
-    struct ap_sharding sharding;
-    price_plan_fn *price; /* for price_why; NULL: ap_plan_price */
+    price_plan_fn *price;      /* for price_why; NULL: ap_plan_price */
     void *price_context;
 };
 
 struct priced {
     const char *name;
     const char *why_not; /* the plan does not exist: the reason; nothing else is filled */
+    /* NULL: one stage, of which operators and collectives run by themselves; else name,
+       planned_sec, price.step_sec and peak_bytes are filled beside it */
+    const struct ap_pipeline_price *schedule;
+    double
+        planned_sec; /* what planners keep low: of the plan, whatever program runs it */
     struct ap_plan plan;
     struct ap_price price;
     struct ap_overlap overlap; /* where the cluster overlaps, without stretches */
@@ -40,9 +64,66 @@ struct priced {
     int64_t role_bytes[AP_N_ROLES];      /* parameter_bytes by role */
 };
 
-/* Bytes that a device may take: the limit of the search if there was one, else what the
- * device has. */
-int64_t price_limit(const struct cost_input *in);
+/* ---- reading and pricing (read.c, price.c) ---- */
+
+/* Reads a graph and its nests. -1: bad input. */
+int price_read_graph(struct ap_arena *arena, const struct ap_doc *doc, struct ap_graph *g,
+                     struct ap_nests *nests, struct ap_err *err);
+/* Reads a section "sharding" of the stage's graph and nests. -1: bad input. */
+int price_read_sharding(struct ap_arena *arena, const struct ap_doc *doc,
+                        const struct ap_section *section, struct ap_stage *stage,
+                        struct ap_err *err);
+/*
+ * Reads and prices the document's plan: its stages, else its sharding, else all on one
+ * device. in: zeros but for graph and nests where they are known; it must stay where it
+ * is. -1: bad input; 1: no solution.
+ */
+int price_read(struct ap_arena *arena, const struct ap_doc *doc,
+               const struct priced_on *on, struct cost_input *in, struct priced *p,
+               struct ap_err *err);
+/* The same, whatever the document says of stages. */
+int price_read_one_stage(struct ap_arena *arena, const struct ap_doc *doc,
+                         const struct priced_on *on, struct cost_input *in,
+                         struct priced *p, struct ap_err *err);
+/* Prices the plan by the document's program where it has one. -1: bad input. */
+int price_program(struct ap_arena *arena, const struct ap_doc *doc,
+                  const struct cost_input *in, struct priced *p, struct ap_err *err);
+/* The plan's section where it must be written again: it was by hand, or its objective is
+ * not what the plan costs. Empty where it is right. */
+struct ap_buf price_correct(struct ap_arena *arena, struct cost_input *in,
+                            const struct priced *p, struct ap_err *err);
+
+/* Prices the stages on their schedule, which out keeps. Not 0: as ap_pipeline_price. */
+int price_stages(struct ap_arena *arena, const struct cost_input *in,
+                 struct ap_pipeline_price *schedule, struct priced *out,
+                 struct ap_err *err);
+/* The plans by rule on the mesh of a plan of one stage: out[AP_N_NAMED_PLANS]. */
+void price_named_plans(struct ap_arena *arena, const struct cost_input *in,
+                       struct priced *out);
+
+/* Seconds that the plan is to keep low: of a step, or between batches in a row. */
+double price_aim_sec(const struct cost_input *in, const struct priced *p);
+double price_aim_of(const struct ap_stages *s, const struct ap_pipeline_price *p);
+
+/* A device of the stage, and bytes that it may take: the limit of the search if there was
+ * one, else what the device has. */
+const struct ap_cluster *price_device(const struct cost_input *in, int stage);
+int64_t price_limit(const struct cost_input *in, int stage);
+
+/* How a device of a schedule spends a step; adds up to the step's seconds. */
+struct price_spent {
+    double compute_sec, comm_sec; /* collectives inside the stage, gradients' aside */
+    double send_sec, sync_sec, wait_sec;
+};
+struct price_spent price_spent_by(const struct cost_input *in,
+                                  const struct ap_pipeline_price *p, int device);
+/* On average over all devices of the plan. */
+struct price_spent price_spent_by_all(const struct cost_input *in,
+                                      const struct ap_pipeline_price *p);
+/* The device of a schedule with least memory to spare: the fullest where all are of one
+ * kind; its limit. buffers: of the arenas that ap-rewrite plans, which must be known. */
+int price_fullest(const struct cost_input *in, const struct ap_pipeline_price *p,
+                  bool buffers, int64_t *limit_bytes);
 
 /* Prices a plan; the program is built for memory. -1 when it is not legal. */
 int price_plan(struct ap_arena *arena, const struct cost_input *in,
@@ -76,18 +157,17 @@ void headline_json(const struct headline *h, struct ap_buf *out);
 void price_to_json(struct ap_arena *arena, const struct cost_input *in,
                    const struct priced *p, struct ap_buf *out);
 
-/* For people: model, plan, the quickest named plans, where the time goes, what would
- * help; details: also tensors, all named plans, collectives and memory. At most 100
- * columns. */
+/* For people: model, plan (stages, or the quickest named plans), where the time goes,
+ * what would help; details: also tensors, all named plans, collectives, what is
+ * recomputed, and memory. At most 100 columns. */
 void price_report(struct ap_arena *arena, const struct cost_input *in,
-                  const struct priced *plan, const struct priced *named_plans,
-                  bool details, struct ap_buf *out);
+                  const struct priced *plan, bool details, struct ap_buf *out);
 
-/* The three changes of the machine that save this plan most time, by pricing it again. */
+/* The three changes that save this plan most time, by pricing it again. */
 void price_advice(struct ap_arena *arena, const struct cost_input *in,
                   const struct priced *plan, struct ap_buf *out);
 
-/* Changes of the machine that make a plan quicker (advice.c). */
+/* Changes that make a plan quicker (advice.c). */
 struct change {
     const char *what;
     double sec;         /* of the plan after it */
@@ -96,21 +176,14 @@ struct change {
 };
 struct advice {
     struct ap_arena *arena;
-    /* prices the plan on the changed cluster, and adds what is quicker */
-    void (*try_cluster)(struct advice *a, const struct ap_cluster *changed,
-                        const char *what);
+    const struct cost_input *in;
+    const struct priced *p;
     int n;
     struct change list[2 * AP_MAX_LEVELS + AP_MAX_AXES + 8];
 };
-void advice_links(struct advice *a, const struct ap_cluster *cluster);
-void advice_devices(struct advice *a, const struct ap_cluster *cluster);
 void advice_sort(struct advice *a);
-void advice_add(struct advice *a, const char *what, double sec, int64_t peak_bytes);
-/* The three that save most of the plan's seconds, `whole`. */
-void advice_put(struct advice *a, double whole, int64_t peak_bytes, int64_t limit_bytes,
-                struct ap_buf *out);
 
-/* All changes of the machine that make the plan quicker; none where it is not priced in
+/* All changes that make the plan quicker; none where it is not priced in
  * seconds. */
 void price_changes(struct ap_arena *arena, const struct cost_input *in,
                    const struct priced *plan, struct advice *out);
@@ -124,7 +197,8 @@ const struct ap_stretch *price_stretches(struct ap_arena *arena,
  * (arena). */
 int64_t *price_memory(struct ap_arena *arena, const struct cost_input *in,
                       const struct priced *p);
-/* The step as a timeline in Perfetto's JSON: groups and collectives as slices. */
+/* The step as a timeline in Perfetto's JSON: groups and collectives as slices, or a
+ * schedule's microbatches, with stages as processes. */
 void price_trace(struct ap_arena *arena, const struct cost_input *in,
                  const struct priced *plan, struct ap_buf *out);
 
@@ -136,10 +210,11 @@ int price_why(struct ap_arena *arena, const struct cost_input *in,
               const struct priced *plan, const char *node, struct ap_buf *out,
               struct ap_err *err);
 
-/* Where the prices of two plans of one graph part. -1: not the same graph or units. */
+/* Where the price parts from that of another document's plan of the graph: by kinds of
+ * groups, or with a schedule by blocks. -1: not the same graph or units, bad input. */
 int price_diff(struct ap_arena *arena, const struct cost_input *in,
-               const struct priced *plan, const struct cost_input *other_in,
-               const struct priced *other, struct ap_buf *out, struct ap_err *err);
+               const struct priced *plan, const struct ap_doc *other, struct ap_buf *out,
+               struct ap_err *err);
 
 /* The weights of a plan by kind of name, shape and layout, under a title. */
 void price_put_weights(const struct ap_plan *plan, const char *title, struct ap_buf *out);
@@ -155,7 +230,7 @@ void price_kind(const char *name, char *out);
 int price_find_node(const struct ap_graph *g, const char *name);
 /* Scope of a node where it has one, else its name. */
 const char *price_node_name(const struct ap_node *node);
-/* Right in a column of that width; 0: as it is. */
+/* Aligned right in a column of that width; 0: without padding. */
 void price_put_bytes(struct ap_buf *out, double bytes, int width);
 /* Seconds with their unit, plain numbers under other cost models; in NULL: seconds. */
 void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec,

@@ -1,10 +1,14 @@
 /*
  * Problem: let a person see a plan at a glance.
- * Idea: tensors are shown by kind: names with every number replaced by '*', so that the
- * layers of a model fall together; kinds keep the order of their first member.
+ * Idea: the plan in words, then what it consists of, where the time goes, what fills
+ * memory, what would help. A schedule has a row per stage, but runs of stages that are
+ * identical share one, with the most that one of them has. Tensors are shown by kind:
+ * names with every number replaced by '*', so that the layers of a model fall together;
+ * kinds keep the order of their first member.
  */
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -246,7 +250,7 @@ static void put_row(const struct cost_input *in, const struct priced *p,
     for (int i = 0; i < 2; i++) {
         price_put_bytes(out, bytes[i], 14 + i);
     }
-    if (p->peak_bytes > price_limit(in))
+    if (p->peak_bytes > price_limit(in, 0))
         ap_buf_puts(out, "  too large");
     ap_buf_putc(out, '\n');
 }
@@ -290,7 +294,7 @@ static void put_time(const struct cost_input *in, const struct priced *p,
 static void put_memory(const struct cost_input *in, const struct priced *p,
                        struct ap_buf *out)
 {
-    double limit = (double)price_limit(in), peak = (double)p->peak_bytes;
+    double limit = (double)price_limit(in, 0), peak = (double)p->peak_bytes;
     const char *sep = "";
 
     ap_buf_puts(out, "\nwhat fills a device's memory\n  ");
@@ -337,15 +341,15 @@ static void put_collectives(const struct cost_input *in, const struct priced *p,
 
 /* The quickest plans by rule that fit. */
 static void put_quickest(const struct cost_input *in, const struct priced *named_plans,
-                         int n, struct ap_buf *out)
+                         struct ap_buf *out)
 {
     double last = -1;
 
     for (int k = 0; k < MOST_NAMED; k++) {
         const struct priced *best = NULL;
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < AP_N_NAMED_PLANS; i++) {
             const struct priced *p = &named_plans[i];
-            if (!p->why_not && p->peak_bytes <= price_limit(in) &&
+            if (!p->why_not && p->peak_bytes <= price_limit(in, 0) &&
                 p->price.step_sec > last &&
                 (!best || p->price.step_sec < best->price.step_sec))
                 best = p;
@@ -360,38 +364,338 @@ static void put_quickest(const struct cost_input *in, const struct priced *named
 }
 
 static void put_details(const struct cost_input *in, const struct priced *plan,
-                        const struct priced *named_plans, int n, struct ap_buf *out)
+                        const struct priced *named_plans, struct ap_buf *out)
 {
     put_tensors(in, plan, out);
     ap_buf_printf(out, "\n  %-12s%14s%14s%15s%14s%15s\n", "plan", "step time", "compute",
                   "communication", "sent/device", "memory/device");
     put_row(in, plan, out);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < AP_N_NAMED_PLANS; i++)
         put_row(in, &named_plans[i], out);
     put_collectives(in, plan, out);
 }
 
-void price_report(struct ap_arena *arena, const struct cost_input *in,
-                  const struct priced *plan, const struct priced *named_plans,
-                  bool details, struct ap_buf *out)
+/* ---- a schedule: its stages ---- */
+
+static bool near(double a, double b)
 {
-    const int n = AP_N_NAMED_PLANS;
+    return fabs(a - b) <= 1e-3 * fmax(fabs(a), fabs(b));
+}
+
+static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
+{
+    bool same = a->n_axes == b->n_axes;
+    for (int i = 0; i < a->n_axes && same; i++)
+        same = a->size[i] == b->size[i] && strcmp(a->name[i], b->name[i]) == 0;
+    return same;
+}
+
+static bool same_row(const struct cost_input *in, const struct ap_pipeline_price *p,
+                     int a, int b)
+{
+    const struct ap_stage *x = &in->stages.stage[a], *y = &in->stages.stage[b];
+    return x->n_devices == y->n_devices && x->recompute == y->recompute &&
+           ap_cluster_kind_of(&in->cluster, x->devices[0]) ==
+               ap_cluster_kind_of(&in->cluster, y->devices[0]) &&
+           strcmp(x->sharding.algorithm, y->sharding.algorithm) == 0 &&
+           same_mesh(&x->sharding.plan.mesh, &y->sharding.plan.mesh) &&
+           near(p->stage[a].forward_sec, p->stage[b].forward_sec) &&
+           near(p->stage[a].backward_sec, p->stage[b].backward_sec);
+}
+
+static void put_range(struct ap_buf *out, int first, int last, int width)
+{
+    size_t at = out->len;
+    if (first == last)
+        ap_buf_printf(out, "%d", first);
+    else
+        ap_buf_printf(out, "%d-%d", first, last);
+    price_pad(out, at, width);
+}
+
+static void put_stages(const struct cost_input *in, const struct ap_pipeline_price *p,
+                       int a, int b, struct ap_buf *out)
+{
+    const struct ap_stage *first = &in->stages.stage[a], *last = &in->stages.stage[b];
+    const struct ap_mesh *mesh = &first->sharding.plan.mesh;
+    int64_t peak = 0;
+    size_t at;
+
+    put_range(out, a, b, -6);
+    put_range(out, first->blocks[0], last->blocks[last->n_blocks - 1], -8);
+    at = out->len;
+    ap_buf_printf(out, "%lld", (long long)first->n_devices);
+    for (int i = 0; i < mesh->n_axes; i++)
+        ap_buf_printf(out, "%s%s=%lld", i ? "," : " ", mesh->name[i],
+                      (long long)mesh->size[i]);
+    price_pad(out, at, -15);
+    at = out->len;
+    ap_buf_puts(out, in->cluster.n_kinds
+                         ? ap_cluster_of_device(&in->cluster, first->devices[0])->device
+                         : first->sharding.algorithm);
+    price_pad(out, at, -11);
+    price_put_sec(out, NULL, p->stage[a].forward_sec, 11);
+    price_put_sec(out, NULL, p->stage[a].backward_sec + p->stage[a].recompute_sec, 11);
+    double sent = 0, once = 0;
+    for (int i = a; i <= b; i++) {
+        const struct ap_sim_device *d = &p->result.devices[i % p->result.n_devices];
+        peak = d->peak_bytes > peak ? d->peak_bytes : peak;
+        sent = fmax(sent, p->stage[i].send_forward_sec);
+        once = fmax(once, p->stage[i].sync_sec + p->stage[i].update_sec);
+    }
+    price_put_sec(out, NULL, once, 11);
+    price_put_sec(out, NULL, sent, 11);
+    price_put_bytes(out, (double)peak, 10);
+    if (first->recompute != AP_RECOMPUTE_NONE)
+        ap_buf_puts(out, first->recompute == AP_RECOMPUTE_ALL ? " again" : " some");
+    ap_buf_putc(out, '\n');
+}
+
+/* What experts would find, by the names of their grids. */
+static void put_grids(const struct ap_stages *s, struct ap_buf *out)
+{
+    for (int i = 0; i < s->n_grids; i++) {
+        ap_buf_printf(out, "%s%-18s %s", i ? "" : "\nthe best plan of degrees\n  ",
+                      s->grid[i].name, s->grid[i].estimated ? "about " : "");
+        price_put_sec(out, NULL, s->grid[i].step_sec, 0);
+        ap_buf_printf(out, "  %s\n%s", s->grid[i].line, i + 1 < s->n_grids ? "  " : "");
+    }
+}
+
+static void put_all_stages(const struct cost_input *in, const struct ap_pipeline_price *p,
+                           struct ap_buf *out)
+{
+    const struct ap_stages *s = &in->stages;
+    struct ap_buf kinds = {0};
+    int rows = 0;
+
+    ap_cluster_put_kinds(&in->cluster, &kinds);
+    ap_buf_printf(out,
+                  "model %s: %d operators in %d blocks\n"
+                  "plan %s: %d stage%s on %lld of %lld devices of %s (%s), %lld "
+                  "microbatch%s, %s\n\n",
+                  in->graph.name, in->graph.n_nodes, in->blocks.n, s->algorithm, s->n,
+                  s->n == 1 ? "" : "s", (long long)p->n_devices,
+                  (long long)ap_cluster_devices(&in->cluster), in->cluster.name,
+                  kinds.data, (long long)s->microbatches,
+                  s->microbatches == 1 ? "" : "es", ap_schedule_names[s->schedule]);
+    ap_buf_free(&kinds);
+    ap_buf_printf(out, "%-6s%-8s%-15s%-11s%11s%11s%11s%11s%10s\n", "stage", "blocks",
+                  "devices", in->cluster.n_kinds ? "kind" : "sharding", "forward",
+                  "backward", "per step", "send on", "memory");
+    for (int a = 0, b; a < s->n; a = b + 1) {
+        for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
+            b++;
+        if (rows++ < PRICE_ROWS)
+            put_stages(in, p, a, b, out);
+        else if (rows == PRICE_ROWS + 2)
+            ap_buf_puts(out, "and more\n");
+    }
+}
+
+/* ---- what is recomputed ---- */
+
+#define MOST_AGAIN 4 /* stages, and operators of each */
+
+/* Values of a stage that are not kept, the most frequent operators first. */
+static void put_again(const struct cost_input *in, const struct ap_pipeline_price *p,
+                      int i, struct ap_buf *out)
+{
+    const struct ap_stage *st = &in->stages.stage[i];
+    int count[AP_N_OPS] = {0};
+
+    for (int k = 0; k < st->n_recomputed; k++)
+        count[in->graph.nodes[st->recomputed[k]].op]++;
+    ap_buf_printf(out, "  stage %d recomputes %d value%s in ", i, st->n_recomputed,
+                  st->n_recomputed == 1 ? "" : "s");
+    price_put_sec(out, NULL, p->stage[i].recompute_sec, 0);
+    ap_buf_puts(out, " a microbatch");
+    for (int n = 0; n < MOST_AGAIN; n++) {
+        int most = 0;
+        for (int op = 1; op < AP_N_OPS; op++)
+            most = count[op] > count[most] ? op : most;
+        if (count[most] == 0)
+            break;
+        ap_buf_printf(out, "%s %d %s", n ? "," : ":", count[most], ap_ops[most].name);
+        count[most] = 0;
+    }
+    ap_buf_putc(out, '\n');
+}
+
+static void put_selected(const struct cost_input *in, const struct ap_pipeline_price *p,
+                         struct ap_buf *out)
+{
+    int n = 0;
+
+    for (int i = 0; i < in->stages.n; i++) {
+        if (in->stages.stage[i].recompute != AP_RECOMPUTE_SELECTED)
+            continue;
+        if (n++ < MOST_AGAIN)
+            put_again(in, p, i, out);
+    }
+    if (n > MOST_AGAIN)
+        ap_buf_printf(out, "  and %d more stages recompute values\n", n - MOST_AGAIN);
+}
+
+/* ---- time, links, memory ---- */
+
+static void put_share(struct ap_buf *out, const char *what, double sec, double whole)
+{
+    if (sec > 0 && whole > 0)
+        ap_buf_printf(out, ", %s %.1f %%", what, 100 * sec / whole);
+}
+
+static void put_spent(const struct cost_input *in, const struct ap_pipeline_price *p,
+                      struct ap_buf *out)
+{
+    struct price_spent s = price_spent_by_all(in, p);
+    double step = p->result.step_sec, again = 0;
+
+    ap_buf_puts(out, "\nwhere the time goes\n  step ");
+    price_put_sec(out, NULL, step, 0);
+    if (step > 0)
+        ap_buf_printf(out, ", %.4g PFLOP/s of the model, bubble %.1f %%",
+                      p->flops / step / 1e15, 100 * p->result.bubble);
+    if (in->stages.schedule == AP_SCHEDULE_INFERENCE) {
+        ap_buf_puts(out, "\n  time between batches in a stream ");
+        price_put_sec(out, NULL, ap_sim_batch_sec(&p->sim), 0);
+    }
+    for (int i = 0; i < in->stages.n; i++)
+        again += p->stage[i].recompute_sec * (double)in->stages.microbatches *
+                 (double)in->stages.stage[i].n_devices / (double)p->n_devices;
+    ap_buf_printf(out, "\n  compute %.1f %%", 100 * s.compute_sec / step);
+    if (again > 0)
+        ap_buf_printf(out, " (recompute %.1f %%)", 100 * again / step);
+    put_share(out, "collectives", s.comm_sec, step);
+    put_share(out, "sends", s.send_sec, step);
+    put_share(out, "gradients", s.sync_sec, step);
+    put_share(out, "waiting", s.wait_sec, step);
+    ap_buf_puts(out, "\n  links:");
+    for (int l = 0; l < in->cluster.n_levels; l++) {
+        ap_buf_printf(out, "%s %s ", l ? "," : "", in->cluster.levels[l].name);
+        price_put_bytes(out, p->level_bytes[l], 0);
+    }
+    if (p->tied_bytes > 0) {
+        ap_buf_puts(out, "; gradients of tied weights ");
+        price_put_bytes(out, (double)p->tied_bytes, 0);
+    }
+    ap_buf_putc(out, '\n');
+}
+
+static void put_fullest(const struct cost_input *in, const struct ap_pipeline_price *p,
+                        struct ap_buf *out)
+{
+    int64_t limit_bytes;
+    int full = price_fullest(in, p, false, &limit_bytes);
+    double limit = (double)limit_bytes;
+    const struct ap_sim_device *d = &p->result.devices[full];
+    double weight = 0, state = 0, fixed = 0, waiting = 0, work = 0, recomputed = 0;
+    for (int i = 0; i < d->n_slices; i++)
+        if (d->slices[i].bytes == d->peak_bytes) {
+            const struct ap_sim_stage *of = &p->stage[d->slices[i].instr.stage];
+            work = (double)of->work_bytes;
+            recomputed = d->slices[i].instr.backward ? (double)of->recomputed_bytes : 0;
+        }
+    for (int i = full; i < in->stages.n; i += p->result.n_devices) {
+        weight += (double)p->breakdown[i].role_bytes[AP_ROLE_WEIGHT];
+        state += (double)p->breakdown[i].role_bytes[AP_ROLE_STATE];
+        fixed += (double)p->stage[i].fixed_bytes;
+        waiting += (double)p->breakdown[i].waiting_bytes;
+    }
+    ap_buf_printf(out, "\nwhat fills the fullest device (stage %d)\n  weights ", full);
+    price_put_bytes(out, weight, 0);
+    ap_buf_puts(out, ", states ");
+    price_put_bytes(out, state, 0);
+    ap_buf_puts(out, ", gradients and work ");
+    price_put_bytes(out, fixed + work - weight - state - waiting, 0);
+    ap_buf_printf(out, ",\n  %d microbatch%s in flight ", d->peak_in_flight,
+                  d->peak_in_flight == 1 ? "" : "es");
+    price_put_bytes(out, (double)d->peak_bytes - fixed - work - recomputed, 0);
+    if (recomputed > 0) {
+        ap_buf_puts(out, ", recomputed activations ");
+        price_put_bytes(out, recomputed, 0);
+    }
+    if (waiting > 0) {
+        ap_buf_puts(out, ", waiting values ");
+        price_put_bytes(out, waiting, 0);
+    }
+    ap_buf_puts(out, "; ");
+    price_put_bytes(out, (double)d->peak_bytes, 0);
+    ap_buf_puts(out, (double)d->peak_bytes > limit ? " is too large for " : " of ");
+    price_put_bytes(out, limit, 0);
+    ap_buf_putc(out, '\n');
+    if (!in->buffer_bytes)
+        return;
+    full = price_fullest(in, p, true, &limit_bytes);
+    limit = (double)limit_bytes;
+    ap_buf_printf(out, "  buffers, packed, with converted copies (stage %d): ", full);
+    price_put_bytes(out, (double)in->buffer_bytes[full], 0);
+    ap_buf_puts(out, (double)in->buffer_bytes[full] > limit ? ", too large\n" : "\n");
+}
+
+#define MOST_TABLES 4 /* of weights */
+
+/* Of each run of stages whose rows are one. */
+static void put_stage_weights(const struct cost_input *in,
+                              const struct ap_pipeline_price *p, struct ap_buf *out)
+{
+    const struct ap_stages *s = &in->stages;
+    int rows = 0;
+
+    for (int a = 0, b; a < s->n && rows < MOST_TABLES; a = b + 1, rows++) {
+        char title[96];
+        for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
+            b++;
+        snprintf(title, sizeof title, "weights of stage %d%s", a,
+                 b > a ? " (the same in the other stages of its row)" : "");
+        price_put_weights(&s->stage[a].sharding.plan, title, out);
+    }
+}
+
+/* ---- the report ---- */
+
+/* The plan of one stage: its tensors, and plans by rule beside it. */
+static void put_stage(struct ap_arena *arena, const struct cost_input *in,
+                      const struct priced *p, bool details, struct ap_buf *out)
+{
+    struct priced named_plans[AP_N_NAMED_PLANS] = {0};
+
+    price_named_plans(arena, in, named_plans);
+    put_model(in, out);
+    put_plan(in, p, out);
+    if (details)
+        put_details(in, p, named_plans, out);
+    else
+        put_quickest(in, named_plans, out);
+}
+
+void price_report(struct ap_arena *arena, const struct cost_input *in,
+                  const struct priced *p, bool details, struct ap_buf *out)
+{
+    const struct ap_pipeline_price *schedule = p->schedule;
     struct headline head;
     struct ap_buf rest = {0};
 
-    headline_of_plan(arena, in, plan, &head);
+    headline_of_plan(arena, in, p, &head);
     headline_put(&head, out);
     headline_free(&head);
-    put_model(in, &rest);
-    put_plan(in, plan, &rest);
-    if (details)
-        put_details(in, plan, named_plans, n, &rest);
-    else
-        put_quickest(in, named_plans, n, &rest);
-    put_time(in, plan, &rest);
-    if (details)
-        put_memory(in, plan, &rest);
-    price_advice(arena, in, plan, &rest);
+    if (schedule) {
+        put_all_stages(in, schedule, &rest);
+        if (details)
+            put_selected(in, schedule, &rest);
+        put_grids(&in->stages, &rest);
+        put_spent(in, schedule, &rest);
+        if (details)
+            put_fullest(in, schedule, &rest);
+    } else {
+        put_stage(arena, in, p, details, &rest);
+        put_time(in, p, &rest);
+        if (details)
+            put_memory(in, p, &rest);
+    }
+    price_advice(arena, in, p, &rest);
+    if (schedule && details)
+        put_stage_weights(in, schedule, &rest);
     price_fit_columns(&rest);
     ap_buf_put(out, rest.data, rest.len);
     ap_buf_free(&rest);
