@@ -258,7 +258,7 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 BASH_COMPLETION = $(SHARE)/bash-completion/completions
 ZSH_COMPLETION = $(SHARE)/zsh/site-functions
 SCHEMAS := $(wildcard schemas/*.json)
-PYTHON := $(wildcard scripts/jax/autopar/*.py)
+PYTHON := $(wildcard scripts/jax/autopar/*.py) scripts/jax/autopar/ops.def
 TORCH_PYTHON := $(wildcard scripts/torch/autopar_torch*.py)
 VERSION := $(shell sed -n 's/^.define AP_VERSION "\(.*\)"/\1/p' libcommon/tool/tool.h)
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front

@@ -274,7 +274,8 @@ int ap_shape_parse(struct ap_arena *arena, const char *text, size_t *pos,
 /* ---- names ---- */
 
 const struct ap_op_info ap_ops[AP_N_OPS] = {
-#define AP_OP(id, name, arity, class, flops) {name, arity, class, flops},
+#define AP_OP(id, name, arity, class, flops, types, precision, ...) \
+    {name, arity, class, flops, types, precision},
 #include "graph/ops.def"
 #undef AP_OP
 };
