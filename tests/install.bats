@@ -22,7 +22,7 @@ install_to() { # FOLDER PREFIX
     for f in schemas/*.json; do
         cmp "$f" "$dest/opt/ap/share/autopar/schemas/$(basename "$f")"
     done
-    for f in scripts/jax/autopar/*.py; do
+    for f in scripts/jax/autopar/*.py scripts/jax/autopar/ops.def; do
         cmp "$f" "$dest/opt/ap/share/autopar/python/autopar/$(basename "$f")"
     done
     for f in scripts/torch/autopar_torch*.py; do

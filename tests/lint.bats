@@ -158,3 +158,63 @@ END
     finds words 'README.md:1: "Hunting"'
     [ "$(wc -l <<<"$output")" -eq 3 ]
 }
+
+# The tree that the check of operators reads.
+copy_operators() {
+    copy libcommon cmd/ap-exec cmd/ap-import cmd/ap-cost schemas scripts/jax
+    run scripts/lint-house operators "$root"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+}
+
+# planted ROW: in the copy's operator table, before the operators of programs
+planted() {
+    sed -i "s/^\/\* programs only/AP_OP($1)\n&/" "$root/libcommon/graph/ops.def"
+}
+
+@test "lint-house: an operator without a schema, JAX counterpart, kernel or columns is found" {
+    copy_operators
+    planted 'PLANT, "plant", 1, AP_CLASS_ELEMENTWISE, 8, AP_OF_FLOAT, AP_IN_F32, UNARY(NEG(d)), ""'
+    finds operators 'schemas/graph.json: no operator plant'
+    [[ $output == *'operators.py: no function for plant, and its row names none of jax.lax'* ]]
+    [[ $output == *'cmd/ap-exec: no formula for plant, nor a place in cuda/'* ]]
+    [[ $output == *'cmd/ap-exec: no formula for plant, nor a place in cpu/'* ]]
+    sed -i 's/AP_OP(PLANT.*/AP_OP(PLANT, "plant", 1, AP_CLASS_ELEMENTWISE, 8, AP_IN_F32, UNARY(NEG(d)), "neg")/' \
+        "$root/libcommon/graph/ops.def"
+    finds operators 'libcommon/graph/ops.def:' 'a row without all its columns' # no element types
+    sed -i 's/AP_OP(PLANT.*/AP_OP(PLANT, "plant", 1, AP_CLASS_MOVE, 0, AP_OF_ANY, AP_LIKE_OPERANDS, NONE, "neg")/' \
+        "$root/libcommon/graph/ops.def"
+    finds operators 'no formula for plant, nor a place in cuda/'
+    sed -i 's/"plant"/"acosh"/' "$root/libcommon/graph/ops.def"
+    finds operators 'hlo_parse.c: refuses acosh, which libcommon/graph/ops.def has'
+}
+
+@test "lint-house: an elementwise operator is its row, its formula and its name in the schema" {
+    copy_operators
+    planted 'PLANT, "plant", 1, AP_CLASS_ELEMENTWISE, 8, AP_OF_FLOAT, AP_IN_F32, UNARY(NEG(d)), "neg"'
+    sed -i 's/^    UNARY(SQRT, S, T, .*/&\n    UNARY(PLANT, S, T, -x) \\/' "$root/libcommon/graph/formulas.h"
+    sed -i 's/^            "sqrt",/&\n            "plant",/' "$root/schemas/graph.json"
+    run scripts/lint-house operators "$root"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+}
+
+@test "lint-house: a collective that one place leaves out is found, and a place that is not listed" {
+    copy_operators
+    sed -i 's/^AP_OP(ALL_TO_ALL, "all-to-all"\(.*\)/&\nAP_OP(ALL_PLANT, "all-plant"\1/' "$root/libcommon/graph/ops.def"
+    # everywhere where all-to-all is
+    grep -rlE 'AP_OP_ALL_TO_ALL\b|"all-to-all"' "$root" --include='*.[ch]' --include='*.py' --include='*.json' |
+        xargs sed -i 's/.*AP_OP_ALL_TO_ALL\b.*/&\n\/* AP_OP_ALL_PLANT *\//; s/"all-to-all"/&, "all-plant"/'
+    sed -i 's/"all-to-all", "all-plant": all_to_all,/"all-to-all": all_to_all, "all-plant": all_to_all,/' \
+        "$root/scripts/jax/autopar/collectives.py"
+    run scripts/lint-house operators "$root"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    local file
+    for file in libcommon/cost/conversion_bound.c cmd/ap-cost/calibrate/fit.c schemas/program.json \
+        scripts/jax/autopar/collectives.py; do
+        cp "$root/$file" "$root/whole"
+        sed -i 's/ALL_PLANT//; s/"all-plant"//' "$root/$file"
+        finds operators "$file: a collective is left out: all-plant"
+        mv "$root/whole" "$root/$file"
+    done
+    cp "$root/libcommon/pipeline/stage_trainer.c" "$root/cmd/ap-cost/elsewhere.c"
+    finds operators 'cmd/ap-cost/elsewhere.c: names every collective, and libcommon/cost/README.md does not list it'
+}

@@ -64,6 +64,15 @@ splits() {
     holds "f32[2]" "{1.5574077, -0.54630249}" <<<'x = f32[2] constant({1, -0.5})  y = f32[2] tan(x)'
 }
 
+@test "ops: hyperbolic functions" {
+    needs_exec
+    holds "f32[3]" "{0.88137359, -8.2940497, 1e-3}" <<<'x = f32[3] constant({1, -2000, 1e-3})  y = f32[3] asinh(x)'
+    holds "f32[3]" "{1.1752012, -0.52109531, 1e-3}" <<<'x = f32[3] constant({1, -0.5, 1e-3})  y = f32[3] sinh(x)'
+    holds "f32[2]" "{1.5430806, 1.1276260}" <<<'x = f32[2] constant({1, -0.5})  y = f32[2] cosh(x)'
+    refuses 1 "asinh does not work on s32" ap-import - <<<'ENTRY e { x = s32[4] parameter(0)
+        ROOT y = s32[4] asinh(x) }'
+}
+
 @test "ops: floats are compared by their total order" {
     needs_exec
     holds "s32[5]" "{1, 0, 0, 1, 1}" <<<'a = f32[5] constant({-0, 0, nan, 1, -inf})

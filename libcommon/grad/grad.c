@@ -11,63 +11,18 @@
 
 #include <string.h>
 
-/* Not here: leaves, operators on integers or predicates, what is constant almost
- * everywhere (flat below), and select-and-scatter, which has no derivative yet. */
+/* The column "gradient" of ops.def: NONE for leaves, operators on integers or predicates,
+ * and select-and-scatter, which has no derivative yet. */
+#define GRAD_UNARY(...)  grad_expression
+#define GRAD_BINARY(...) grad_expression
+#define GRAD_RULE(rule)  grad_##rule
+#define GRAD_FLAT        grad_flat
+#define GRAD_NONE        NULL
 grad_rule *const grad_rules[AP_N_OPS] = {
-    [AP_OP_ABS] = grad_unary,
-    [AP_OP_CBRT] = grad_unary,
-    [AP_OP_CONVERT] = grad_convert,
-    [AP_OP_COPY] = grad_same,
-    [AP_OP_COSINE] = grad_unary,
-    [AP_OP_ERF] = grad_unary,
-    [AP_OP_EXPONENTIAL] = grad_unary,
-    [AP_OP_EXPONENTIAL_MINUS_ONE] = grad_unary,
-    [AP_OP_LOG] = grad_unary,
-    [AP_OP_LOG_PLUS_ONE] = grad_unary,
-    [AP_OP_LOGISTIC] = grad_unary,
-    [AP_OP_NEGATE] = grad_unary,
-    [AP_OP_OPT_BARRIER] = grad_same,
-    [AP_OP_REDUCE_PRECISION] = grad_same,
-    [AP_OP_RSQRT] = grad_unary,
-    [AP_OP_SINE] = grad_unary,
-    [AP_OP_SQRT] = grad_unary,
-    [AP_OP_TAN] = grad_unary,
-    [AP_OP_TANH] = grad_unary,
-    [AP_OP_ADD] = grad_binary,
-    [AP_OP_ATAN2] = grad_binary,
-    [AP_OP_DIVIDE] = grad_binary,
-    [AP_OP_MAXIMUM] = grad_minmax,
-    [AP_OP_MINIMUM] = grad_minmax,
-    [AP_OP_MULTIPLY] = grad_binary,
-    [AP_OP_POWER] = grad_binary,
-    [AP_OP_REMAINDER] = grad_binary,
-    [AP_OP_SUBTRACT] = grad_binary,
-    [AP_OP_CLAMP] = grad_clamp,
-    [AP_OP_SELECT] = grad_select,
-    [AP_OP_BROADCAST] = grad_broadcast,
-    [AP_OP_CONCATENATE] = grad_concatenate,
-    [AP_OP_PAD] = grad_pad,
-    [AP_OP_RESHAPE] = grad_reshape,
-    [AP_OP_REVERSE] = grad_reverse,
-    [AP_OP_SLICE] = grad_slice,
-    [AP_OP_TRANSPOSE] = grad_transpose,
-    [AP_OP_DOT] = grad_dot,
-    [AP_OP_CONVOLUTION] = grad_convolution,
-    [AP_OP_REDUCE] = grad_reduce,
-    [AP_OP_REDUCE_WINDOW] = grad_reduce_window,
-    [AP_OP_SORT] = grad_sort,
-    [AP_OP_TOPK] = grad_topk,
-    [AP_OP_GATHER] = grad_gather,
-    [AP_OP_SCATTER] = grad_scatter,
-    [AP_OP_DYNAMIC_SLICE] = grad_dynamic_slice,
-    [AP_OP_DYNAMIC_UPDATE_SLICE] = grad_dynamic_update_slice,
-    [AP_OP_GET_TUPLE_ELEMENT] = grad_tuple_element,
-};
-
-/* Derivative zero wherever there is one. */
-static const bool flat[AP_N_OPS] = {
-    [AP_OP_CEIL] = true,       [AP_OP_FLOOR] = true, [AP_OP_ROUND_AFZ] = true,
-    [AP_OP_ROUND_EVEN] = true, [AP_OP_SIGN] = true,
+#define AP_OP(id, name, arity, class, flops, types, precision, gradient, jax) \
+    [AP_OP_##id] = GRAD_##gradient,
+#include "graph/ops.def"
+#undef AP_OP
 };
 
 int grad_refuse(const struct grad *g, int i, const char *why)
@@ -148,7 +103,7 @@ static bool *mark(const struct ap_build *b, int n_wrt, const int *wrt)
         live[wrt[i]] = carries(&b->nodes[wrt[i]].shape);
     for (int i = 0; i < b->n; i++) {
         const struct ap_node *n = &b->nodes[i];
-        if (live[i] || flat[n->op] || !carries(&n->shape))
+        if (live[i] || grad_rules[n->op] == grad_flat || !carries(&n->shape))
             continue;
         for (int k = 0; k < n->n_in; k++)
             live[i] |= live[n->in[k]];
@@ -160,7 +115,7 @@ static int visit(struct grad *g, int i)
 {
     const struct ap_node *n = &g->b->nodes[i];
 
-    if (ap_ops[n->op].class == AP_CLASS_LEAF || flat[n->op]) /* a wrt */
+    if (ap_ops[n->op].class == AP_CLASS_LEAF) /* a wrt */
         return 0;
     if (n->shape.dtype == AP_C64 || n->shape.dtype == AP_C128)
         return grad_refuse(g, i, "of complex numbers");

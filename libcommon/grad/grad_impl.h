@@ -18,7 +18,8 @@ struct grad {
  */
 typedef int grad_rule(struct grad *g, int i, int dy);
 
-extern grad_rule *const grad_rules[AP_N_OPS]; /* NULL: no derivative, or none but zero */
+/* From ops.def; NULL: no derivative, grad_flat: zero wherever there is one. */
+extern grad_rule *const grad_rules[AP_N_OPS];
 
 /* A copy: the builder's array moves when nodes are added. */
 static inline struct ap_node grad_node(const struct grad *g, int i)
@@ -75,8 +76,8 @@ void grad_recompute(struct ap_build *b, int n_forward, int n_grads, int *grads);
 
 /* ---- rules, by file ---- */
 
-grad_rule grad_unary, grad_binary, grad_minmax, grad_convert, grad_same, grad_clamp,
-    grad_select; /* elementwise */
+grad_rule grad_expression, grad_flat, grad_atan2, grad_power, grad_remainder, grad_minmax,
+    grad_convert, grad_same, grad_clamp, grad_select; /* elementwise */
 grad_rule grad_broadcast, grad_concatenate, grad_pad, grad_reshape, grad_reverse,
     grad_slice, grad_transpose, grad_tuple_element;              /* moves */
 grad_rule grad_dot, grad_convolution;                            /* heavy */

@@ -23,34 +23,6 @@ struct lower {
     bool *weak; /* made of constants only: takes either type */
 };
 
-static bool is_wide_only(enum ap_op op)
-{
-    static const bool wide[AP_N_OPS] = {
-        [AP_OP_CBRT] = true,
-        [AP_OP_COSINE] = true,
-        [AP_OP_ERF] = true,
-        [AP_OP_EXPONENTIAL] = true,
-        [AP_OP_LOG] = true,
-        [AP_OP_EXPONENTIAL_MINUS_ONE] = true,
-        [AP_OP_POWER] = true,
-        [AP_OP_LOG_PLUS_ONE] = true,
-        [AP_OP_ATAN2] = true,
-        [AP_OP_REDUCE_PRECISION] = true,
-        [AP_OP_RSQRT] = true,
-        [AP_OP_SINE] = true,
-        [AP_OP_SQRT] = true,
-        [AP_OP_SELECT_AND_SCATTER] = true,
-        [AP_OP_REDUCE] = true,
-        [AP_OP_REDUCE_WINDOW] = true,
-        [AP_OP_SORT] = true,
-        [AP_OP_TOPK] = true,
-        [AP_OP_SCATTER] = true,
-        [AP_OP_TAN] = true,
-        [AP_OP_BITCAST_CONVERT] = true,
-    };
-    return wide[op];
-}
-
 static enum ap_dtype type_of(const struct lower *l, int node)
 {
     return l->cast[node] ? l->low : l->b->nodes[l->base[node]].shape.dtype;
@@ -74,15 +46,16 @@ static enum ap_dtype choose(const struct lower *l, const struct ap_node *n)
 {
     bool low = false, wide = false;
 
-    if (ap_ops[n->op].class == AP_CLASS_HEAVY)
-        return l->old[n->in[0]].shape.dtype == AP_F32 &&
-                       l->old[n->in[1]].shape.dtype == AP_F32
-                   ? l->low
-                   : AP_F32;
-    if (is_wide_only(n->op) || n->op == AP_OP_GET_TUPLE_ELEMENT)
+    switch (ap_ops[n->op].precision) {
+    case AP_IN_F32:
         return AP_F32;
-    if (n->op == AP_OP_OPT_BARRIER)
-        return l->low;
+    case AP_IN_LOW:
+        for (int k = 0; k < n->n_in; k++)
+            wide |= l->old[n->in[k]].shape.dtype != AP_F32; /* it has a type already */
+        return wide ? AP_F32 : l->low;
+    case AP_LIKE_OPERANDS:
+        break;
+    }
     for (int k = 0; k < n->n_in; k++) {
         if (l->old[n->in[k]].shape.dtype != AP_F32 || l->weak[n->in[k]])
             continue;

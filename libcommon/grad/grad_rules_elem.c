@@ -4,61 +4,67 @@
  */
 #include "grad/grad_impl.h"
 
-static const double two_over_sqrt_pi = 1.1283791670955126;
-
 #define UNARY(op, x)       ap_build_unary(b, AP_OP_##op, (x))
 #define BINARY(op, x, y)   ap_build_binary(b, AP_OP_##op, (x), (y))
 #define WITH(op, x, value) ap_build_with(b, AP_OP_##op, (x), (value))
 
-/* dy times the derivative, -1 for an operator without one. */
-static int unary(struct ap_build *b, enum ap_op op, int x, int y, int dy)
-{
-    switch ((int)op) {
-    case AP_OP_ABS:
-        return BINARY(MULTIPLY, dy, UNARY(SIGN, x));
-    case AP_OP_CBRT:
-        return BINARY(DIVIDE, dy, WITH(MULTIPLY, BINARY(MULTIPLY, y, y), 3));
-    case AP_OP_COSINE:
-        return UNARY(NEGATE, BINARY(MULTIPLY, dy, UNARY(SINE, x)));
-    case AP_OP_ERF: {
-        int bell = UNARY(EXPONENTIAL, UNARY(NEGATE, BINARY(MULTIPLY, x, x)));
-        return BINARY(MULTIPLY, dy, WITH(MULTIPLY, bell, two_over_sqrt_pi));
-    }
-    case AP_OP_EXPONENTIAL:
-        return BINARY(MULTIPLY, dy, y);
-    case AP_OP_EXPONENTIAL_MINUS_ONE:
-        return BINARY(MULTIPLY, dy, WITH(ADD, y, 1));
-    case AP_OP_LOG:
-        return BINARY(DIVIDE, dy, x);
-    case AP_OP_LOG_PLUS_ONE:
-        return BINARY(DIVIDE, dy, WITH(ADD, x, 1));
-    case AP_OP_LOGISTIC:
-        return BINARY(MULTIPLY, dy, BINARY(SUBTRACT, y, BINARY(MULTIPLY, y, y)));
-    case AP_OP_NEGATE:
-        return UNARY(NEGATE, dy);
-    case AP_OP_RSQRT:
-        return BINARY(MULTIPLY, dy, WITH(MULTIPLY, BINARY(DIVIDE, y, x), -0.5));
-    case AP_OP_SINE:
-        return BINARY(MULTIPLY, dy, UNARY(COSINE, x));
-    case AP_OP_SQRT:
-        return BINARY(DIVIDE, WITH(MULTIPLY, dy, 0.5), y);
-    case AP_OP_TAN:
-        return BINARY(MULTIPLY, dy, WITH(ADD, BINARY(MULTIPLY, y, y), 1));
-    case AP_OP_TANH: {
-        int left = BINARY(MULTIPLY, dy, BINARY(MULTIPLY, y, y));
-        return BINARY(SUBTRACT, dy, left);
-    }
-    default:
-        return -1;
-    }
-}
+/* The gradient of operand k of n from its result and that one's gradient. */
+typedef int slope(struct ap_build *b, const struct ap_node *n, int out, int d, int k);
 
-int grad_unary(struct grad *g, int i, int dy)
+/* Adds it for each operand that wants one. */
+static int each_operand(struct grad *g, int i, int d, slope *of)
 {
     struct ap_node n = grad_node(g, i);
-    grad_add(g, n.in[0], unary(g->b, n.op, n.in[0], i, dy));
+    for (int k = 0; k < n.n_in; k++)
+        if (grad_wants(g, i, k))
+            grad_add(g, n.in[k], of(g->b, &n, i, d, k));
     return 0;
 }
+
+/* ---- expressions of ops.def ---- */
+
+#define ADD(x, y)       BINARY(ADD, x, y)
+#define SUB(x, y)       BINARY(SUBTRACT, x, y)
+#define MUL(x, y)       BINARY(MULTIPLY, x, y)
+#define DIV(x, y)       BINARY(DIVIDE, x, y)
+#define NEG(x)          UNARY(NEGATE, x)
+#define OF(op, x)       UNARY(op, x)
+#define PLUS(x, value)  WITH(ADD, x, value)
+#define TIMES(x, value) WITH(MULTIPLY, x, value)
+
+#define GRAD_UNARY(dx)      return dx;
+#define GRAD_BINARY(dx, dy) return k ? (dy) : (dx);
+#define GRAD_RULE(rule)     return -1;
+#define GRAD_FLAT           return -1;
+#define GRAD_NONE           return -1;
+
+/* What the operator's row states, -1 where a rule does it. */
+static int expression(struct ap_build *b, const struct ap_node *n, int out, int d, int k)
+{
+    const int x = n->in[0], y = n->n_in > 1 ? n->in[1] : -1;
+
+    switch ((int)n->op) {
+#define AP_OP(id, name, arity, class, flops, types, precision, gradient, jax) \
+    case AP_OP_##id:                                                          \
+        GRAD_##gradient
+#include "graph/ops.def"
+#undef AP_OP
+    }
+    return -1;
+}
+
+int grad_expression(struct grad *g, int i, int dy)
+{
+    return each_operand(g, i, dy, expression);
+}
+
+int grad_flat(struct grad *g, int i, int dy)
+{
+    (void)g, (void)i, (void)dy;
+    return 0;
+}
+
+/* ---- rules ---- */
 
 /* The gradient passes as it is, rounded where the operator rounds. */
 int grad_same(struct grad *g, int i, int dy)
@@ -78,9 +84,28 @@ int grad_convert(struct grad *g, int i, int dy)
     return 0;
 }
 
-/* x^y: with respect to x zero where y is, with respect to y zero where x is. */
-static int power(struct ap_build *b, int x, int y, int out, int dy, int k)
+/* atan2(x, y): y / (x^2 + y^2) and -x / (x^2 + y^2) */
+static int atan2_slope(struct ap_build *b, const struct ap_node *n, int out, int dy,
+                       int k)
 {
+    const int x = n->in[0], y = n->in[1];
+    int norm = BINARY(ADD, BINARY(MULTIPLY, x, x), BINARY(MULTIPLY, y, y));
+    int d = BINARY(MULTIPLY, dy, BINARY(DIVIDE, k ? x : y, norm));
+
+    (void)out;
+    return k ? UNARY(NEGATE, d) : d;
+}
+
+int grad_atan2(struct grad *g, int i, int dy)
+{
+    return each_operand(g, i, dy, atan2_slope);
+}
+
+/* x^y: with respect to x zero where y is, with respect to y zero where x is. */
+static int power_slope(struct ap_build *b, const struct ap_node *n, int out, int dy,
+                       int k)
+{
+    const int x = n->in[0], y = n->in[1];
     struct ap_shape s = *ap_build_shape_of(b, x);
     int one = ap_build_full(b, &s, 1), zero = ap_build_full(b, &s, 0);
     int none = ap_build_compare(b, AP_EQ, k ? x : y, zero);
@@ -90,54 +115,30 @@ static int power(struct ap_build *b, int x, int y, int out, int dy, int k)
         return BINARY(MULTIPLY, dy, BINARY(MULTIPLY, UNARY(LOG, safe), out));
     }
     int less = ap_build_select(b, none, one, BINARY(SUBTRACT, y, one));
-    int slope = BINARY(MULTIPLY, y, BINARY(POWER, x, less));
-    return BINARY(MULTIPLY, dy, ap_build_select(b, none, zero, slope));
+    int rise = BINARY(MULTIPLY, y, BINARY(POWER, x, less));
+    return BINARY(MULTIPLY, dy, ap_build_select(b, none, zero, rise));
+}
+
+int grad_power(struct grad *g, int i, int dy)
+{
+    return each_operand(g, i, dy, power_slope);
 }
 
 /* x - y trunc(x / y) */
-static int remainder_of(struct ap_build *b, int x, int y, int dy, int k)
+static int remainder_slope(struct ap_build *b, const struct ap_node *n, int out, int dy,
+                           int k)
 {
+    (void)out;
     if (k == 0)
         return dy;
-    int ratio = BINARY(DIVIDE, x, y);
+    int ratio = BINARY(DIVIDE, n->in[0], n->in[1]);
     int whole = BINARY(MULTIPLY, UNARY(SIGN, ratio), UNARY(FLOOR, UNARY(ABS, ratio)));
     return UNARY(NEGATE, BINARY(MULTIPLY, dy, whole));
 }
 
-static int binary(struct ap_build *b, enum ap_op op, int x, int y, int out, int dy, int k)
+int grad_remainder(struct grad *g, int i, int dy)
 {
-    switch ((int)op) {
-    case AP_OP_ADD:
-        return dy;
-    case AP_OP_SUBTRACT:
-        return k ? UNARY(NEGATE, dy) : dy;
-    case AP_OP_MULTIPLY:
-        return BINARY(MULTIPLY, dy, k ? x : y);
-    case AP_OP_DIVIDE: {
-        int d = BINARY(DIVIDE, dy, y);
-        return k ? UNARY(NEGATE, BINARY(MULTIPLY, d, out)) : d;
-    }
-    case AP_OP_ATAN2: {
-        int norm = BINARY(ADD, BINARY(MULTIPLY, x, x), BINARY(MULTIPLY, y, y));
-        int d = BINARY(MULTIPLY, dy, BINARY(DIVIDE, k ? x : y, norm));
-        return k ? UNARY(NEGATE, d) : d;
-    }
-    case AP_OP_POWER:
-        return power(b, x, y, out, dy, k);
-    case AP_OP_REMAINDER:
-        return remainder_of(b, x, y, dy, k);
-    default:
-        return -1;
-    }
-}
-
-int grad_binary(struct grad *g, int i, int dy)
-{
-    struct ap_node n = grad_node(g, i);
-    for (int k = 0; k < 2; k++)
-        if (grad_wants(g, i, k))
-            grad_add(g, n.in[k], binary(g->b, n.op, n.in[0], n.in[1], i, dy, k));
-    return 0;
+    return each_operand(g, i, dy, remainder_slope);
 }
 
 /* All to the operand that is chosen, half to each if they are equal. */

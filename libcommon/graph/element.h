@@ -1,4 +1,4 @@
-/* Single elements of any dtype, as bytes. */
+/* Single elements of any dtype, as bytes, and elementwise operators on single numbers. */
 #ifndef AP_ELEMENT_H
 #define AP_ELEMENT_H
 
@@ -15,5 +15,21 @@ double ap_elem_to_double(enum ap_dtype dtype, const void *p);
 bool ap_elem_from_int(enum ap_dtype dtype, int64_t v, void *out);
 /* The element of an integer dtype or pred at p; u64 keeps its bits. */
 int64_t ap_elem_to_int(enum ap_dtype dtype, const void *p);
+
+/* ---- operators ---- */
+
+/*
+ * The node's integer or truth value from its operands' v, which are integers or truth
+ * values of type dtype (of a select: v[0] is the choice). False for operators that are
+ * not known here, and where HLO leaves the result open.
+ */
+bool ap_eval_int(const struct ap_node *node, enum ap_dtype dtype, const int64_t *v,
+                 int64_t *out);
+
+/*
+ * The node's value from its operands' v, in double precision, not rounded to its type;
+ * truth values are 0 and 1. False for operators that are not known here.
+ */
+bool ap_eval_float(const struct ap_node *node, const double *v, double *out);
 
 #endif

@@ -274,7 +274,8 @@ int ap_shape_parse(struct ap_arena *arena, const char *text, size_t *pos,
 /* ---- names ---- */
 
 const struct ap_op_info ap_ops[AP_N_OPS] = {
-#define AP_OP(id, name, arity, class, flops) {name, arity, class, flops},
+#define AP_OP(id, name, arity, class, flops, types, precision, ...) \
+    {name, arity, class, flops, types, precision},
 #include "graph/ops.def"
 #undef AP_OP
 };
@@ -676,6 +677,22 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
         return -1;
     index_users(arena, g);
     return 0;
+}
+
+int ap_graph_replace(struct ap_arena *arena, struct ap_graph *g, struct ap_node *nodes,
+                     int n, const int *to, struct ap_err *err)
+{
+    struct ap_result *r =
+        ap_arena_dup(arena, g->results, (size_t)g->n_results * sizeof *r + 1);
+
+    for (int i = 0; i < g->n_results; i++) {
+        r[i].node = to[r[i].node];
+        r[i].alias = r[i].alias < 0 ? -1 : to[r[i].alias];
+    }
+    g->results = r;
+    g->nodes = nodes;
+    g->n_nodes = n;
+    return ap_graph_index(arena, g, "/graph", err);
 }
 
 void ap_graph_of_comp(struct ap_arena *arena, const struct ap_graph *g, int id,

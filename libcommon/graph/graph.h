@@ -69,7 +69,7 @@ int ap_shape_parse(struct ap_arena *arena, const char *text, size_t *pos,
 /* ---- operators: one row of ops.def each ---- */
 
 enum ap_op {
-#define AP_OP(id, name, arity, class, flops) AP_OP_##id,
+#define AP_OP(id, ...) AP_OP_##id,
 #include "graph/ops.def"
 #undef AP_OP
     AP_N_OPS
@@ -90,11 +90,32 @@ enum ap_op_class {
     AP_CLASS_LOCAL        /* programs only: ap-slice, ap-mask, ap-partial */
 };
 
+/* Sets of element types. */
+enum ap_op_types {
+    AP_OF_PRED = 1,
+    AP_OF_INT = 2,     /* signed and unsigned */
+    AP_OF_NARROW = 4,  /* floats narrower than f32 */
+    AP_OF_F32_F64 = 8, /* the other floats */
+    AP_OF_COMPLEX = 16,
+    AP_OF_FLOAT = AP_OF_NARROW | AP_OF_F32_F64,
+    AP_OF_NUMBER = AP_OF_INT | AP_OF_FLOAT | AP_OF_COMPLEX,
+    AP_OF_ANY = AP_OF_PRED | AP_OF_NUMBER,
+};
+
+/* The type in which mixed precision computes an operator of f32 (grad/grad_lower.c). */
+enum ap_op_precision {
+    AP_LIKE_OPERANDS, /* the type that its operands were computed in */
+    AP_IN_F32,        /* f32: it loses much in the low type */
+    AP_IN_LOW,        /* the low type */
+};
+
 struct ap_op_info {
     const char *name; /* HLO's */
     int arity;        /* operands, -1 for any number */
     enum ap_op_class class;
-    int flops; /* per result element of elementwise operators */
+    int flops;          /* per result element of elementwise operators */
+    unsigned int types; /* enum ap_op_types of an elementwise operator's operand 0 */
+    enum ap_op_precision precision;
 };
 
 extern const struct ap_op_info ap_ops[AP_N_OPS];
@@ -374,6 +395,14 @@ void ap_graph_keep_masks(struct ap_node *nodes, int n);
  */
 int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where,
                    struct ap_err *err);
+
+/*
+ * Puts n nodes in the place of the graph's own, to[v] of which is what v was: results and
+ * the parameters that they become are renumbered, and the graph is indexed. n_groups is
+ * the caller's.
+ */
+int ap_graph_replace(struct ap_arena *arena, struct ap_graph *g, struct ap_node *nodes,
+                     int n, const int *to, struct ap_err *err);
 
 /*
  * Computation id of g as a graph of its own, indexed, with g's reducers and the

@@ -141,30 +141,13 @@ static bool is_number(enum ap_dtype dtype)
 /* May the operator work on elements of this type? */
 static bool dtype_fits(enum ap_op op, enum ap_dtype dtype)
 {
-    if (op == AP_OP_IS_FINITE || op == AP_OP_REDUCE_PRECISION || op == AP_OP_CEIL ||
-        op == AP_OP_FLOOR || op == AP_OP_ERF || op == AP_OP_ROUND_AFZ ||
-        op == AP_OP_ROUND_EVEN)
-        return ap_dtype_is_float(dtype);
-    if (op == AP_OP_AND || op == AP_OP_OR || op == AP_OP_XOR || op == AP_OP_NOT)
-        return dtype == AP_PRED || ap_dtype_is_int(dtype);
-    if ((op >= AP_OP_SHIFT_LEFT && op <= AP_OP_SHIFT_RIGHT_LOGICAL) ||
-        op == AP_OP_COUNT_LEADING_ZEROS || op == AP_OP_POPCNT)
-        return ap_dtype_is_int(dtype);
-    if (op == AP_OP_CBRT || op == AP_OP_COSINE || op == AP_OP_EXPONENTIAL ||
-        op == AP_OP_EXPONENTIAL_MINUS_ONE || op == AP_OP_LOG ||
-        op == AP_OP_LOG_PLUS_ONE || op == AP_OP_LOGISTIC || op == AP_OP_RSQRT ||
-        op == AP_OP_SINE || op == AP_OP_SQRT || op == AP_OP_TAN || op == AP_OP_TANH ||
-        op == AP_OP_ATAN2)
-        return ap_dtype_is_float(dtype) || is_complex(dtype);
-    if (op == AP_OP_COMPLEX)
-        return dtype == AP_F32 || dtype == AP_F64;
-    if (op == AP_OP_REAL || op == AP_OP_IMAG)
-        return is_complex(dtype);
-    if (op == AP_OP_BITCAST_CONVERT)
-        return is_number(dtype) && !is_complex(dtype);
-    if (op == AP_OP_ABS || op == AP_OP_NEGATE || op == AP_OP_SIGN)
-        return is_number(dtype);
-    return true;
+    const unsigned int type = dtype == AP_PRED                     ? AP_OF_PRED
+                              : ap_dtype_is_int(dtype)             ? AP_OF_INT
+                              : is_complex(dtype)                  ? AP_OF_COMPLEX
+                              : dtype == AP_F32 || dtype == AP_F64 ? AP_OF_F32_F64
+                              : ap_dtype_is_float(dtype)           ? AP_OF_NARROW
+                                                                   : 0;
+    return ap_ops[op].types & type;
 }
 
 /* Operands must have the dims (dtype too unless any_dtype) of operand `like`. */

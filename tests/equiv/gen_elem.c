@@ -8,13 +8,16 @@ void gen_unary(struct gen *g)
     static const enum ap_op exact[] = {
         AP_OP_ABS,  AP_OP_NEGATE,    AP_OP_SIGN,       AP_OP_COPY,       AP_OP_FLOOR,
         AP_OP_CEIL, AP_OP_ROUND_AFZ, AP_OP_ROUND_EVEN, AP_OP_OPT_BARRIER};
-    static const enum ap_op inexact[] = {AP_OP_CBRT,
+    static const enum ap_op inexact[] = {AP_OP_ASINH,
+                                         AP_OP_CBRT,
+                                         AP_OP_COSH,
                                          AP_OP_COSINE,
                                          AP_OP_ERF,
                                          AP_OP_EXPONENTIAL,
                                          AP_OP_EXPONENTIAL_MINUS_ONE,
                                          AP_OP_LOGISTIC,
                                          AP_OP_SINE,
+                                         AP_OP_SINH,
                                          AP_OP_TANH,
                                          AP_OP_SQRT,
                                          AP_OP_RSQRT,
@@ -32,7 +35,7 @@ void gen_unary(struct gen *g)
     }
     if (g->bound[x] > SMALL)
         x = gen_tame(g, x);
-    enum ap_op op = inexact[gen_below(&g->rng, 14)];
+    enum ap_op op = inexact[gen_below(&g->rng, sizeof inexact / sizeof *inexact)];
     struct ap_attrs *a = gen_attrs_new(g);
     if (op == AP_OP_REDUCE_PRECISION) {
         a->exponent_bits = 8;

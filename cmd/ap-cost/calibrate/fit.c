@@ -216,16 +216,26 @@ static void moved_by(const struct cal_class *class, double bytes, double *hops,
 {
     const double n = (double)class->devices, part = bytes * (n - 1) / n;
 
-    *hops = n - 1;
-    *moved = part;
-    if (class->what == CAL_SEND || class->op == AP_OP_COLLECTIVE_PERMUTE) {
-        *hops = 1;
-        *moved = bytes;
-    } else if (class->op == AP_OP_ALL_REDUCE) {
+    *hops = 1;
+    *moved = bytes;
+    if (class->what == CAL_SEND)
+        return;
+    switch ((int)class->op) {
+    case AP_OP_ALL_REDUCE:
         *hops = 2 * (n - 1);
         *moved = 2 * part;
-    } else if (class->op == AP_OP_ALL_TO_ALL) {
+        break;
+    case AP_OP_ALL_GATHER:
+    case AP_OP_REDUCE_SCATTER:
+        *hops = n - 1;
+        *moved = part;
+        break;
+    case AP_OP_ALL_TO_ALL:
+        *hops = n - 1;
         *moved = part / n;
+        break;
+    case AP_OP_COLLECTIVE_PERMUTE:
+        break;
     }
 }
 

@@ -5,7 +5,7 @@
  */
 #include "cpu/cpu_elem.h"
 #include "cpu/cpu_math.h"
-#include "formulas.h"
+#include "graph/formulas.h"
 
 #include <math.h>
 #include <string.h>

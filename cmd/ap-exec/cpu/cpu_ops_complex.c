@@ -1,6 +1,6 @@
 /* Elementwise operations on complex numbers of two f32 (formulas.h). */
 #include "cpu/cpu_elem.h"
-#include "formulas.h"
+#include "graph/formulas.h"
 
 #include <complex.h>
 #include <math.h>

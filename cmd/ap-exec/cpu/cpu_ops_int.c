@@ -4,7 +4,7 @@
  * shifts by the width or more give 0 or the sign.
  */
 #include "cpu/cpu_elem.h"
-#include "formulas.h"
+#include "graph/formulas.h"
 
 /* Bits of x without leading zeros. */
 static inline int bit_length(uint64_t x)

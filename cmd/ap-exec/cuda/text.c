@@ -5,7 +5,7 @@
  * to a table of their names.
  */
 #include "cuda.h"
-#include "formulas.h"
+#include "graph/formulas.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -36,7 +36,6 @@ static const char *const other_opcodes[] = {
     "acos",
     "acosh",
     "asin",
-    "asinh",
     "async-done",
     "async-start",
     "async-update",
@@ -46,7 +45,6 @@ static const char *const other_opcodes[] = {
     "collective-permute-start",
     "copy-done",
     "copy-start",
-    "cosh",
     "domain",
     "dynamic-reshape",
     "get-dimension-size",
@@ -65,7 +63,6 @@ static const char *const other_opcodes[] = {
     "send",
     "send-done",
     "set-dimension-size",
-    "sinh",
     "stochastic-convert",
 };
 

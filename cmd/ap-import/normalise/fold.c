@@ -8,8 +8,6 @@
  */
 #include "inline/inline.h"
 
-#include <string.h>
-
 #include "doc/literal.h"
 #include "graph/element.h"
 
@@ -28,126 +26,6 @@ bool inline_known(const struct import *im, int id, int64_t *value)
     return true;
 }
 
-static bool is_unsigned(enum ap_dtype dtype)
-{
-    return dtype >= AP_U8 && dtype <= AP_U64;
-}
-
-/* v as an element of dtype, cut to its bits. */
-static int64_t wrap(enum ap_dtype dtype, uint64_t v)
-{
-    int bits = 8 * ap_dtype_size(dtype);
-    if (dtype == AP_PRED)
-        return v != 0;
-    if (bits == 64)
-        return (int64_t)v;
-    v &= ((uint64_t)1 << bits) - 1;
-    if (!is_unsigned(dtype) && v >> (bits - 1))
-        v -= (uint64_t)1 << bits;
-    return (int64_t)v;
-}
-
-static bool less(enum ap_dtype dtype, int64_t a, int64_t b)
-{
-    return is_unsigned(dtype) ? (uint64_t)a < (uint64_t)b : a < b;
-}
-
-static bool compare(enum ap_direction direction, enum ap_dtype dtype, int64_t a,
-                    int64_t b)
-{
-    switch (direction) {
-    case AP_EQ:
-        return a == b;
-    case AP_NE:
-        return a != b;
-    case AP_GE:
-        return !less(dtype, a, b);
-    case AP_GT:
-        return less(dtype, b, a);
-    case AP_LE:
-        return !less(dtype, b, a);
-    case AP_LT:
-        return less(dtype, a, b);
-    }
-    return false;
-}
-
-/* a / b or a % b; false where HLO leaves the result open. */
-static bool divide(enum ap_op op, enum ap_dtype dtype, int64_t a, int64_t b,
-                   uint64_t *out)
-{
-    bool quotient = op == AP_OP_DIVIDE;
-    if (b == 0 || dtype == AP_PRED)
-        return false;
-    if (is_unsigned(dtype))
-        *out = quotient ? (uint64_t)a / (uint64_t)b : (uint64_t)a % (uint64_t)b;
-    else if (b == -1) /* the least number has no quotient in C */
-        *out = quotient ? 0 - (uint64_t)a : 0;
-    else
-        *out = (uint64_t)(quotient ? a / b : a % b);
-    return true;
-}
-
-/* node's value from its operands' v, of type dtype; false when it is not folded. */
-static bool evaluate(const struct ap_node *node, enum ap_dtype dtype, const int64_t *v,
-                     uint64_t *out)
-{
-    uint64_t a = (uint64_t)v[0], b = node->n_in > 1 ? (uint64_t)v[1] : 0;
-    bool pred = dtype == AP_PRED, second_less = node->n_in > 1 && less(dtype, v[1], v[0]);
-
-    switch ((int)node->op) {
-    case AP_OP_ADD:
-        *out = pred ? a | b : a + b;
-        return true;
-    case AP_OP_SUBTRACT:
-        *out = a - b;
-        return !pred;
-    case AP_OP_MULTIPLY:
-        *out = a * b;
-        return true;
-    case AP_OP_DIVIDE:
-    case AP_OP_REMAINDER:
-        return divide(node->op, dtype, v[0], v[1], out);
-    case AP_OP_MINIMUM:
-        *out = second_less ? b : a;
-        return true;
-    case AP_OP_MAXIMUM:
-        *out = second_less ? a : b;
-        return true;
-    case AP_OP_AND:
-        *out = a & b;
-        return true;
-    case AP_OP_OR:
-        *out = a | b;
-        return true;
-    case AP_OP_XOR:
-        *out = a ^ b;
-        return true;
-    case AP_OP_NOT:
-        *out = pred ? !a : ~a;
-        return true;
-    case AP_OP_NEGATE:
-        *out = 0 - a;
-        return !pred;
-    case AP_OP_ABS:
-        *out = !is_unsigned(dtype) && v[0] < 0 ? 0 - a : a;
-        return true;
-    case AP_OP_COMPARE:
-        *out = compare(node->attrs->direction, dtype, v[0], v[1]);
-        return true;
-    case AP_OP_CLAMP:
-        *out = (uint64_t)(second_less ? v[0] : less(dtype, v[2], v[1]) ? v[2] : v[1]);
-        return true;
-    case AP_OP_CONVERT:
-    case AP_OP_COPY:
-    case AP_OP_RESHAPE:
-    case AP_OP_BROADCAST:
-        *out = a;
-        return true;
-    }
-    return false;
-}
-
 bool inline_countable(const struct ap_node *node)
 {
     return is_scalar(&node->shape) && node->n_in <= 3 && !node->attrs->literal.elided;
@@ -156,14 +34,9 @@ bool inline_countable(const struct ap_node *node)
 bool inline_count(const struct ap_node *node, enum ap_dtype dtype, const int64_t *v,
                   int64_t *out)
 {
-    uint64_t value;
-    if (node->op == AP_OP_CONSTANT)
-        value = (uint64_t)ap_elem_to_int(dtype, node->attrs->literal.data);
-    else if (node->op == AP_OP_SELECT)
-        value = (uint64_t)v[v[0] ? 1 : 2];
-    else if (!node->n_in || !evaluate(node, dtype, v, &value))
-        return false;
-    *out = wrap(node->shape.dtype, value);
+    if (node->op != AP_OP_CONSTANT)
+        return ap_eval_int(node, dtype, v, out);
+    *out = ap_elem_to_int(dtype, node->attrs->literal.data);
     return true;
 }
 
@@ -221,16 +94,16 @@ int inline_fold(struct import *im, struct ap_node *node, struct node_info *info)
         info->layered = known;
         return -1;
     }
-    uint64_t value;
+    int64_t value;
     if (node->op == AP_OP_SELECT && inline_known(im, node->in[0], v))
         return node->in[v[0] ? 1 : 2];
     enum ap_dtype dtype = node->n_in ? im->g.nodes[node->in[0]].shape.dtype : AP_TUPLE;
     if (!known || node->n_in > 3 || !is_scalar(&node->shape) ||
-        !evaluate(node, dtype, v, &value)) {
+        !ap_eval_int(node, dtype, v, &value)) {
         info->counter = 0;
         return -1;
     }
-    node->attrs = scalar_attrs(im, node->shape.dtype, wrap(node->shape.dtype, value));
+    node->attrs = scalar_attrs(im, node->shape.dtype, value);
     node->op = AP_OP_CONSTANT;
     node->n_in = 0;
     node->in = NULL;

@@ -15,7 +15,6 @@
 #include "base/array.h"
 #include "doc/npy.h"
 #include "graph/element.h"
-#include "inline/inline.h"
 
 #define MAX_ELEMS 65536
 
@@ -96,7 +95,7 @@ static struct ox_val *param_value(struct ox *c, const struct ap_node *node)
 
 /* ---- elementwise ---- */
 
-/* Integers and truth values, as the counters of loops are folded (fold.c). */
+/* Integers and truth values. */
 static bool fold_ints(struct ox *c, const struct ap_node *node, struct ox_val *out)
 {
     enum ap_dtype dtype = c->b.nodes[node->in[0]].shape.dtype;
@@ -106,83 +105,28 @@ static bool fold_ints(struct ox *c, const struct ap_node *node, struct ox_val *o
             const struct ox_val *x = c->known[node->in[k]];
             v[k] = x->i[x->n == 1 ? 0 : i];
         }
-        if (!inline_count(node, dtype, v, &out->i[i]))
+        if (!ap_eval_int(node, dtype, v, &out->i[i]))
             return false;
     }
     return true;
 }
 
-static bool fold_unary(enum ap_op op, double x, double *out)
-{
-    switch ((int)op) {
-    case AP_OP_NEGATE:
-        *out = -x;
-        return true;
-    case AP_OP_ABS:
-        *out = fabs(x);
-        return true;
-    case AP_OP_FLOOR:
-        *out = floor(x);
-        return true;
-    case AP_OP_CEIL:
-        *out = ceil(x);
-        return true;
-    case AP_OP_SQRT:
-        *out = sqrt(x);
-        return true;
-    case AP_OP_ROUND_EVEN:
-        *out = nearbyint(x);
-        return true;
-    }
-    return false;
-}
-
-static bool fold_binary(enum ap_op op, double x, double y, double *out)
-{
-    switch ((int)op) {
-    case AP_OP_ADD:
-        *out = x + y;
-        return true;
-    case AP_OP_SUBTRACT:
-        *out = x - y;
-        return true;
-    case AP_OP_MULTIPLY:
-        *out = x * y;
-        return true;
-    case AP_OP_DIVIDE:
-        *out = x / y;
-        return true;
-    case AP_OP_MAXIMUM:
-        *out = x > y ? x : y;
-        return true;
-    case AP_OP_MINIMUM:
-        *out = x < y ? x : y;
-        return true;
-    }
-    return false;
-}
-
+/* Functions of floats; false for comparisons of NaN, too. */
 static bool fold_floats(struct ox *c, const struct ap_node *node, struct ox_val *out)
 {
-    const struct ox_val *x = c->known[node->in[0]];
-    const struct ox_val *y = node->n_in == 2 ? c->known[node->in[1]] : NULL;
-    for (int64_t i = 0; i < out->n; i++)
-        if (y ? !fold_binary(node->op, x->f[i], y->f[i], &out->f[i])
-              : !fold_unary(node->op, x->f[i], &out->f[i]))
-            return false;
-    return true;
-}
-
-static bool fold_compare(enum ap_direction dir, struct ox_val *out,
-                         const struct ox_val *x, const struct ox_val *y)
-{
     for (int64_t i = 0; i < out->n; i++) {
-        double a = x->f[i], b = y->f[i];
-        bool is[] = {[AP_EQ] = a == b, [AP_NE] = a != b, [AP_GE] = a >= b,
-                     [AP_GT] = a > b,  [AP_LE] = a <= b, [AP_LT] = a < b};
-        if (isnan(a) || isnan(b))
+        double v[3] = {0}, value;
+        for (int k = 0; k < node->n_in; k++) {
+            v[k] = c->known[node->in[k]]->f[i];
+            if (out->i && isnan(v[k]))
+                return false;
+        }
+        if (!ap_eval_float(node, v, &value))
             return false;
-        out->i[i] = is[dir];
+        if (out->f)
+            out->f[i] = value;
+        else
+            out->i[i] = value != 0;
     }
     return true;
 }
@@ -322,9 +266,10 @@ static bool fold_reduce(struct ox *c, const struct ap_node *node, struct ox_val 
             at += rest % xs->dims[d] * to[d];
             rest /= xs->dims[d];
         }
-        if (out->f ? !fold_binary(step.op, out->f[at], x->f[i], &out->f[at])
-                   : !inline_count(&step, xs->dtype,
-                                   (const int64_t[]){out->i[at], x->i[i]}, &out->i[at]))
+        if (out->f ? !ap_eval_float(&step, (const double[]){out->f[at], x->f[i]},
+                                    &out->f[at])
+                   : !ap_eval_int(&step, xs->dtype,
+                                  (const int64_t[]){out->i[at], x->i[i]}, &out->i[at]))
             return false;
     }
     return true;
@@ -364,10 +309,11 @@ static bool fold_take(struct ox *c, const struct ap_node *node, struct ox_val *o
 static bool fold_elementwise(struct ox *c, const struct ap_node *node, struct ox_val *out)
 {
     const struct ox_val *x[3] = {NULL};
-    bool ints = out->i && node->n_in <= 3;
+    bool ints = out->i && node->n_in <= 3, floats = node->n_in <= 3;
     for (int k = 0; k < node->n_in && k < 3; k++) {
         x[k] = c->known[node->in[k]];
         ints = ints && x[k]->i && (x[k]->n == out->n || x[k]->n == 1);
+        floats = floats && x[k]->f && x[k]->n == out->n;
     }
     if (ints)
         return fold_ints(c, node, out);
@@ -375,9 +321,7 @@ static bool fold_elementwise(struct ox *c, const struct ap_node *node, struct ox
         return fold_convert(out, x[0]);
     if (node->op == AP_OP_SELECT)
         return fold_select(out, x[0], x[1], x[2]);
-    if (node->op == AP_OP_COMPARE)
-        return fold_compare(node->attrs->direction, out, x[0], x[1]);
-    return node->n_in <= 2 && out->f && fold_floats(c, node, out);
+    return floats && fold_floats(c, node, out);
 }
 
 static bool fold(struct ox *c, const struct ap_node *node, struct ox_val *out)

@@ -107,13 +107,9 @@ enum fn {
     FN_SOFTPLUS,
     FN_SOFTSIGN,
     FN_RECIPROCAL,
-    FN_TAN,
-    FN_SINH,
-    FN_COSH,
     FN_ASIN,
     FN_ACOS,
     FN_ATAN,
-    FN_ASINH,
     FN_ACOSH,
     FN_ATANH,
     FN_HARD_SWISH,
@@ -121,37 +117,12 @@ enum fn {
     FN_IS_NAN
 };
 
-static int exp_half(struct ox *c, int x, enum ap_op op)
-{
-    int e = ox_unary(c, AP_OP_EXPONENTIAL, x);
-    int r = ox_unary(c, AP_OP_EXPONENTIAL, ox_unary(c, AP_OP_NEGATE, x));
-    return ox_with(c, AP_OP_MULTIPLY, ox_bin(c, op, e, r), 0.5);
-}
-
-/* sinh by exp(x) - 1, which keeps its digits near 0: (e + e / (e + 1)) / 2 */
-static int sinh_of(struct ox *c, int x)
-{
-    int e = ox_unary(c, AP_OP_EXPONENTIAL_MINUS_ONE, x);
-    int r = ox_bin(c, AP_OP_DIVIDE, e, ox_with(c, AP_OP_ADD, e, 1));
-    return ox_with(c, AP_OP_MULTIPLY, ox_bin(c, AP_OP_ADD, e, r), 0.5);
-}
-
 static int circle(struct ox *c, int x) /* sqrt(1 - x^2) */
 {
     int one = ox_full_like(c, x, 1);
     return ox_unary(c, AP_OP_SQRT,
                     ox_bin(c, AP_OP_MULTIPLY, ox_bin(c, AP_OP_SUBTRACT, one, x),
                            ox_bin(c, AP_OP_ADD, one, x)));
-}
-
-/* sign(x) * log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))) */
-static int asinh_of(struct ox *c, int x)
-{
-    int a = ox_unary(c, AP_OP_ABS, x), s = square(c, x);
-    int root = ox_unary(c, AP_OP_SQRT, ox_with(c, AP_OP_ADD, s, 1));
-    int more = ox_bin(c, AP_OP_DIVIDE, s, ox_with(c, AP_OP_ADD, root, 1));
-    return ox_bin(c, AP_OP_MULTIPLY, ox_unary(c, AP_OP_SIGN, x),
-                  ox_unary(c, AP_OP_LOG_PLUS_ONE, ox_bin(c, AP_OP_ADD, a, more)));
 }
 
 static int function_of(struct ox *c, enum fn fn, int x)
@@ -167,21 +138,12 @@ static int function_of(struct ox *c, enum fn fn, int x)
                       ox_with(c, AP_OP_ADD, ox_unary(c, AP_OP_ABS, x), 1));
     case FN_RECIPROCAL:
         return ox_bin(c, AP_OP_DIVIDE, ox_full_like(c, x, 1), x);
-    case FN_TAN:
-        return ox_bin(c, AP_OP_DIVIDE, ox_unary(c, AP_OP_SINE, x),
-                      ox_unary(c, AP_OP_COSINE, x));
-    case FN_SINH:
-        return sinh_of(c, x);
-    case FN_COSH:
-        return exp_half(c, x, AP_OP_ADD);
     case FN_ASIN:
         return ox_bin(c, AP_OP_ATAN2, x, circle(c, x));
     case FN_ACOS:
         return ox_bin(c, AP_OP_ATAN2, circle(c, x), x);
     case FN_ATAN:
         return ox_bin(c, AP_OP_ATAN2, x, ox_full_like(c, x, 1));
-    case FN_ASINH:
-        return asinh_of(c, x);
     case FN_ACOSH:
         y = ox_unary(c, AP_OP_SQRT,
                      ox_bin(c, AP_OP_MULTIPLY, ox_with(c, AP_OP_SUBTRACT, x, 1),
@@ -429,6 +391,10 @@ const struct ox_op ox_math_ops[] = {
     UNARY("Sign", SIGN),
     UNARY("Sin", SINE),
     UNARY("Sqrt", SQRT),
+    UNARY("Asinh", ASINH),
+    UNARY("Cosh", COSH),
+    UNARY("Sinh", SINH),
+    UNARY("Tan", TAN),
     UNARY("Tanh", TANH),
     BINARY("Add", ADD),
     BINARY("And", AND),
@@ -456,13 +422,9 @@ const struct ox_op ox_math_ops[] = {
     FN("Softplus", SOFTPLUS),
     FN("Softsign", SOFTSIGN),
     FN("Reciprocal", RECIPROCAL),
-    FN("Tan", TAN),
-    FN("Sinh", SINH),
-    FN("Cosh", COSH),
     FN("Asin", ASIN),
     FN("Acos", ACOS),
     FN("Atan", ATAN),
-    FN("Asinh", ASINH),
     FN("Acosh", ACOSH),
     FN("Atanh", ATANH),
     FN("HardSwish", HARD_SWISH),

@@ -8,6 +8,7 @@ they mean in HLO: gathers clamp, scatters leave out what lies outside.
 
 import re
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -499,29 +500,17 @@ def element(run, node, operands):
     return value[node["index"]] if isinstance(value, (tuple, list)) else value
 
 
-ELEMENTWISE = {
-    "abs": lax.abs, "cbrt": lax.cbrt, "ceil": lax.ceil, "copy": lambda x: x,
-    "cosine": lax.cos, "count-leading-zeros": lax.clz, "erf": lax.erf,
-    "exponential": lax.exp, "exponential-minus-one": lax.expm1, "floor": lax.floor,
-    "imag": lax.imag, "is-finite": lax.is_finite, "log": lax.log,
-    "log-plus-one": lax.log1p, "logistic": lax.logistic, "negate": lax.neg,
-    "not": lax.bitwise_not, "opt-barrier": lax.optimization_barrier,
-    "popcnt": lax.population_count, "real": lax.real,
-    "round-nearest-afz": lambda x: lax.round(x, ROUND.AWAY_FROM_ZERO),
-    "round-nearest-even": lambda x: lax.round(x, ROUND.TO_NEAREST_EVEN),
-    "rsqrt": lax.rsqrt, "sign": lax.sign, "sine": lax.sin, "sqrt": lax.sqrt,
-    "tan": lax.tan, "tanh": lax.tanh,
-    "add": lax.add, "and": lax.bitwise_and, "atan2": lax.atan2, "complex": lax.complex,
-    "divide": lax.div, "maximum": lax.max, "minimum": lax.min, "multiply": lax.mul,
-    "or": lax.bitwise_or, "power": lax.pow, "remainder": lax.rem,
-    "shift-left": lax.shift_left, "shift-right-arithmetic": lax.shift_right_arithmetic,
-    "shift-right-logical": lax.shift_right_logical, "subtract": lax.sub,
-    "xor": lax.bitwise_xor, "clamp": lax.clamp, "select": select,
-}  # fmt: skip
+# The operator table's last column: operators that are a function of jax.lax.
+ROW = re.compile(r'^AP_OP\(\w+, "([^"]+)", .*, "(\w+)"\)$', re.MULTILINE)
+OPS_DEF = Path(__file__).with_name("ops.def").read_text()
+ELEMENTWISE = {op: getattr(lax, name) for op, name in ROW.findall(OPS_DEF)}
 
 TABLE = {
     "constant": constant, "iota": iota,
     **{op: plain(function) for op, function in ELEMENTWISE.items()},
+    "round-nearest-afz": plain(lambda x: lax.round(x, ROUND.AWAY_FROM_ZERO)),
+    "round-nearest-even": plain(lambda x: lax.round(x, ROUND.TO_NEAREST_EVEN)),
+    "copy": plain(lambda x: x), "select": plain(select),
     "bitcast-convert": bitcast_convert, "compare": compare, "convert": convert,
     "reduce-precision": reduce_precision,
     "broadcast": broadcast, "concatenate": concatenate, "pad": pad, "reshape": reshape,

@@ -1,17 +1,20 @@
 /*
  * The elementwise operators of every element type as expressions of x and y: lists that
- * the CPU backend expands to loops (cpu/cpu_ops*.c) and the CUDA backend to the text of
- * device functions (cuda/text.c), so that an operator is written once. The expressions
- * are C and CUDA C++. An item is (operator, type's name S, register type T, expression).
+ * ap-exec's CPU backend expands to loops (cpu/cpu_ops*.c), its CUDA backend to the text
+ * of device functions (cuda/text.c), and element.c to values of constants, so that an
+ * operator is written once. The expressions are C and CUDA C++. An item is (operator,
+ * type's name S, register type T, expression).
  */
-#ifndef EXEC_FORMULAS_H
-#define EXEC_FORMULAS_H
+#ifndef AP_GRAPH_FORMULAS_H
+#define AP_GRAPH_FORMULAS_H
 
 /* f: the suffix of libm's functions. */
 #define FLOAT_FORMULAS(UNARY, BINARY, T, S, f)       \
     UNARY(ABS, S, T, fabs##f(x))                     \
+    UNARY(ASINH, S, T, asinh##f(x))                  \
     UNARY(CBRT, S, T, cbrt##f(x))                    \
     UNARY(CEIL, S, T, ceil##f(x))                    \
+    UNARY(COSH, S, T, cosh##f(x))                    \
     UNARY(COSINE, S, T, cos##f(x))                   \
     UNARY(ERF, S, T, erf##f(x))                      \
     UNARY(EXPONENTIAL, S, T, OWN_EXP_##S(x))         \
@@ -26,6 +29,7 @@
     UNARY(RSQRT, S, T, 1 / sqrt##f(x))               \
     UNARY(SIGN, S, T, x > 0 ? 1 : x < 0 ? -1 : x)    \
     UNARY(SINE, S, T, sin##f(x))                     \
+    UNARY(SINH, S, T, sinh##f(x))                    \
     UNARY(SQRT, S, T, sqrt##f(x))                    \
     UNARY(TAN, S, T, tan##f(x))                      \
     UNARY(TANH, S, T, OWN_TANH_##S(x))               \
