@@ -180,10 +180,10 @@ $(foreach f,$(TEST_FILES),$(foreach t,$(filter $(TESTS),$(basename $(notdir $f))
 
 # Random programs under MPI (tests/equiv.bats).
 EQUIV_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/equiv/*.c))
-$(BUILD)/equiv/test_equiv: $(EQUIV_OBJ) $(call parts,ap-exec) $(LIB)
+$(BUILD)/equiv/test_equiv: $(EQUIV_OBJ) $(call parts,ap-exec) $(BUILD)/cmd/ap-fuse/kernels.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(AP_LDFLAGS) $(LDFLAGS_ap-exec) -o $@ $^ $(LIBS_ap-exec) $(LIB_LIBS)
-$(EQUIV_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Itests/equiv
+$(EQUIV_OBJ): INC = $(INC_ap-exec) -Icmd/ap-exec -Icmd -Itests/equiv
 $(EQUIV_OBJ): TOOL_CFLAGS = $(TEST_CFLAGS)
 
 $(foreach t,$(FUZZERS),$(eval $(call test_rules,$(t),fuzz,$(call tool_of,$(t),fuzz),-fsanitize=fuzzer,$(BUILD)/tests/fuzz/$(t).o)))

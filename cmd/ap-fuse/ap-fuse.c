@@ -1,11 +1,10 @@
 /* ap-fuse: find attentions and make each one operator. */
+#include "attention.h"
 #include "cost/cost.h"
-#include "graph/attention.h"
-#include "graph/group.h"
-#include "graph/kernels.h"
-#include "tool/tool.h"
-
 #include "fp8.h"
+#include "graph/group.h"
+#include "kernels.h"
+#include "tool/tool.h"
 
 static const struct ap_choice attentions[] = {
     {"fused", "one operator each"},
@@ -27,8 +26,8 @@ static void check_document(const struct ap_doc *doc)
 }
 
 static char *stats(struct ap_arena *arena, const struct ap_graph *g,
-                   const struct ap_attention_count *count,
-                   const struct ap_kernel_count *made, const struct fp8_count *fp8)
+                   const struct fuse_attention_count *count,
+                   const struct fuse_kernel_count *made, const struct fp8_count *fp8)
 {
     return ap_arena_printf(arena,
                            ",\"nodes\":%d,\"groups\":%d,\"forward\":%d,\"backward\":%d,"
@@ -52,11 +51,11 @@ static bool has_kernels(struct ap_arena *arena, const struct ap_doc *doc,
 }
 
 static void stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes,
-                   struct ap_attention_count *count)
+                   struct fuse_attention_count *count)
 {
     const int n = count->forward + count->backward;
 
-    count->striped = ap_attention_stripe(arena, g, stripes);
+    count->striped = fuse_attention_stripe(arena, g, stripes);
     if (count->striped < n)
         ap_warn("%d of %d fused groups are not in stripes: they have no causal mask, or "
                 "%lld does not divide their sequences",
@@ -64,18 +63,18 @@ static void stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes,
 }
 
 static void mark_kernels(struct ap_arena *arena, const struct ap_doc *doc,
-                         const struct ap_kernel_rules *rules, struct ap_graph *g,
-                         struct ap_kernel_count *made)
+                         const struct fuse_kernel_rules *rules, struct ap_graph *g,
+                         struct fuse_kernel_count *made)
 {
     const struct ap_graph marked = *g;
     struct ap_err err = {{0}};
 
     check_document(doc);
     for (int i = 0; i < rules->n_eager; i++)
-        if (!ap_kernels_has_part(g, rules->eager[i]))
+        if (!fuse_kernels_has_part(g, rules->eager[i]))
             ap_die(AP_BAD_INPUT, "%s: --eager %s: no part of the model has this name",
                    doc->file, rules->eager[i]);
-    if (ap_kernels_mark(arena, &marked, rules, g, made, &err))
+    if (fuse_kernels_mark(arena, &marked, rules, g, made, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
 }
 
@@ -109,8 +108,8 @@ int main(int argc, char **argv)
     struct ap_arena arena = {0};
     struct ap_doc doc;
     struct ap_graph read, graph;
-    struct ap_attention_count count = {0};
-    struct ap_kernel_count made = {0};
+    struct fuse_attention_count count = {0};
+    struct fuse_kernel_count made = {0};
     struct fp8_count narrow = {0};
     struct ap_err err = {{0}};
 
@@ -125,7 +124,7 @@ int main(int argc, char **argv)
     graph = read;
     if (fuse)
         check_document(&doc);
-    if (fuse && ap_attention_mark(&arena, &read, &graph, &count, &err))
+    if (fuse && fuse_attention_mark(&arena, &read, &graph, &count, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     if (fp8) {
         const struct ap_graph marked = graph;
@@ -138,8 +137,9 @@ int main(int argc, char **argv)
                    doc.file);
     }
     if (kernels || norms)
-        mark_kernels(&arena, &doc, &(struct ap_kernel_rules){!kernels, eager.v, eager.n},
-                     &graph, &made);
+        mark_kernels(&arena, &doc,
+                     &(struct fuse_kernel_rules){!kernels, eager.v, eager.n}, &graph,
+                     &made);
     if (fuse && stripes > 1)
         stripe(&arena, &graph, stripes, &count);
     ap_group(&arena, &graph);

@@ -157,16 +157,8 @@ int fp8_mark(struct ap_arena *arena, const struct ap_graph *g, struct ap_graph *
     for (int v = 0; v < g->n_nodes; v++)
         count->contractions += c.layer[v];
     *out = *g;
-    out->n_nodes = c.n;
     out->n_groups = 0;
-    out->nodes = ap_arena_dup(arena, c.node, (size_t)c.n * sizeof *c.node);
+    struct ap_node *nodes = ap_arena_dup(arena, c.node, (size_t)c.n * sizeof *c.node);
     free(c.node);
-    out->results =
-        ap_arena_dup(arena, g->results, (size_t)g->n_results * sizeof *g->results);
-    for (int r = 0; r < g->n_results; r++) {
-        out->results[r].node = c.id[g->results[r].node];
-        if (g->results[r].alias >= 0)
-            out->results[r].alias = c.id[g->results[r].alias];
-    }
-    return ap_graph_index(arena, out, "/graph", err);
+    return ap_graph_replace(arena, out, nodes, c.n, c.id, err);
 }

@@ -679,6 +679,22 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
     return 0;
 }
 
+int ap_graph_replace(struct ap_arena *arena, struct ap_graph *g, struct ap_node *nodes,
+                     int n, const int *to, struct ap_err *err)
+{
+    struct ap_result *r =
+        ap_arena_dup(arena, g->results, (size_t)g->n_results * sizeof *r + 1);
+
+    for (int i = 0; i < g->n_results; i++) {
+        r[i].node = to[r[i].node];
+        r[i].alias = r[i].alias < 0 ? -1 : to[r[i].alias];
+    }
+    g->results = r;
+    g->nodes = nodes;
+    g->n_nodes = n;
+    return ap_graph_index(arena, g, "/graph", err);
+}
+
 void ap_graph_of_comp(struct ap_arena *arena, const struct ap_graph *g, int id,
                       struct ap_graph *out)
 {

@@ -397,6 +397,14 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
                    struct ap_err *err);
 
 /*
+ * Puts n nodes in the place of the graph's own, to[v] of which is what v was: results and
+ * the parameters that they become are renumbered, and the graph is indexed. n_groups is
+ * the caller's.
+ */
+int ap_graph_replace(struct ap_arena *arena, struct ap_graph *g, struct ap_node *nodes,
+                     int n, const int *to, struct ap_err *err);
+
+/*
  * Computation id of g as a graph of its own, indexed, with g's reducers and the
  * computations that it may use; its nodes are copies without groups.
  */

@@ -13,7 +13,7 @@
  * rise to their users' level: small producers with a single user (scalar constants,
  * iotas, broadcasts), and chains that are made of parameters, constants and values of an
  * earlier phase alone (an optimizer's m * beta, a derivative's 1 - y of the forward y)
- * where that keeps no more bytes alive. The nodes of an attention (attention.c), which
+ * where that keeps no more bytes alive. The nodes of an attention (ap-fuse), which
  * stand together, are one group: all have the level of the one that needs the highest.
  * Groups are numbered in the order in which they run (order.c). Cost: O((nodes + edges)
  * log groups).

@@ -14,7 +14,7 @@
  * constants alone take the highest level that their users allow. Scalar constants, iotas
  * and broadcasts with a single user that is fusible (and, for the latter two, elementwise
  * of equal dims) join it. get-tuple-element joins its producer. The nodes of an attention
- * that stand together are one group (attention.h). Ids are the order in
+ * that stand together are one group (ap-fuse). Ids are the order in
  * which groups run, parameters first: the program's, but what gives memory back as early
  * as that can be (order.c). O((nodes + edges) log groups).
  */

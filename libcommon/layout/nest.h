@@ -4,7 +4,7 @@
  * A fusion group is one operator or a chain of elementwise ones; it is the unit of
  * decision: a choice gives each mesh axis one factor of the group's nest, or none
  * (replicated), or a linear set (the operands in it are partial, and so is the result).
- * An attention (graph/attention.h) is a group of more than these; its first node is its
+ * An attention (ap-fuse) is a group of more than these; its first node is its
  * first contraction. What is partial inside may not be read there, so factors that would
  * make it so are whole: keys and the width of heads, not batch, heads and queries. Beside
  * its factors it has a ring: queries are split, and so are keys and values, whose blocks
@@ -28,7 +28,7 @@ enum ap_factor_kind {
     AP_FACTOR_WHOLE    /* cannot be split */
 };
 
-/* Of a sequence in stripes (graph/attention.h): which of them, or what is in each. */
+/* Of a sequence in stripes (ap-fuse --stripes): which of them, or what is in each. */
 enum ap_stripes { AP_STRIPES_NONE, AP_STRIPES_WHICH, AP_STRIPES_INSIDE };
 
 struct ap_factor {
@@ -97,7 +97,7 @@ struct ap_nest {
     enum ap_kernel kernel;
     bool attention; /* several operators that are no chain of elementwise ones */
     /* operands, then outs, that are not in memory for this group: they stay in the kernel
-       that the group is of, or another group of it has read them (graph/kernels.h); NULL:
+       that the group is of, or another group of it has read them (ap-fuse --kernels); NULL:
        none */
     const bool *in_kernel;
     bool launched;                           /* another group of the kernel is launched */

@@ -319,7 +319,7 @@ static void join_links(struct ap_refine *r, const struct ap_rule *rule, int id)
     }
 }
 
-/* The stripes of attentions (graph/attention.h). */
+/* The stripes of attentions (ap-fuse --stripes). */
 static void add_stripes(const struct ap_refine *r, int id)
 {
     const struct ap_node *n = &r->g->nodes[id];

@@ -1,7 +1,7 @@
 /*
  * How many of its scores a device computes where a mask hides the others.
  *
- * Kernels skip what a mask hides (graph/attention_scores.c has the band that it leaves),
+ * Kernels skip what a mask hides (ap-fuse/attention_scores.c has the band that it leaves),
  * so that a device's work depends on which queries it has: of a causal mask and rows in n
  * blocks, the last block sees 1 - 1 / 2n of all pairs, the first 1 / 2n. A group takes as
  * long as its slowest device, which is that with the last rows: it sees as many keys as

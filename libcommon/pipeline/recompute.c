@@ -210,14 +210,7 @@ static struct ap_graph write_graph(const struct recomputer *r)
             n->attrs = recomputed(r, n->attrs);
         }
     g.handed = handed;
-    g.results =
-        ap_arena_dup(r->arena, g.results, (size_t)g.n_results * sizeof *g.results);
-    for (int k = 0; k < g.n_results; k++) {
-        g.results[k].node = r->id[g.results[k].node];
-        if (g.results[k].alias >= 0)
-            g.results[k].alias = r->id[g.results[k].alias];
-    }
-    if (ap_graph_index(r->arena, &g, "", &err))
+    if (ap_graph_replace(r->arena, &g, g.nodes, g.n_nodes, r->id, &err))
         assert(!"what was a graph is one with copies in it");
     return g;
 }

@@ -33,8 +33,6 @@ struct pricer {
     const bool *recomputed; /* per group: recomputed before each backward; NULL: none */
     const bool *again;      /* per node: values that are not kept for it; NULL: none */
     const bool *free;       /* per node: made of constants and scalars alone */
-    double *moved;          /* room for a group's */
-    double *scalar_sec;     /* [4], of conversions of scalars; NULL: not asked for */
     int n_blocks;           /* above all numbers of blocks */
 };
 
@@ -98,71 +96,6 @@ static bool group_runs(const struct pricer *p, const struct ap_nest *nest)
     return false;
 }
 
-/* Bytes of operand slot i as the group reads it. */
-static double in_bytes(const struct pricer *p, const struct ap_nest *nest, int i)
-{
-    int node = nest->ins[i].node;
-    struct ap_layout l = ap_nest_in_layout(nest, p->plan->graph, &p->plan->mesh,
-                                           &p->plan->choice[nest->group], i);
-    return local_bytes(p, node, &l);
-}
-
-/* Whether a group's out is never in memory. */
-static bool is_in_kernel(const struct ap_nest *nest, int out)
-{
-    return nest->in_kernel && nest->in_kernel[nest->n_ins + out];
-}
-
-/* What a group has in memory, save what is `there` and read as it is ([node]). */
-static double working_bytes(const struct pricer *p, const struct ap_nest *nest,
-                            const bool *there)
-{
-    double bytes = 0;
-    for (int i = 0; i < nest->n_ins; i++) {
-        int node = nest->ins[i].node;
-        double in = in_bytes(p, nest, i);
-        if (!(nest->in_kernel && nest->in_kernel[i]) &&
-            (!there[node] || in != value_bytes(p, node)))
-            bytes += in;
-    }
-    for (int i = 0; i < nest->n_outs; i++)
-        bytes += is_in_kernel(nest, i) ? 0 : value_bytes(p, nest->outs[i]);
-    return bytes;
-}
-
-/* Of bytes of a value, those of one microbatch. */
-static double share_of(const struct pricer *p, int node, double bytes)
-{
-    return p->micro->split[p->sub->source[node]] ? bytes / (double)p->micro->n : bytes;
-}
-
-/* What it reads and writes for one microbatch. */
-static double moved_bytes(const struct pricer *p, const struct ap_nest *nest)
-{
-    double bytes = 0;
-
-    ap_nest_moved(nest, p->plan->graph, &p->plan->mesh, &p->plan->choice[nest->group],
-                  p->moved);
-    for (int i = 0; i < nest->n_ins; i++)
-        bytes += share_of(p, nest->ins[i].node, p->moved[i]);
-    for (int o = 0; o < nest->n_outs; o++)
-        bytes += share_of(p, nest->outs[o], p->moved[nest->n_ins + o]);
-    return bytes;
-}
-
-/* Masks of padded operands, for one microbatch. */
-static double masks_sec(const struct pricer *p, const struct ap_nest *nest)
-{
-    uint64_t masked = ap_nest_masked(nest, &p->plan->mesh, &p->plan->choice[nest->group]);
-    double sec = 0;
-    for (int i = 0; masked && i < nest->n_ins && i < 64; i++)
-        if (masked >> i & 1)
-            sec += ap_cost_compute(p->cost, 0,
-                                   p->plan->graph->nodes[nest->ins[i].node].shape.dtype,
-                                   2 * in_bytes(p, nest, i));
-    return sec;
-}
-
 /* Whether all of its work is done with each microbatch: what it reads has no share. */
 static bool is_work_whole(const struct pricer *p, const struct ap_nest *nest)
 {
@@ -172,37 +105,15 @@ static bool is_work_whole(const struct pricer *p, const struct ap_nest *nest)
     return true;
 }
 
-/* Seconds of a group; of one microbatch's share if it runs once for each. */
-static double group_sec(const struct pricer *p, const struct ap_nest *nest, bool shared)
-{
-    const struct ap_graph *g = p->plan->graph;
-    const struct ap_choice_vec *choice = &p->plan->choice[nest->group];
-    double sec = ap_plan_group_sec(nest, g, p->cost, choice), flops, ignored;
-    enum ap_dtype dtype;
-    if (!shared || p->micro->n == 1 || sec == 0)
-        return sec;
-    if (timed(p))
-        return sec / (double)p->micro->n;
-    if (p->micro->each && is_work_whole(p, nest))
-        return sec;
-    ap_nest_work(nest, g, &p->plan->mesh, choice, &flops, &ignored, &dtype);
-    struct ap_rounds r = ap_plan_rounds(nest, g, p->cost, choice);
-    r.in_bytes /= (double)p->micro->n;
-    r.out_bytes /= (double)p->micro->n;
-    return ap_plan_rounds_sec(nest, p->cost, &r, flops / (double)p->micro->n, dtype,
-                              moved_bytes(p, nest)) +
-           masks_sec(p, nest);
-}
-
-static void add_sec(struct ap_stage_point *point, bool shared, enum ap_phase phase,
+static void add_sec(struct ap_stage_measure *m, bool shared, enum ap_phase phase,
                     double sec)
 {
     if (!shared)
-        point->update_sec += sec;
+        m->update_sec += sec;
     else if (phase == AP_FORWARD)
-        point->forward_sec += sec;
+        m->forward_sec += sec;
     else
-        point->backward_sec += sec;
+        m->backward_sec += sec;
 }
 
 static double path_sec(const struct pricer *p, int node, const struct ap_path *path,
@@ -231,7 +142,7 @@ static bool is_partial(const struct ap_layout *l)
  * the others once. Returns the seconds with each.
  */
 static double add_timed(const struct ap_path *path, const struct ap_layout *from,
-                        enum ap_phase phase, struct ap_stage_point *point)
+                        enum ap_phase phase, struct ap_stage_measure *m)
 {
     double each = 0;
     for (int i = 0; i < path->n_steps; i++) {
@@ -239,9 +150,9 @@ static double add_timed(const struct ap_path *path, const struct ap_layout *from
         bool shared = s->times > 1;
         double sec = s->sec / (double)s->times;
         if (!shared && is_partial(from))
-            point->sync_sec += sec;
+            m->sync_sec += sec;
         else
-            add_sec(point, shared, phase, sec);
+            add_sec(m, shared, phase, sec);
         each += shared ? sec : 0;
     }
     return each;
@@ -258,7 +169,7 @@ static bool leaves_stage(const struct pricer *p, const struct ap_conversion *c)
 
 /* Adds what completes the sums of such a value, where it is made. */
 static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
-                        struct ap_stage_point *point)
+                        struct ap_stage_measure *m)
 {
     const struct ap_node *node = &p->plan->graph->nodes[c->node];
     struct ap_layout to = ap_stage_out_layout(p->plan, c->node);
@@ -270,14 +181,14 @@ static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
         ap_convert(p->cost, &node->shape, &c->from, &to, room, &path) != 0)
         return;
     if (timed(p)) {
-        add_timed(&path, &c->from, node->phase, point);
+        add_timed(&path, &c->from, node->phase, m);
         return;
     }
     double sec = path_sec(p, c->node, &path, shared);
     if (shared)
-        add_sec(point, true, node->phase, sec);
+        add_sec(m, true, node->phase, sec);
     else
-        point->sync_sec += sec;
+        m->sync_sec += sec;
 }
 
 static bool read_again(const struct pricer *p, int node)
@@ -290,15 +201,6 @@ static bool read_again(const struct pricer *p, int node)
     }
     return false;
 }
-
-struct memory {
-    double fixed, working, kept, kept_inputs, recomputed;
-    double gradients, copied; /* as in struct ap_stage_measure */
-    double host_sec[2];       /* to launch a forward and a backward of a microbatch */
-    double gather_sec[2];     /* to gather weights for them, where that is beside them */
-    double *block;            /* [block]: read by backward nodes and by no other block */
-    bool *there;              /* [node]: counted in fixed */
-};
 
 /* get-tuple-element is where its operand is. */
 static int block_of(const struct pricer *p, int node)
@@ -387,57 +289,14 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
     return counted | (to_backward && !shared && !again ? AP_STAYS : 0);
 }
 
-static void add_value(const struct pricer *p, int node, struct memory *m)
+void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again, int n,
+                     struct ap_stage_measure *m)
 {
-    int reader = -1;
-    unsigned counted = count_value(p, node, &reader);
-    double bytes = counted ? value_bytes(p, node) : 0;
-
-    const int sums = p->micro->trainer & AP_TRAINER_KEEPS_GRADIENTS ? 3 : 2;
-
-    m->fixed += counted & AP_IN_FIXED ? (counted & AP_SUMMED ? sums * bytes : bytes) : 0;
-    m->gradients += counted & AP_IN_GRADIENTS ? bytes : 0;
-    m->kept += counted & AP_IN_KEPT ? bytes : 0;
-    m->kept_inputs += counted & AP_IN_INPUTS ? bytes : 0;
-    m->recomputed += counted & AP_IN_RECOMPUTED ? bytes : 0;
-    if (counted & AP_IN_BLOCK)
-        m->block[reader] += bytes;
-    m->there[node] = counted & AP_STAYS;
-}
-
-/* What the host takes to launch operators of a group, or that a group needs. */
-static void count_launches(const struct pricer *p, int group, enum ap_phase phase, int n,
-                           struct memory *m)
-{
-    double sec = n * p->cost->cluster.host_sec;
+    const double sec = n * cost->cluster.host_sec;
 
     m->host_sec[phase != AP_FORWARD] += sec;
-    if (p->recomputed && group < p->plan->nests->n && p->recomputed[group])
+    if (again)
         m->host_sec[1] += sec;
-}
-
-/* What operators take; what is recomputed is in backward_sec. */
-static void price_groups(const struct pricer *p, struct ap_stage_point *point,
-                         struct memory *m)
-{
-    const struct ap_nests *nests = p->plan->nests;
-
-    for (int i = 0; i < nests->n; i++) {
-        const struct ap_nest *nest = &nests->nest[i];
-        bool shared = group_runs(p, nest);
-        double working = working_bytes(p, nest, m->there);
-        double sec = group_sec(p, nest, shared);
-        add_sec(point, shared, p->phase[i], sec);
-        if (p->recomputed && p->recomputed[i])
-            point->backward_sec += sec;
-        if (shared && sec > 0 && !nest->launched)
-            count_launches(p, i, p->phase[i], 1, m);
-        if (nest->n_ins > 0 && working > m->working)
-            m->working = working;
-        for (int o = 0; o < nest->n_outs; o++)
-            if (!is_in_kernel(nest, o))
-                add_value(p, nest->outs[o], m);
-    }
 }
 
 /*
@@ -480,73 +339,67 @@ static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conv
         .more_bytes = local_bytes(p, c->node, &c->to) - value_bytes(p, c->node)};
 }
 
-/* Adds what conversions take. */
-static void price_conversion(const struct pricer *p, const struct ap_conversion *c,
-                             struct ap_stage_point *point)
+/* Whether a conversion is made for a group that is recomputed. */
+static bool is_again(const struct pricer *p, const struct ap_conversion *c)
 {
-    const struct ap_nests *nests = p->plan->nests;
+    return p->recomputed && c->first_group < p->plan->nests->n &&
+           p->recomputed[c->first_group];
+}
+
+/* Adds what a conversion takes. */
+static void price_conversion(const struct pricer *p, const struct ap_conversion *c,
+                             struct ap_stage_measure *m)
+{
     const bool shared = per_microbatch(p, c->node, p->micro->split, c->phase);
     double sec = path_sec(p, c->node, &c->path, shared);
 
     if (leaves_stage(p, c)) {
-        add_leaving(p, c, point);
+        add_leaving(p, c, m);
         return;
     }
     if (timed(p)) {
-        sec = add_timed(&c->path, &c->from, c->phase, point);
-        if (p->recomputed && c->first_group < nests->n && p->recomputed[c->first_group])
-            point->backward_sec += sec;
+        sec = add_timed(&c->path, &c->from, c->phase, m);
+        m->backward_sec += is_again(p, c) ? sec : 0;
         return;
     }
     if (!shared && is_partial(&c->from))
-        point->sync_sec += sec;
+        m->sync_sec += sec;
     else
-        add_sec(point, shared, c->phase, sec);
-    if (p->recomputed && shared && c->first_group < nests->n &&
-        p->recomputed[c->first_group])
-        point->backward_sec += sec;
+        add_sec(m, shared, c->phase, sec);
+    m->backward_sec += shared && is_again(p, c) ? sec : 0;
 }
 
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
-                              struct ap_stage_point *point, struct memory *m)
+                              struct ap_stage_measure *m)
 {
     struct ap_stage_packs *packs = ap_xrealloc(NULL, sizeof *packs);
 
     memset(packs, 0, sizeof *packs);
     for (const struct ap_conversion *c = conv->conv; c < conv->conv + conv->n; c++) {
-        const struct ap_stage_point before = *point;
-        *(p->micro->n == 1 ? &m->copied : &m->fixed) += lasting_copy(p, c);
+        *(p->micro->n == 1 ? &m->copied_bytes : &m->fixed_bytes) += lasting_copy(p, c);
         if (p->micro->trainer || is_partial(&c->from)) {
             const struct ap_stage_sent sent = sent_of(p, c);
-            ap_stage_count_sent(p->micro, &sent, &m->fixed, &m->kept);
+            ap_stage_count_sent(p->micro, &sent, &m->fixed_bytes, &m->kept_bytes);
             if (ap_stage_pack(p->micro, &sent, packs))
                 continue;
         }
-        price_conversion(p, c, point);
+        const struct ap_stage_measure before = *m;
+        price_conversion(p, c, m);
         if (per_microbatch(p, c->node, p->micro->split, c->phase))
-            count_launches(p, c->first_group, c->phase, c->path.n_steps, m);
+            ap_stage_launch(p->cost, c->phase, is_again(p, c), c->path.n_steps, m);
         if (p->micro->overlap && p->plan->regather && p->plan->regather[c->node]) {
-            m->gather_sec[0] += point->forward_sec - before.forward_sec;
-            m->gather_sec[1] += point->backward_sec - before.backward_sec;
+            m->gather_sec[0] += m->forward_sec - before.forward_sec;
+            m->gather_sec[1] += m->backward_sec - before.backward_sec;
         }
-        if (!p->scalar_sec || p->plan->graph->nodes[c->node].shape.rank > 0)
+        if (p->plan->graph->nodes[c->node].shape.rank > 0)
             continue;
-        p->scalar_sec[0] += point->forward_sec - before.forward_sec;
-        p->scalar_sec[1] += point->backward_sec - before.backward_sec;
-        p->scalar_sec[2] += point->sync_sec - before.sync_sec;
-        p->scalar_sec[3] += point->update_sec - before.update_sec;
+        m->scalar_sec[0] += m->forward_sec - before.forward_sec;
+        m->scalar_sec[1] += m->backward_sec - before.backward_sec;
+        m->scalar_sec[2] += m->sync_sec - before.sync_sec;
+        m->scalar_sec[3] += m->update_sec - before.update_sec;
     }
-    ap_stage_add_packs(p->micro, packs, p->cost, point, m->gather_sec);
+    ap_stage_add_packs(p->micro, packs, p->cost, m);
     free(packs);
-}
-
-/* Fills the point but for its bytes. */
-static void price(const struct pricer *p, const struct ap_conversions *conv,
-                  struct ap_stage_point *point, struct memory *m)
-{
-    price_groups(p, point, m);
-    if (conv)
-        price_conversions(p, conv, point, m);
 }
 
 static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
@@ -565,59 +418,23 @@ static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
                          .phase = phase,
                          .leaves = ap_stage_leaving(arena, sub),
                          .free = ap_stage_made_of_scalars(arena, &sub->graph),
-                         .moved =
-                             AP_NEW_N(arena, ap_stage_most_moved(plan->nests), double),
                          .n_blocks = 1};
     for (int i = 0; i < sub->graph.n_nodes; i++)
         if (block_of(p, i) >= p->n_blocks)
             p->n_blocks = block_of(p, i) + 1;
 }
 
-/* Of the blocks', which are recomputed one at a time. */
-static double most_of(const struct pricer *p, const struct memory *m)
+/* What an operator or a value is to the microbatches of the pricer. */
+static void fill_fact(struct ap_arena *arena, const struct pricer *p,
+                      struct ap_stage_fact *f)
 {
-    double most = 0;
-    for (int b = 0; b < p->n_blocks; b++)
-        most = m->block[b] > most ? m->block[b] : most;
-    return most;
-}
+    const struct ap_nests *nests = p->plan->nests;
+    const struct ap_graph *g = &p->sub->graph;
+    int n_groups = nests->n, n_nodes = g->n_nodes, n_ins = 0;
 
-static void measure_one(struct ap_arena *arena, const struct pricer *p,
-                        const struct ap_conversions *conv,
-                        struct ap_stage_measure *measure)
-{
-    struct ap_stage_point point = {0};
-    struct memory m = {0};
-
-    m.block = AP_NEW_N(arena, p->n_blocks, double);
-    m.there = AP_NEW_N(arena, p->plan->graph->n_nodes, bool);
-    price(p, conv, &point, &m);
-    *measure =
-        (struct ap_stage_measure){.forward_sec = point.forward_sec,
-                                  .backward_sec = point.backward_sec,
-                                  .sync_sec = point.sync_sec,
-                                  .update_sec = point.update_sec,
-                                  .fixed_bytes = m.fixed,
-                                  .working_bytes = m.working,
-                                  .gradient_bytes = m.gradients,
-                                  .copied_bytes = m.copied,
-                                  .kept_bytes = m.kept,
-                                  .input_bytes = m.kept_inputs,
-                                  .recomputed_bytes = m.recomputed + most_of(p, &m),
-                                  .host_sec = {m.host_sec[0], m.host_sec[1]},
-                                  .gather_sec = {m.gather_sec[0], m.gather_sec[1]}};
-}
-
-void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
-                        const struct ap_nests *nests, struct ap_stage_fact *f)
-{
-    const struct ap_plan none = {.graph = &sub->graph, .nests = nests};
-    int n_groups = nests->n, n_nodes = sub->graph.n_nodes, n_ins = 0;
-    struct pricer p;
-
-    start(arena, &(struct ap_stage_plan){sub, &f->micro, &none, NULL, NULL}, &p);
-    f->n_blocks = p.n_blocks;
-    f->phase = p.phase;
+    f->n_blocks = p->n_blocks;
+    f->phase = p->phase;
+    f->recomputed = p->recomputed;
     f->runs = AP_NEW_N(arena, n_groups + 1, bool);
     f->whole = AP_NEW_N(arena, n_groups + 1, bool);
     f->scalar = AP_NEW_N(arena, n_groups + 1, bool);
@@ -630,18 +447,55 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
     n_ins = 0;
     for (int i = 0; i < n_groups; i++) {
         const struct ap_nest *nest = &nests->nest[i];
-        f->runs[i] = group_runs(&p, nest);
-        f->scalar[i] = ap_stage_is_scalar(&sub->graph, nest);
-        f->whole[i] =
-            !f->runs[i] || f->micro.n == 1 || (f->micro.each && is_work_whole(&p, nest));
+        f->runs[i] = group_runs(p, nest);
+        f->scalar[i] = ap_stage_is_scalar(g, nest);
+        f->whole[i] = !f->runs[i] || p->micro->n == 1 ||
+                      (!timed(p) && p->micro->each && is_work_whole(p, nest));
         for (int k = 0; k < nest->n_ins; k++)
             f->stays[n_ins++] = f->counted[nest->ins[k].node] & AP_STAYS;
         for (int o = 0; o < nest->n_outs; o++)
             f->counted[nest->outs[o]] =
-                (uint8_t)count_value(&p, nest->outs[o], &f->reader[nest->outs[o]]);
+                (uint8_t)count_value(p, nest->outs[o], &f->reader[nest->outs[o]]);
     }
     for (int v = 0; v < n_nodes; v++)
-        f->split[v] = f->micro.split[sub->source[v]];
+        f->split[v] = timed(p) ? g->nodes[v].op == AP_OP_PARAMETER && is_share(p, v)
+                               : p->micro->split[p->sub->source[v]];
+}
+
+void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
+                        const struct ap_nests *nests, struct ap_stage_fact *f)
+{
+    const struct ap_plan none = {.graph = &sub->graph, .nests = nests};
+    struct pricer p;
+
+    start(arena, &(struct ap_stage_plan){sub, &f->micro, &none, NULL, NULL}, &p);
+    fill_fact(arena, &p, f);
+}
+
+/* Facts and groups of one plan. */
+struct priced {
+    struct ap_stage_fact fact;
+    struct ap_stage_known known; /* to be freed */
+    const struct ap_stage_group *const *group;
+};
+
+static void know(struct ap_arena *arena, const struct pricer *p, struct priced *one)
+{
+    *one = (struct priced){.fact.micro = *p->micro};
+    fill_fact(arena, p, &one->fact);
+    one->group = ap_stage_know(arena, &one->known, NULL, p->plan, p->cost);
+}
+
+static void measure_one(struct ap_arena *arena, const struct pricer *p,
+                        const struct ap_stage_plan *stage, struct ap_stage_measure *m)
+{
+    struct priced one;
+
+    know(arena, p, &one);
+    ap_stage_measure_groups(arena, stage, &one.fact, one.group, m);
+    ap_arena_free(&one.known.arena);
+    if (stage->conv)
+        price_conversions(p, stage->conv, m);
 }
 
 void ap_stage_measure_conversions(struct ap_arena *arena,
@@ -657,21 +511,8 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
                        .leaves = ap_stage_leaving(arena, stage->sub)};
 
     for (int i = 0; i < n; i++) {
-        struct ap_stage_measure *m = &measure[i];
-        struct ap_stage_point point = {.forward_sec = m->forward_sec,
-                                       .backward_sec = m->backward_sec,
-                                       .sync_sec = m->sync_sec,
-                                       .update_sec = m->update_sec};
         p.micro = micro[i];
-        p.scalar_sec = m->scalar_sec;
-        struct memory more = {0};
-        price_conversions(&p, stage->conv, &point, &more);
-        m->fixed_bytes += more.fixed;
-        m->copied_bytes += more.copied;
-        m->forward_sec = point.forward_sec;
-        m->backward_sec = point.backward_sec;
-        m->sync_sec = point.sync_sec;
-        m->update_sec = point.update_sec;
+        price_conversions(&p, stage->conv, &measure[i]);
     }
 }
 
@@ -682,7 +523,7 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
     struct pricer p;
 
     start(arena, stage, &p);
-    measure_one(arena, &p, stage->conv, &m);
+    measure_one(arena, &p, stage, &m);
     ap_stage_points(&m, point);
 }
 
@@ -698,7 +539,7 @@ static void measure_recomputed(struct ap_arena *arena, const struct ap_stage_pla
             groups[stage->sub->graph.nodes[i].group] = true;
     p.recomputed = groups;
     p.again = recomputed;
-    measure_one(arena, &p, stage->conv, measure);
+    measure_one(arena, &p, stage, measure);
 }
 
 void ap_stage_measure_plan(struct ap_arena *arena, const struct ap_stage_plan *stage,
@@ -711,7 +552,7 @@ void ap_stage_measure_plan(struct ap_arena *arena, const struct ap_stage_plan *s
         return;
     }
     start(arena, stage, &p);
-    measure_one(arena, &p, stage->conv, measure);
+    measure_one(arena, &p, stage, measure);
     measure->recomputed_bytes = 0;
 }
 
@@ -734,16 +575,18 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     struct ap_stage_weights *w)
 {
     const struct ap_nests *nests = stage->plan->nests;
+    struct priced one;
     struct pricer p;
 
     start(arena, stage, &p);
+    know(arena, &p, &one);
     w->group_sec = AP_NEW_N(arena, nests->n, double);
     w->value = AP_NEW_N(arena, stage->sub->graph.n_nodes, struct ap_stage_value);
     w->n_blocks = p.n_blocks;
     for (int i = 0; i < nests->n; i++) {
         const struct ap_nest *nest = &nests->nest[i];
-        bool shared = group_runs(&p, nest);
-        w->group_sec[i] = group_sec(&p, nest, shared);
+        const bool shared = one.fact.runs[i];
+        w->group_sec[i] = ap_stage_group_sec(stage, &one.fact, nest, one.group[i]);
         for (int o = 0; o < nest->n_outs && p.phase[i] == AP_FORWARD; o++) {
             const struct ap_node *n = &stage->sub->graph.nodes[nest->outs[o]];
             struct ap_stage_value *v = &w->value[nest->outs[o]];
@@ -759,14 +602,16 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,
                      shared && v->reader >= 0;
         }
     }
+    ap_arena_free(&one.known.arena);
     for (int i = 0; i < stage->conv->n; i++) {
         const struct ap_conversion *c = &stage->conv->conv[i];
-        struct ap_stage_point one = {0};
+        struct ap_stage_measure ignored = {0};
         bool shared = per_microbatch(&p, c->node, stage->micro->split, c->phase);
         if (c->first_group == nests->n)
             continue;
         if (timed(&p))
-            w->group_sec[c->first_group] += add_timed(&c->path, &c->from, c->phase, &one);
+            w->group_sec[c->first_group] +=
+                add_timed(&c->path, &c->from, c->phase, &ignored);
         else if (shared)
             w->group_sec[c->first_group] += path_sec(&p, c->node, &c->path, true);
     }
@@ -775,23 +620,26 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,
 void ap_stage_spent(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     double *sec_of_group, double *conv_sec)
 {
+    struct priced one;
     struct pricer p;
 
     start(arena, stage, &p);
+    know(arena, &p, &one);
     for (int i = 0; i < stage->plan->nests->n; i++) {
-        bool shared = group_runs(&p, &stage->plan->nests->nest[i]);
-        double sec = group_sec(&p, &stage->plan->nests->nest[i], shared);
-        sec_of_group[i] = shared ? sec * (double)stage->micro->n : sec;
+        double sec = ap_stage_group_sec(stage, &one.fact, &stage->plan->nests->nest[i],
+                                        one.group[i]);
+        sec_of_group[i] = one.fact.runs[i] ? sec * (double)stage->micro->n : sec;
     }
+    ap_arena_free(&one.known.arena);
     for (int i = 0; i < stage->conv->n; i++) {
         const struct ap_conversion *c = &stage->conv->conv[i];
         bool shared = per_microbatch(&p, c->node, stage->micro->split, c->phase);
         double sec = path_sec(&p, c->node, &c->path, shared);
         if (leaves_stage(&p, c)) {
-            struct ap_stage_point one = {0};
-            add_leaving(&p, c, &one);
-            sec = one.forward_sec + one.backward_sec + one.update_sec + one.sync_sec;
-            shared = one.sync_sec == 0;
+            struct ap_stage_measure m = {0};
+            add_leaving(&p, c, &m);
+            sec = m.forward_sec + m.backward_sec + m.update_sec + m.sync_sec;
+            shared = m.sync_sec == 0;
         }
         conv_sec[i] = shared ? sec * (double)stage->micro->n : sec;
     }

@@ -56,8 +56,7 @@ struct ap_stage_microbatch {
     /* [same]: block, of the section "blocks", where a stage that recomputes starts again;
        NULL: it does so in one go. Left to the caller. */
     const int *block_of;
-    bool overlap; /* as in struct ap_stages, to the caller, too; ap_stage_measure_all and
-                     what adds to that does not look at it */
+    bool overlap;     /* as in struct ap_stages; left to the caller, too */
     unsigned trainer; /* likewise */
     bool even;        /* numbers above 1 that divide n lie in the same way */
 };
@@ -108,10 +107,9 @@ struct ap_stage_measure {
     double recomputed_bytes;        /* recomputed at once: the largest block's */
     /* of forward, backward, sync and update: what scalars take */
     double scalar_sec[4];
-    double slack_sec; /* see struct ap_stage_point */
-    /* to launch a forward and a backward of a microbatch; 0 where many are measured */
-    double host_sec[2];
-    double gather_sec[2]; /* of these, weights gathered for the pass; 0 likewise */
+    double slack_sec;     /* see struct ap_stage_point */
+    double host_sec[2];   /* to launch a forward and a backward of a microbatch */
+    double gather_sec[2]; /* of these, weights gathered beside the pass */
 };
 /* ---- stage_known.c: a group under a choice ---- */
 
@@ -158,7 +156,7 @@ struct ap_stage_plan {
     const struct ap_cost *cost;
 };
 
-/* ---- stage_many.c: many plans of a part ---- */
+/* ---- stage_groups.c: what operators take ---- */
 
 /* What does not depend on the plan; starts with the arena in which it stays. */
 struct ap_stage_facts {

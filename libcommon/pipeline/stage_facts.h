@@ -1,5 +1,5 @@
-/* Between stage_cost.c, which says how a plan is priced, stage_many.c and stage_front.c.
- */
+/* Between stage_cost.c, which prices a stage's plan, stage_groups.c, which has what its
+ * operators take, stage_trainer.c and stage_front.c. */
 #ifndef AP_STAGE_FACTS_H
 #define AP_STAGE_FACTS_H
 
@@ -17,8 +17,8 @@ enum ap_stage_counted {
     AP_IN_GRADIENTS = 128
 };
 
-/* Of a part and its groups, for numbers of microbatches that lies on the microbatch axis
- * identical. */
+/* Of a part and its groups, for numbers of microbatches that lie identically on the
+ * microbatch axis. */
 struct ap_stage_fact {
     struct ap_stage_microbatch micro; /* of one of them; the arrays are the caller's */
     struct ap_stage_fact *next;
@@ -28,13 +28,30 @@ struct ap_stage_fact {
     bool *whole;                /* [group]: on all rows, whenever it runs */
     bool *scalar;               /* [group]: reads and makes nothing but scalars */
     bool *split;                /* [node]: its value is one microbatch's */
+    const bool *recomputed;     /* [group]: runs again before each backward; NULL: none */
     uint8_t *counted;           /* [node]: of values that groups hand out */
     int *reader;                /* [node]: with AP_IN_BLOCK, the block */
     bool *stays;                /* [operand of all groups]: AP_STAYS of what it reads */
 };
-/* Fills all but time, which is given, and next. */
+/* Fills all but micro, which is given, and next; nothing is recomputed. */
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f);
+
+/* Seconds of the host to launch n operators of a phase, again if they are recomputed. */
+void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again, int n,
+                     struct ap_stage_measure *m);
+
+/* ---- stage_groups.c ---- */
+
+/* What operators take; known: [group], of ap_stage_know. */
+void ap_stage_measure_groups(struct ap_arena *scratch, const struct ap_stage_plan *stage,
+                             const struct ap_stage_fact *fact,
+                             const struct ap_stage_group *const *known,
+                             struct ap_stage_measure *measure);
+/* Seconds of one group; of one microbatch's share if it runs once for each. */
+double ap_stage_group_sec(const struct ap_stage_plan *stage,
+                          const struct ap_stage_fact *fact, const struct ap_nest *nest,
+                          const struct ap_stage_group *known);
 
 /* ---- stage_graph.c ---- */
 
@@ -42,8 +59,6 @@ void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
 const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g);
 /* [node]: used outside of the stage. */
 const bool *ap_stage_leaving(struct ap_arena *arena, const struct ap_subgraph *sub);
-/* Operands and results of any group. */
-int ap_stage_most_moved(const struct ap_nests *nests);
 /* Whether the group reads and makes nothing but scalars. */
 bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
 
@@ -84,7 +99,7 @@ bool ap_stage_pack(const struct ap_stage_microbatch *micro,
 /* Adds their seconds, those beside the passes to gather_sec, too. */
 void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
                         const struct ap_stage_packs *packs, const struct ap_cost *cost,
-                        struct ap_stage_point *point, double gather_sec[2]);
+                        struct ap_stage_measure *measure);
 
 /* ---- stage_front.c ---- */
 

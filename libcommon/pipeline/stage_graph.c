@@ -21,16 +21,6 @@ const bool *ap_stage_leaving(struct ap_arena *arena, const struct ap_subgraph *s
     return leaves;
 }
 
-/* Operands and results of any group. */
-int ap_stage_most_moved(const struct ap_nests *nests)
-{
-    int most = 1;
-    for (int i = 0; i < nests->n; i++)
-        if (nests->nest[i].n_ins + nests->nest[i].n_outs > most)
-            most = nests->nest[i].n_ins + nests->nest[i].n_outs;
-    return most;
-}
-
 bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest)
 {
     for (int k = 0; k < nest->n_ins; k++)

@@ -151,19 +151,19 @@ static double broadcasts_sec(const struct ap_stage_packs *packs,
 
 void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
                         const struct ap_stage_packs *packs, const struct ap_cost *cost,
-                        struct ap_stage_point *point, double gather_sec[2])
+                        struct ap_stage_measure *measure)
 {
     if (!micro->trainer)
         return;
     const double forward = pack_sec(packs, AP_PACK_FORWARD, cost);
     const double backward = pack_sec(packs, AP_PACK_BACKWARD, cost);
 
-    point->forward_sec += forward;
-    point->backward_sec += backward;
-    gather_sec[0] += micro->overlap ? forward : 0;
-    gather_sec[1] += micro->overlap ? backward : 0;
-    point->sync_sec += pack_sec(packs, AP_PACK_SYNC, cost);
-    point->update_sec += pack_sec(packs, AP_PACK_UPDATE, cost);
+    measure->forward_sec += forward;
+    measure->backward_sec += backward;
+    measure->gather_sec[0] += micro->overlap ? forward : 0;
+    measure->gather_sec[1] += micro->overlap ? backward : 0;
+    measure->sync_sec += pack_sec(packs, AP_PACK_SYNC, cost);
+    measure->update_sec += pack_sec(packs, AP_PACK_UPDATE, cost);
     if (micro->trainer & AP_TRAINER_BROADCASTS)
-        point->update_sec += broadcasts_sec(packs, cost);
+        measure->update_sec += broadcasts_sec(packs, cost);
 }

@@ -84,7 +84,7 @@ static bool has_sequence(const struct ap_node *p, int64_t batch)
     return ap_dtype_is_int(p->shape.dtype) ? p->shape.rank == 2 : p->shape.rank == 3;
 }
 
-/* Of the attentions' sequences (graph/attention.h). */
+/* Of the attentions' sequences (ap-fuse --stripes). */
 static int64_t stripes_of(const struct ap_graph *g)
 {
     int64_t most = 1;

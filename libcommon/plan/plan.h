@@ -122,7 +122,7 @@ double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost
                           const struct ap_rounds *r, double flops, enum ap_dtype dtype,
                           double bytes);
 /*
- * ap_cost_compute of a group: where it is a part of a kernel (graph/kernels.h) its
+ * ap_cost_compute of a group: where it is a part of a kernel (ap-fuse --kernels) its
  * operators are hidden by the kernel's memory traffic, and the kernel is launched once.
  */
 double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost,

@@ -565,19 +565,12 @@ static void number_groups(struct handing *h)
 
 static void take_list(struct handing *h)
 {
-    struct ap_graph *g = &h->prog->local;
+    struct ap_node *nodes =
+        ap_arena_dup(h->arena, h->node, sizeof *h->node * (size_t)h->n);
     struct ap_err err = {0};
 
-    g->results = AP_NEW_N(h->arena, g->n_results + 1, struct ap_result);
-    for (int i = 0; i < g->n_results; i++) {
-        g->results[i] = h->g->results[i];
-        g->results[i].node = h->to[g->results[i].node];
-        g->results[i].alias = g->results[i].alias < 0 ? -1 : h->to[g->results[i].alias];
-    }
-    g->nodes = ap_arena_dup(h->arena, h->node, sizeof *h->node * (size_t)h->n);
-    g->n_nodes = h->n;
     h->prog->source = ap_arena_dup(h->arena, h->source, sizeof *h->source * (size_t)h->n);
-    const int rc = ap_graph_index(h->arena, g, "/program", &err);
+    const int rc = ap_graph_replace(h->arena, &h->prog->local, nodes, h->n, h->to, &err);
     assert(rc == 0), (void)rc;
 }
 

@@ -2,7 +2,7 @@
  * Kernels of a program: groups that a device runs as one kernel each.
  *
  * Problem: `ap-fuse --kernels` marks what stands between two contractions
- * (graph/kernels.c), but the program's groups end at every reduction and reshape, and
+ * (ap-fuse/kernels.c), but the program's groups end at every reduction and reshape, and
  * every value between two groups is written and read. Idea: kernel_units.c finds new
  * groups, and what each of them computes again. The list is written anew: a group comes
  * where its first member was, or as soon as its operands are there; what nobody reads any
@@ -268,22 +268,13 @@ static void write(struct records *r, struct list *out, int v)
 
 static void take(struct records *r, struct ap_program *prog, const struct list *l)
 {
-    struct ap_graph *g = &prog->local;
-    struct ap_result *results = AP_NEW_N(r->k->arena, g->n_results + 1, struct ap_result);
     struct ap_err err = {0};
 
-    for (int i = 0; i < g->n_results; i++) {
-        results[i] = g->results[i];
-        results[i].node = l->to[results[i].node];
-        results[i].alias = results[i].alias < 0 ? -1 : l->to[results[i].alias];
-    }
-    g->results = results;
-    g->nodes = l->nodes;
-    g->n_nodes = l->n_nodes;
-    g->n_groups = l->n_groups;
+    prog->local.n_groups = l->n_groups;
     prog->source = l->source;
     prog->turn = l->turn;
-    const int rc = ap_graph_index(r->k->arena, g, "/program", &err);
+    const int rc =
+        ap_graph_replace(r->k->arena, &prog->local, l->nodes, l->n_nodes, l->to, &err);
     assert(rc == 0), (void)rc;
 }
 

@@ -614,22 +614,13 @@ static void find_waits(struct pack *p)
 static void take(struct pack *p)
 {
     struct ap_program *prog = p->prog;
-    struct ap_graph *g = &prog->local;
-    struct ap_result *results = AP_NEW_N(p->arena, g->n_results + 1, struct ap_result);
     struct ap_err err = {0};
 
-    for (int r = 0; r < g->n_results; r++) {
-        results[r] = g->results[r];
-        results[r].node = p->to[results[r].node];
-        results[r].alias = results[r].alias < 0 ? -1 : p->to[results[r].alias];
-    }
-    g->results = results;
-    g->nodes = p->nodes;
-    g->n_nodes = p->n_nodes;
-    g->n_groups = p->n_groups;
+    prog->local.n_groups = p->n_groups;
     prog->source = p->source;
     prog->turn = p->turn;
-    const int rc = ap_graph_index(p->arena, g, "/program", &err);
+    const int rc =
+        ap_graph_replace(p->arena, &prog->local, p->nodes, p->n_nodes, p->to, &err);
     assert(rc == 0), (void)rc;
 }
 

@@ -23,7 +23,7 @@
 #include "gen.h"
 #include "base/float16.h"
 #include "cuda/plugin.h"
-#include "graph/kernels.h"
+#include "ap-fuse/kernels.h"
 #include "run/job.h"
 #include "plan/microbatch.h"
 #include "program/kernel_form.h"
@@ -131,9 +131,9 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, int per_ran
         return -1;
     if (seed % 7 < 2) {
         const struct ap_graph plain = s->graph;
-        struct ap_kernel_count made;
-        if (ap_kernels_mark(arena, &plain, &(struct ap_kernel_rules){0}, &s->graph, &made,
-                            err))
+        struct fuse_kernel_count made;
+        if (fuse_kernels_mark(arena, &plain, &(struct fuse_kernel_rules){0}, &s->graph,
+                              &made, err))
             return -1;
     }
     ap_group(arena, &s->graph);

@@ -19,6 +19,7 @@
 #include "emit.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 
 struct fmha {
@@ -112,13 +113,16 @@ static const struct ap_shape *in_shape(const struct fmha *a, int k)
     return v->node < 0 ? NULL : emit_shape(&a->e, v->node);
 }
 
+static struct ap_ints list(const struct fmha *a, int n, const int64_t *v)
+{
+    return (struct ap_ints){
+        n, ap_arena_dup(a->e.f->im->src->arena, v, (size_t)n * sizeof *v + 1)};
+}
+
 static struct ap_shape shape_of(const struct fmha *a, enum ap_dtype dtype, int rank,
                                 const int64_t *dims)
 {
-    return (struct ap_shape){
-        .dtype = dtype,
-        .rank = rank,
-        .dims = ap_arena_dup(a->e.f->im->src->arena, dims, (size_t)rank * sizeof *dims)};
+    return (struct ap_shape){.dtype = dtype, .rank = rank, .dims = list(a, rank, dims).v};
 }
 
 /* Whether the operands are as many, and of the shapes, that the call takes. */
@@ -171,17 +175,16 @@ static int times(const struct fmha *a, int x, double v)
         emit_number(&a->e, emit_shape(&a->e, x)->dtype, v, emit_shape(&a->e, x)));
 }
 
-/* Dimension i of x is dimension map[i] of the scores. */
+/* Dimension i of x is dimension map[i] of the scores; NULL: dimension i. */
 static int spread(const struct fmha *a, int x, const int64_t *map)
 {
+    static const int64_t straight[AP_MAX_RANK] = {0, 1, 2, 3, 4};
     const struct ap_shape *s = emit_shape(&a->e, x);
     struct ap_shape to = a->s;
     struct ap_attrs *attrs = emit_attrs(&a->e);
 
     to.dtype = s->dtype;
-    attrs->dimensions =
-        (struct ap_ints){s->rank, ap_arena_dup(a->e.f->im->src->arena, map,
-                                               (size_t)s->rank * sizeof *map)};
+    attrs->dimensions = list(a, s->rank, map ? map : straight);
     return emit_op(&a->e, AP_OP_BROADCAST, 1, &x, &to, attrs);
 }
 
@@ -190,66 +193,55 @@ static int reduce(const struct fmha *a, int x, enum ap_red red, unsigned over)
 {
     static const struct ap_shape scalar = {0};
     const struct ap_shape *s = emit_shape(&a->e, x);
+    const enum ap_dtype dtype = s->dtype;
     struct ap_attrs *attrs = emit_attrs(&a->e);
     int64_t dims[AP_MAX_RANK], left[AP_MAX_RANK];
     int n = 0, n_left = 0;
-    unsigned char lowest[16];
 
     for (int d = 0; d < s->rank; d++)
         if (over >> d & 1)
             dims[n++] = d;
         else
             left[n_left++] = s->dims[d];
-    attrs->dimensions = shape_of(a, AP_F32, n, dims).rank
-                            ? (struct ap_ints){n, shape_of(a, AP_F32, n, dims).dims}
-                            : (struct ap_ints){0};
+    attrs->dimensions = list(a, n, dims);
     attrs->to_apply = import_reducer_of(a->e.f->im, red);
-    ap_red_neutral(red, s->dtype, lowest);
-    struct ap_attrs *start = emit_attrs(&a->e);
-    struct ap_shape one = scalar, to = shape_of(a, s->dtype, n_left, left);
-    one.dtype = s->dtype;
-    start->literal = (struct ap_literal){
-        .splat = true,
-        .data = ap_arena_dup(a->e.f->im->src->arena, lowest, sizeof lowest)};
-    int in[2] = {x, emit_op(&a->e, AP_OP_CONSTANT, 0, NULL, &one, start)};
+    const struct ap_shape to = shape_of(a, dtype, n_left, left);
+    const double start = red == AP_RED_MAX ? -INFINITY : 0;
+    const int in[2] = {x, emit_number(&a->e, dtype, start, &scalar)};
     return emit_op(&a->e, AP_OP_REDUCE, 2, in, &to, attrs);
 }
 
-static struct ap_ints list(const struct fmha *a, int n, int x, int y)
-{
-    const int64_t v[2] = {x, y};
-    return (struct ap_ints){n, ap_arena_dup(a->e.f->im->src->arena, v, sizeof v)};
-}
-
-/* A product over batch and heads (dimension hx of x, hy of y), of dimensions cx and cy,
- * and, of queries in groups, of the groups' (gx and gy, -1: none). */
+/* A product over batch and heads (dimension hx of x, hy of y), which sums over n
+ * dimensions, in ascending order. */
 struct product {
-    int hx, hy, cx, cy, gx, gy;
+    int64_t hx, hy;
+    int n;
+    int64_t cx[2], cy[2];
 };
+
+/* Puts the sizes of what is neither batch, heads nor summed over behind n others. */
+static int put_free(const struct ap_shape *s, int64_t heads, int n_sums,
+                    const int64_t *sums, int64_t *dims, int n)
+{
+    for (int d = 1; d < s->rank; d++)
+        if (d != heads && d != sums[0] && (n_sums < 2 || d != sums[1]))
+            dims[n++] = s->dims[d];
+    return n;
+}
 
 static int dot(const struct fmha *a, int x, int y, struct product p, enum ap_dtype dtype)
 {
     const struct ap_shape *sx = emit_shape(&a->e, x), *sy = emit_shape(&a->e, y);
-    const int n = p.gx >= 0 ? 2 : 1;
-    const bool order = p.gx < p.cx;
     struct ap_attrs *attrs = emit_attrs(&a->e);
     int64_t dims[2 * AP_MAX_RANK] = {sx->dims[0], sx->dims[p.hx]};
-    int rank = 2, in[2] = {x, y};
+    const int in[2] = {x, y};
 
-    attrs->lhs_batch_dims = list(a, 2, 0, p.hx);
-    attrs->rhs_batch_dims = list(a, 2, 0, p.hy);
-    attrs->lhs_contracting_dims =
-        n == 1 ? list(a, 1, p.cx, 0)
-               : list(a, 2, order ? p.gx : p.cx, order ? p.cx : p.gx);
-    attrs->rhs_contracting_dims =
-        n == 1 ? list(a, 1, p.cy, 0)
-               : list(a, 2, order ? p.gy : p.cy, order ? p.cy : p.gy);
-    for (int d = 1; d < sx->rank; d++)
-        if (d != p.hx && d != p.cx && d != p.gx)
-            dims[rank++] = sx->dims[d];
-    for (int d = 1; d < sy->rank; d++)
-        if (d != p.hy && d != p.cy && d != p.gy)
-            dims[rank++] = sy->dims[d];
+    attrs->lhs_batch_dims = list(a, 2, (int64_t[]){0, p.hx});
+    attrs->rhs_batch_dims = list(a, 2, (int64_t[]){0, p.hy});
+    attrs->lhs_contracting_dims = list(a, p.n, p.cx);
+    attrs->rhs_contracting_dims = list(a, p.n, p.cy);
+    int rank = put_free(sx, p.hx, p.n, p.cx, dims, 2);
+    rank = put_free(sy, p.hy, p.n, p.cy, dims, rank);
     const struct ap_shape to = shape_of(a, dtype, rank, dims);
     return emit_op(&a->e, AP_OP_DOT, 2, in, &to, attrs);
 }
@@ -270,35 +262,33 @@ static int grouped(const struct fmha *a, int x)
 /* x of queries times y of keys, over their width. */
 static int pair(const struct fmha *a, int x, int y)
 {
-    const int width = a->rank - 1;
-    const struct product p = {a->heads, a->heads, width, 3, -1, -1};
+    const struct product p = {a->heads, a->heads, 1, {a->rank - 1}, {3}};
     return dot(a, grouped(a, x), y, p, AP_F32);
 }
 
 /* [batch, heads, rows] of q, in the order of the scores. */
 static int of_rows(const struct fmha *a, int x)
 {
-    static const int64_t straight[4] = {0, 1, 2, 3}, late[4] = {0, 1, 3, 2};
+    static const int64_t late[4] = {0, 1, 3, 2};
     const struct ap_shape *s = emit_shape(&a->e, x);
     const int64_t dims[4] = {s->dims[0], s->dims[1] / a->groups, a->groups, s->dims[2]};
 
     if (a->groups == 1)
-        return spread(a, x, straight);
-    return spread(a, emit_reshape(&a->e, x, 4, dims), a->heads_first ? straight : late);
+        return spread(a, x, NULL);
+    return spread(a, emit_reshape(&a->e, x, 4, dims), a->heads_first ? NULL : late);
 }
 
 /* The dimensions of a bias that the scores have, and those of the scores. */
 static int spread_bias(const struct fmha *a, int bias)
 {
     const struct ap_shape *s = emit_shape(&a->e, bias);
-    const int place[4] = {0, 1, 2, 3};
     int64_t dims[4], map[4];
     int n = 0;
 
     for (int d = 0; d < 4; d++)
         if (d >= 2 || s->dims[d] != 1) {
             dims[n] = s->dims[d];
-            map[n++] = place[d];
+            map[n++] = d;
         }
     return spread(a, convert(a, emit_reshape(&a->e, bias, n, dims), AP_F32), map);
 }
@@ -369,34 +359,30 @@ static int put_heads_first(const struct fmha *a, int x)
 /* Scores times a tensor of keys. */
 static int sum_keys(const struct fmha *a, int s, int x)
 {
-    const struct product p = {1, a->heads, a->rank - 1, a->rows, -1, -1};
+    const struct product p = {1, a->heads, 1, {a->rank - 1}, {a->rows}};
     return put_heads_first(a, dot(a, s, x, p, a->dtype));
 }
 
 /* Scores times a tensor of queries: of keys. */
 static int sum_rows(const struct fmha *a, int s, int x)
 {
-    struct product p = {1, a->heads, a->at_rows, a->rows, -1, -1};
-
-    if (a->groups > 1) {
-        p.gx = a->heads_first ? 2 : 3;
-        p.gy = p.gx;
-        p.cy = a->heads_first ? 3 : 1;
-    }
-    return dot(a, s, grouped(a, x), p, a->dtype);
+    const struct product one = {1, a->heads, 1, {a->at_rows}, {a->rows}};
+    /* of queries in groups, the groups' dimension, too */
+    const struct product both = a->heads_first
+                                    ? (struct product){1, 1, 2, {2, 3}, {2, 3}}
+                                    : (struct product){1, 2, 2, {2, 3}, {1, 3}};
+    return dot(a, s, grouped(a, x), a->groups > 1 ? both : one, a->dtype);
 }
 
 static void forward(const struct fmha *a, int *results)
 {
     const int seen = visible(a), s = scores(a, seen);
     const unsigned keys = 1u << (a->rank - 1);
-    static const int64_t straight[4] = {0, 1, 2, 3};
-    const int64_t *map = straight;
     const int top = reduce(a, s, AP_RED_MAX, keys);
     const int e = emit_unary(&a->e, AP_OP_EXPONENTIAL,
-                             emit_binary(&a->e, AP_OP_SUBTRACT, s, spread(a, top, map)));
+                             emit_binary(&a->e, AP_OP_SUBTRACT, s, spread(a, top, NULL)));
     const int sum = reduce(a, e, AP_RED_SUM, keys);
-    int p = emit_binary(&a->e, AP_OP_DIVIDE, e, spread(a, sum, map));
+    int p = emit_binary(&a->e, AP_OP_DIVIDE, e, spread(a, sum, NULL));
 
     p = a->padding ? masked(a, p, seen, 0) : p; /* rows that see nothing */
     results[0] = sum_keys(a, convert(a, p, a->dtype), emit_operand(&a->e, 2));

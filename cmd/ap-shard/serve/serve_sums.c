@@ -304,6 +304,8 @@ static void add(struct serve_prices *sum, const struct serve_prices *p, double t
         m->input_bytes += times * a->input_bytes;
         for (int k = 0; k < 4; k++)
             m->scalar_sec[k] += times * a->scalar_sec[k];
+        for (int k = 0; k < 2; k++)
+            m->host_sec[k] += times * a->host_sec[k];
         if (!largest)
             continue;
         m->working_bytes = fmax(m->working_bytes, a->working_bytes);

@@ -1,5 +1,5 @@
 /* Which attentions are found, what their groups are, and what follows of work. */
-#include "graph/attention.h"
+#include "attention.h"
 
 #include "nest_print.h"
 
@@ -25,14 +25,14 @@
 
 /* Marks the graph and groups it; false: it could not be read. */
 static bool marked(const char *nodes, const char *results, struct ap_graph *g,
-                   struct ap_attention_count *count)
+                   struct fuse_attention_count *count)
 {
     struct ap_graph plain;
     struct ap_err err = {""};
 
     if (!graph_of(nodes, results, &plain))
         return false;
-    if (ap_attention_mark(&arena, &plain, g, count, &err)) {
+    if (fuse_attention_mark(&arena, &plain, g, count, &err)) {
         CHECK(false, "%s", err.msg);
         return false;
     }
@@ -65,7 +65,7 @@ static void forward(void)
 {
     struct ap_graph g, plain;
     struct ap_nests nests;
-    struct ap_attention_count count;
+    struct fuse_attention_count count;
     struct ap_err err = {""};
     double bytes, plain_bytes;
 
@@ -124,7 +124,7 @@ static void refused(void)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct ap_graph g;
-        struct ap_attention_count count;
+        struct fuse_attention_count count;
         bool none = true;
         if (!marked(rows[i].nodes, rows[i].results, &g, &count))
             continue;
@@ -140,7 +140,7 @@ static void refused(void)
 static void cycle(void)
 {
     struct ap_graph g;
-    struct ap_attention_count count;
+    struct fuse_attention_count count;
     static const char nodes[] = QKV SCORES SOFTMAX VALUES(
         "8") ","
              "{'op':'reduce','shape':'f32[2]','in':[9,4],'dimensions':[1,2],'to_apply':0}"
@@ -164,7 +164,7 @@ static void long_chain(void)
 {
     struct ap_buf nodes = {0};
     struct ap_graph g;
-    struct ap_attention_count count;
+    struct fuse_attention_count count;
 
     ap_buf_puts(&nodes, QKV SCORES SOFTMAX);
     for (int i = 9; i < 2009; i++)
@@ -239,7 +239,7 @@ static void find_masks(void)
 {
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         struct ap_graph g;
-        struct ap_attention_count count;
+        struct fuse_attention_count count;
         struct ap_buf text = {0};
 
         if (!marked(masks[i].nodes, "{'node':17}", &g, &count))
@@ -259,7 +259,7 @@ static void find_masks(void)
 static double masked_flops(int i, int64_t n, bool seen)
 {
     struct ap_graph g;
-    struct ap_attention_count count;
+    struct fuse_attention_count count;
     struct ap_nests nests;
     struct ap_err err = {""};
     struct ap_mesh mesh = {.n_axes = 1, .size = {n}};

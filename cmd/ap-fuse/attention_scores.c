@@ -13,7 +13,7 @@
  * element by element. What is not proved so counts as seen. Linear in the nodes of
  * attentions, and in the elements of constants.
  */
-#include "graph/attention.h"
+#include "attention.h"
 
 #include <math.h>
 #include <string.h>
@@ -512,7 +512,7 @@ static void look_at(struct stretch *s)
     describe(s, masked);
 }
 
-void ap_attention_describe(struct ap_arena *arena, struct ap_graph *g)
+void fuse_attention_describe(struct ap_arena *arena, struct ap_graph *g)
 {
     for (int v = 0; v < g->n_nodes;) {
         struct stretch s = {.arena = arena, .g = g, .first = v, .end = v + 1};
@@ -533,7 +533,7 @@ static int64_t size_of(const struct ap_graph *g, const struct ap_node *n, int i)
     return of->dims[s->v[i]];
 }
 
-int ap_attention_stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes)
+int fuse_attention_stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes)
 {
     int n_groups = 0;
     bool first = false;

@@ -1,12 +1,14 @@
 /*
- * Problem: a part of a graph is priced under dozens of plans for a dozen numbers of
- * microbatches each, and most of what stage_cost.c computes is the same for all of them.
+ * Problem: what do the operators of a stage take, in seconds and bytes, for a number of
+ * microbatches? The search of stages asks this of one part of a graph under dozens of
+ * plans, for a dozen numbers of microbatches each; a plan that was chosen is asked once.
  * Idea: what does not depend on the plan is computed once (facts); a plan's groups are
- * passed once for all numbers of microbatches, in the order in which stage_cost.c adds
- * them up, so that the sums are equal to the bit. Cost: numbers times operands, two
+ * passed once for all numbers of microbatches. One number is a pass like any other, so
+ * that a search and a report never disagree. Cost: numbers times operands, two
  * operations each.
  */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "pipeline/stage_facts.h"
@@ -17,7 +19,8 @@ static bool same_axis(const struct ap_stage_microbatch *a,
                       const struct ap_stage_microbatch *b)
 {
     return a->split == b->split && a->runs == b->runs && a->each == b->each &&
-           a->block_of == b->block_of && (a->n == 1) == (b->n == 1);
+           a->block_of == b->block_of && a->trainer == b->trainer &&
+           (a->n == 1) == (b->n == 1);
 }
 
 static const struct ap_stage_fact *fact_of(struct ap_stage_facts *facts,
@@ -48,8 +51,18 @@ struct batch {
     struct ap_stage_measure *m; /* [n] */
     double *block;              /* [block][n]: bytes */
     double *value;              /* [node]: bytes of what was handed out so far */
+    bool *share;                /* [node]: these are to be divided */
     double *work, *moved, *sec; /* [n]: of a group */
 };
+
+/* Whether a value of that layout is one microbatch's: divided by their number. A plan
+ * that was made for microbatches has its layouts of one of them; only what is there for
+ * all and read share by share is whole. */
+static bool is_share(const struct batch *b, int node, const struct ap_layout *layout)
+{
+    return b->fact->split[node] &&
+           (!b->plan->mesh.microbatch || layout->axis[0].kind == AP_REPLICATED);
+}
 
 /* Adds bytes of a value, or of one microbatch's share of it. */
 static void add_bytes(const struct batch *b, double *sum, double bytes, bool split)
@@ -64,16 +77,14 @@ static void add_bytes(const struct batch *b, double *sum, double bytes, bool spl
 static void find_working(const struct batch *b, const struct ap_nest *nest,
                          const struct ap_stage_group *group, const bool *stays)
 {
-    const double *out = group->bytes + nest->n_ins;
-
     memset(b->work, 0, (size_t)b->n * sizeof *b->work);
-    for (int i = 0; i < nest->n_ins; i++) {
-        int node = nest->ins[i].node;
-        if (!stays[i] || group->bytes[i] != b->value[node])
-            add_bytes(b, b->work, group->bytes[i], b->fact->split[node]);
+    for (int i = 0; i < nest->n_ins + nest->n_outs; i++) {
+        int node = i < nest->n_ins ? nest->ins[i].node : nest->outs[i - nest->n_ins];
+        bool split = is_share(b, node, group->layout[i]);
+        if (i >= nest->n_ins || !stays[i] || group->bytes[i] != b->value[node] ||
+            split != b->share[node])
+            add_bytes(b, b->work, group->bytes[i], split);
     }
-    for (int o = 0; o < nest->n_outs; o++)
-        add_bytes(b, b->work, out[o], b->fact->split[nest->outs[o]]);
     for (int k = 0; k < b->n && nest->n_ins > 0; k++)
         if (b->work[k] > b->m[k].working_bytes)
             b->m[k].working_bytes = b->work[k];
@@ -113,6 +124,11 @@ static void find_sec(const struct batch *b, const struct ap_nest *nest,
         b->sec[k] = group->sec;
     if (b->fact->whole[nest->group] || group->sec == 0)
         return;
+    if (b->plan->mesh.microbatch) {
+        for (int k = 0; k < b->n; k++)
+            b->sec[k] /= b->count[k];
+        return;
+    }
     memset(b->moved, 0, (size_t)b->n * sizeof *b->moved);
     for (int i = 0; i < nest->n_ins; i++)
         add_bytes(b, b->moved, group->moved[i], b->fact->split[nest->ins[i].node]);
@@ -124,40 +140,51 @@ static void find_sec(const struct batch *b, const struct ap_nest *nest,
             rounds_sec(b, nest, group, k) + masks_sec(b, nest, group, b->count[k]);
 }
 
-static void add_sec(const struct batch *b, int group)
+/* Adds the seconds of a group, and what the host takes to launch it. */
+static void add_sec(const struct batch *b, const struct ap_nest *nest)
 {
-    enum ap_phase phase = b->fact->phase[group];
+    const int group = nest->group;
+    const enum ap_phase phase = b->fact->phase[group];
+    const bool again = b->fact->recomputed && b->fact->recomputed[group];
 
     for (int k = 0; k < b->n; k++) {
         struct ap_stage_measure *m = &b->m[k];
+        double sec = b->sec[k];
         if (!b->fact->runs[group])
-            m->update_sec += b->sec[k];
+            m->update_sec += sec;
         else if (phase == AP_FORWARD)
-            m->forward_sec += b->sec[k];
+            m->forward_sec += sec;
         else
-            m->backward_sec += b->sec[k];
+            m->backward_sec += sec;
         if (b->fact->scalar[group])
-            m->scalar_sec[!b->fact->runs[group] ? 3 : phase != AP_FORWARD] += b->sec[k];
+            m->scalar_sec[!b->fact->runs[group] ? 3 : phase != AP_FORWARD] += sec;
+        m->backward_sec += again ? sec : 0;
+        if (b->fact->runs[group] && sec > 0 && !nest->launched)
+            ap_stage_launch(b->cost, phase, again, 1, m);
     }
 }
 
-static void add_value(const struct batch *b, int node, double bytes)
+static void add_value(const struct batch *b, int node, double bytes, bool split)
 {
+    const int sums = b->fact->micro.trainer & AP_TRAINER_KEEPS_GRADIENTS ? 3 : 2;
     unsigned counted = b->fact->counted[node];
     double *block = b->block + (ptrdiff_t)b->fact->reader[node] * b->n;
 
     b->value[node] = bytes;
+    b->share[node] = split;
     for (int k = 0; k < b->n && counted; k++) {
         struct ap_stage_measure *m = &b->m[k];
-        double own = b->fact->split[node] ? bytes / b->count[k] : bytes;
+        double own = split ? bytes / b->count[k] : bytes;
         if (counted & AP_IN_FIXED)
-            m->fixed_bytes += counted & AP_SUMMED && b->count[k] > 1 ? 2 * own : own;
+            m->fixed_bytes += counted & AP_SUMMED ? sums * own : own;
         if (counted & AP_IN_GRADIENTS)
             m->gradient_bytes += own;
         if (counted & AP_IN_KEPT)
             m->kept_bytes += own;
         if (counted & AP_IN_INPUTS)
             m->input_bytes += own;
+        if (counted & AP_IN_RECOMPUTED)
+            m->recomputed_bytes += own;
         if (counted & AP_IN_BLOCK)
             block[k] += own;
     }
@@ -174,14 +201,67 @@ static void measure_batch(const struct batch *b,
         find_working(b, nest, known[i], stays);
         stays += nest->n_ins;
         find_sec(b, nest, known[i]);
-        add_sec(b, i);
-        for (int o = 0; o < nest->n_outs; o++)
-            add_value(b, nest->outs[o], known[i]->bytes[nest->n_ins + o]);
+        add_sec(b, nest);
+        for (int o = 0; o < nest->n_outs; o++) {
+            int node = nest->outs[o];
+            const struct ap_layout *layout = known[i]->layout[nest->n_ins + o];
+            add_value(b, node, known[i]->bytes[nest->n_ins + o],
+                      is_share(b, node, layout));
+        }
     }
-    for (int i = 0; i < b->fact->n_blocks; i++)
-        for (int k = 0; k < b->n; k++)
-            if (b->block[(ptrdiff_t)i * b->n + k] > b->m[k].recomputed_bytes)
-                b->m[k].recomputed_bytes = b->block[(ptrdiff_t)i * b->n + k];
+    for (int k = 0; k < b->n; k++) {
+        double most = 0;
+        for (int i = 0; i < b->fact->n_blocks; i++)
+            most = fmax(most, b->block[(ptrdiff_t)i * b->n + k]);
+        b->m[k].recomputed_bytes += most;
+    }
+}
+
+/* Room for n numbers of microbatches. */
+static void start(struct ap_arena *scratch, const struct ap_stage_plan *stage,
+                  const struct ap_stage_fact *fact, int n, struct batch *b)
+{
+    *b = (struct batch){.fact = fact, .plan = stage->plan, .cost = stage->cost};
+    b->count = AP_NEW_N(scratch, 4 * n, double);
+    b->work = b->count + n;
+    b->moved = b->work + n;
+    b->sec = b->moved + n;
+    b->m = AP_NEW_N(scratch, n, struct ap_stage_measure);
+    b->block = AP_NEW_N(scratch, (size_t)fact->n_blocks * (size_t)n, double);
+    b->value = AP_NEW_N(scratch, stage->plan->graph->n_nodes + 1, double);
+    b->share = AP_NEW_N(scratch, stage->plan->graph->n_nodes + 1, bool);
+}
+
+void ap_stage_measure_groups(struct ap_arena *scratch, const struct ap_stage_plan *stage,
+                             const struct ap_stage_fact *fact,
+                             const struct ap_stage_group *const *known,
+                             struct ap_stage_measure *measure)
+{
+    struct batch b;
+
+    start(scratch, stage, fact, 1, &b);
+    b.n = 1;
+    b.count[0] = (double)fact->micro.n;
+    measure_batch(&b, known);
+    *measure = b.m[0];
+}
+
+double ap_stage_group_sec(const struct ap_stage_plan *stage,
+                          const struct ap_stage_fact *fact, const struct ap_nest *nest,
+                          const struct ap_stage_group *known)
+{
+    double count = (double)fact->micro.n, work = 0, moved = 0, sec = 0;
+    const struct batch b = {.fact = fact,
+                            .plan = stage->plan,
+                            .cost = stage->cost,
+                            .n = 1,
+                            .count = &count,
+                            .work = &work,
+                            .moved = &moved,
+                            .sec = &sec};
+
+    find_sec(&b, nest, known);
+    return sec;
 }
 
 void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *stage,
@@ -198,21 +278,15 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *
     for (int first = 0; first < n; first++) {
         if (done[first])
             continue;
-        struct batch b = {.plan = plan, .cost = stage->cost};
-        b.fact = fact_of(facts, stage->sub, plan->nests, micro[first]);
-        b.count = AP_NEW_N(scratch, n, double);
+        struct batch b;
+        start(scratch, stage, fact_of(facts, stage->sub, plan->nests, micro[first]),
+              n - first, &b);
         for (int k = first; k < n; k++)
             if (!done[k] && same_axis(&b.fact->micro, micro[k])) {
                 done[k] = true;
                 b.count[b.n] = (double)micro[k]->n;
                 at[b.n++] = k;
             }
-        b.m = AP_NEW_N(scratch, b.n, struct ap_stage_measure);
-        b.block = AP_NEW_N(scratch, (size_t)b.fact->n_blocks * (size_t)b.n, double);
-        b.value = AP_NEW_N(scratch, plan->graph->n_nodes + 1, double);
-        b.work = AP_NEW_N(scratch, 3 * b.n, double);
-        b.moved = b.work + b.n;
-        b.sec = b.moved + b.n;
         measure_batch(&b, known);
         for (int k = 0; k < b.n; k++)
             measure[at[k]] = b.m[k];

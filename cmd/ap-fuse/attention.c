@@ -26,7 +26,7 @@
  * phases in other ways, stay plain. Cost: linear, and a heap of nodes that may come next,
  * once more for each set that has no such order.
  */
-#include "graph/attention.h"
+#include "attention.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -577,7 +577,7 @@ static struct ap_node renumbered(const struct marker *m, int v, const int *id,
 }
 
 static int write_graph(const struct marker *m, const struct ordering *o,
-                       struct ap_graph *out, struct ap_attention_count *count,
+                       struct ap_graph *out, struct fuse_attention_count *count,
                        struct ap_err *err)
 {
     const struct ap_graph *g = m->g;
@@ -585,37 +585,31 @@ static int write_graph(const struct marker *m, const struct ordering *o,
 
     for (int i = 0; i < o->n_order; i++)
         id[o->order[i]] = i;
-    *out = *g;
-    out->n_nodes = o->n_order;
-    out->n_groups = 0;
-    out->nodes = AP_NEW_N(m->arena, o->n_order, struct ap_node);
+    struct ap_node *nodes = AP_NEW_N(m->arena, o->n_order, struct ap_node);
     for (int i = 0; i < o->n_order; i++) {
         int region = m->region[o->order[i]];
         enum ap_attention is = region < 0       ? AP_ATTENTION_NONE
                                : region == last ? AP_ATTENTION_NEXT
                                                 : AP_ATTENTION_FIRST;
-        out->nodes[i] = renumbered(m, o->order[i], id, is);
+        nodes[i] = renumbered(m, o->order[i], id, is);
         count->forward += is == AP_ATTENTION_FIRST && !(region & 1);
         count->backward += is == AP_ATTENTION_FIRST && (region & 1);
         last = region;
-    }
-    out->results =
-        ap_arena_dup(m->arena, g->results, (size_t)g->n_results * sizeof *g->results);
-    for (int r = 0; r < g->n_results; r++) {
-        out->results[r].node = id[g->results[r].node];
-        if (g->results[r].alias >= 0)
-            out->results[r].alias = id[g->results[r].alias];
     }
     count->copies = m->n_copies;
     for (int v = 0; v < g->n_nodes; v++)
         if (m->kind[v] == SCORE && ap_sets_root(m->up, v) == v)
             count->plain += is_softmax(&m->set[v]) && !is_attention(m, v);
-    ap_attention_describe(m->arena, out);
-    return ap_graph_index(m->arena, out, "/graph", err);
+    *out = *g;
+    out->n_groups = 0;
+    if (ap_graph_replace(m->arena, out, nodes, o->n_order, id, err))
+        return -1;
+    fuse_attention_describe(m->arena, out);
+    return 0;
 }
 
 /* Whether the graph has marks, and how many. */
-static bool is_marked(const struct ap_graph *g, struct ap_attention_count *count)
+static bool is_marked(const struct ap_graph *g, struct fuse_attention_count *count)
 {
     bool any = false;
 
@@ -630,9 +624,9 @@ static bool is_marked(const struct ap_graph *g, struct ap_attention_count *count
     return any;
 }
 
-int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
-                      struct ap_graph *out, struct ap_attention_count *count,
-                      struct ap_err *err)
+int fuse_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
+                        struct ap_graph *out, struct fuse_attention_count *count,
+                        struct ap_err *err)
 {
     const int rounds = 16;
     struct marker m = {.arena = arena,
@@ -649,7 +643,7 @@ int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
                        .touched = AP_NEW_N(arena, g->n_nodes, int)};
     struct ordering o;
 
-    *count = (struct ap_attention_count){0};
+    *count = (struct fuse_attention_count){0};
     if (is_marked(g, count)) {
         *out = *g;
         return 0;

@@ -1,10 +1,10 @@
 /* Attention as one operator (attention.c). */
-#ifndef AP_ATTENTION_H
-#define AP_ATTENTION_H
+#ifndef FUSE_ATTENTION_H
+#define FUSE_ATTENTION_H
 
 #include "graph/graph.h"
 
-struct ap_attention_count {
+struct fuse_attention_count {
     int forward, backward; /* fused groups */
     int plain;             /* softmaxes between contractions that stay as they are */
     int copies;            /* nodes that a backward group runs again */
@@ -18,16 +18,16 @@ struct ap_attention_count {
  * is left as it is. Indexed; groups are the caller's to make. Linear in nodes and
  * edges, but for a heap. -1 never happens for graphs that ap_graph_index accepted.
  */
-int ap_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
-                      struct ap_graph *out, struct ap_attention_count *count,
-                      struct ap_err *err);
+int fuse_attention_mark(struct ap_arena *arena, const struct ap_graph *g,
+                        struct ap_graph *out, struct fuse_attention_count *count,
+                        struct ap_err *err);
 
 /*
  * Gives the contractions of marked attentions the attribute `scores`: where queries and
  * keys are, and how far from its query a key may lie by a mask that is proved from iotas,
- * comparisons and constants (attention_scores.c). Called by ap_attention_mark.
+ * comparisons and constants (attention_scores.c). Called by fuse_attention_mark.
  */
-void ap_attention_describe(struct ap_arena *arena, struct ap_graph *g);
+void fuse_attention_describe(struct ap_arena *arena, struct ap_graph *g);
 
 /*
  * Lets attentions under a causal mask be split by stripes: the sequence falls into so
@@ -35,6 +35,6 @@ void ap_attention_describe(struct ap_arena *arena, struct ap_graph *g);
  * devices see about as many pairs (Brandon et al., "Striped Attention", 2023). Returns
  * how many groups can be split so: those whose queries and keys the number divides.
  */
-int ap_attention_stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes);
+int fuse_attention_stripe(struct ap_arena *arena, struct ap_graph *g, int64_t stripes);
 
 #endif

@@ -18,7 +18,7 @@
  * or, if the value's rounded copy is stored, as that. Which values stay inside kernels is
  * found when nests are made (layout/nest.h). Cost: linear, and the copies.
  */
-#include "graph/kernels.h"
+#include "kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@
 struct joiner {
     struct ap_arena *arena;
     const struct ap_graph *g;
-    const struct ap_kernel_rules *rules;
+    const struct fuse_kernel_rules *rules;
     bool *is_result; /* [node] */
     int *depth;      /* [node] */
     int *up;         /* union-find over nodes: kernels */
@@ -60,7 +60,7 @@ static bool is_within(const char *scope, const char *part)
     return false;
 }
 
-bool ap_kernels_has_part(const struct ap_graph *g, const char *part)
+bool fuse_kernels_has_part(const struct ap_graph *g, const char *part)
 {
     for (int v = 0; v < g->n_nodes; v++)
         if (is_within(g->nodes[v].scope, part))
@@ -335,9 +335,8 @@ static int write_graph(struct copier *c, struct ap_graph *out, struct ap_err *er
     for (int v = c->n - 1; v >= 0; v--)
         for (int k = 0; k < c->node[v].n_in && alive[v]; k++)
             alive[c->node[v].in[k]] = true;
-    *out = *g;
-    out->n_nodes = out->n_groups = 0;
-    out->nodes = AP_NEW_N(c->j.arena, c->n, struct ap_node);
+    struct ap_node *nodes = AP_NEW_N(c->j.arena, c->n, struct ap_node);
+    int n_nodes = 0;
     for (int v = 0; v < c->n; v++) {
         if (!alive[v])
             continue;
@@ -347,21 +346,18 @@ static int write_graph(struct copier *c, struct ap_graph *out, struct ap_err *er
             in[k] = place[n.in[k]];
         n.in = in;
         n.group = -1;
-        place[v] = out->n_nodes;
-        out->nodes[out->n_nodes++] = n;
+        place[v] = n_nodes;
+        nodes[n_nodes++] = n;
     }
-    out->results =
-        ap_arena_dup(c->j.arena, g->results, (size_t)g->n_results * sizeof *g->results);
-    for (int r = 0; r < g->n_results; r++) {
-        out->results[r].node = place[c->id[g->results[r].node]];
-        if (g->results[r].alias >= 0)
-            out->results[r].alias = place[c->id[g->results[r].alias]];
-    }
-    return ap_graph_index(c->j.arena, out, "/graph", err);
+    for (int v = 0; v < g->n_nodes; v++)
+        c->id[v] = place[c->id[v]];
+    *out = *g;
+    out->n_groups = 0;
+    return ap_graph_replace(c->j.arena, out, nodes, n_nodes, c->id, err);
 }
 
 /* Numbers kernels of two or more nodes. */
-static int number(struct ap_arena *arena, const struct ap_kernel_rules *rules,
+static int number(struct ap_arena *arena, const struct fuse_kernel_rules *rules,
                   struct ap_graph *g)
 {
     struct joiner j = {.arena = arena, .g = g, .rules = rules};
@@ -386,9 +382,9 @@ static int number(struct ap_arena *arena, const struct ap_kernel_rules *rules,
     return n;
 }
 
-int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
-                    const struct ap_kernel_rules *rules, struct ap_graph *out,
-                    struct ap_kernel_count *count, struct ap_err *err)
+int fuse_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct fuse_kernel_rules *rules, struct ap_graph *out,
+                      struct fuse_kernel_count *count, struct ap_err *err)
 {
     struct copier c = {.j = {.arena = arena, .g = g, .rules = rules},
                        .chain = AP_NEW_N(arena, g->n_nodes, uint8_t),
@@ -407,7 +403,7 @@ int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
     free(c.node);
     if (rc)
         return -1;
-    *count = (struct ap_kernel_count){.kernels = number(arena, rules, out),
-                                      .copies = c.n_copies};
+    *count = (struct fuse_kernel_count){.kernels = number(arena, rules, out),
+                                        .copies = c.n_copies};
     return 0;
 }

@@ -95,6 +95,10 @@ int main(void)
             CHECK(false, "%s: %s", sample_graphs[i].name, err.msg);
             continue;
         }
+        /* every second time the host is slower than devices, and vocabularies are uneven
+         */
+        cost.cluster.host_sec = i % 2 ? 1e-4 : 0;
+        cost.cluster.uneven_of_peak = i % 2 ? 0.3 : cost.cluster.uneven_of_peak;
         for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
             struct ap_plan plan = {
                 .graph = &p.sub.graph, .nests = &p.nests, .mesh = mesh};

@@ -1,18 +1,18 @@
 /* Kernels that run chains of elementwise operators and reductions at once (kernels.c). */
-#ifndef AP_KERNELS_H
-#define AP_KERNELS_H
+#ifndef FUSE_KERNELS_H
+#define FUSE_KERNELS_H
 
 #include "graph/graph.h"
 
 /* Which kernels a training software has. */
-struct ap_kernel_rules {
+struct fuse_kernel_rules {
     bool norms;               /* only kernels that reduce */
     const char *const *eager; /* [n_eager]: names of parts of the model (scopes, "loss",
                                  "attn/core") without kernels: operators run one by one */
     int n_eager;
 };
 
-struct ap_kernel_count {
+struct fuse_kernel_count {
     int kernels; /* of two or more operators */
     int copies;  /* nodes that the backward pass computes again */
 };
@@ -28,11 +28,11 @@ struct ap_kernel_count {
  * copies. -1 never happens for graphs that
  * ap_graph_index accepted.
  */
-int ap_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
-                    const struct ap_kernel_rules *rules, struct ap_graph *out,
-                    struct ap_kernel_count *count, struct ap_err *err);
+int fuse_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
+                      const struct fuse_kernel_rules *rules, struct ap_graph *out,
+                      struct fuse_kernel_count *count, struct ap_err *err);
 
 /* Whether the scope of a node has this part in it. */
-bool ap_kernels_has_part(const struct ap_graph *g, const char *part);
+bool fuse_kernels_has_part(const struct ap_graph *g, const char *part);
 
 #endif
