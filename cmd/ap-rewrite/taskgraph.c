@@ -1,9 +1,9 @@
-/* The task graph of a plan (pipeline/task_graph.h), and its order by the list scheduler,
+/* The task graph of a plan (task_graph.h), and its order by the list scheduler,
  * which must be the one that ap-exec runs. */
 #include "taskgraph.h"
 
 #include "pipe.h"
-#include "pipeline/task_graph.h"
+#include "task_graph.h"
 
 /* pipeline: of stages, or NULL. */
 static int put(struct ap_tool *tool, struct ap_arena *arena,
