@@ -24,7 +24,7 @@ struct layers {
 };
 
 /*
- * What a layer may be when there are so many of them: it has min_heavy heavy operators,
+ * Which layers are allowed for a number of layers: each has min_heavy heavy operators,
  * or weighs max_weight or more; and it weighs less than that at its last heavy operator,
  * or has min_heavy of them at most.
  */
@@ -45,7 +45,7 @@ void layers_init(struct ap_arena *arena, const struct ap_graph *g,
                  const struct coarsen_alpa *params, struct layers *l);
 struct layer_rule layers_rule(const struct layers *l, int n_layers);
 
-/* A layer of operators from..to (inclusive) that receives so many bytes. */
+/* A layer of operators from..to (inclusive), and the bytes that it receives. */
 static inline double layers_cost(const struct layers *l, int from, int to, int64_t bytes)
 {
     double flops = l->flops[to + 1] - l->flops[from];
@@ -90,7 +90,7 @@ static inline double layers_tie(const struct layers *l, double least_max)
 typedef bool layers_exist_fn(void *ctx, int n_layers, double at_most, double *found);
 int layers_auto(const struct layers *l, layers_exist_fn *exist, void *ctx);
 
-/* Says why there are no so many layers; nearest: what there is, 0 for nothing. */
+/* Says why that number of layers is impossible; nearest: a possible number, 0: none. */
 enum ap_exit layers_infeasible(const struct layers *l, const struct layer_rule *rule,
                                int nearest, struct ap_err *err);
 

@@ -230,7 +230,7 @@ void price_kind(const char *name, char *out);
 int price_find_node(const struct ap_graph *g, const char *name);
 /* Scope of a node where it has one, else its name. */
 const char *price_node_name(const struct ap_node *node);
-/* Right in a column of that width; 0: as it is. */
+/* Aligned right in a column of that width; 0: without padding. */
 void price_put_bytes(struct ap_buf *out, double bytes, int width);
 /* Seconds with their unit, plain numbers under other cost models; in NULL: seconds. */
 void price_put_sec(struct ap_buf *out, const struct cost_input *in, double sec,

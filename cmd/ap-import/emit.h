@@ -11,7 +11,7 @@ struct emit {
     struct node_info info;
     const char *name, *scope;
     bool barred; /* the instruction reads through an opt-barrier */
-    bool bare;   /* nodes have the name as it is, without their operators' */
+    bool bare;   /* nodes have the name alone, without their operators' names */
     size_t pos;
 };
 

@@ -10,8 +10,8 @@ enum prune_order {
 };
 
 struct prune_params {
-    int min_duplicate; /* a family has at least so many instances, >= 2 */
-    int min_nodes;     /* and an instance at least so many nodes, >= 1 */
+    int min_duplicate; /* least instances of a family, >= 2 */
+    int min_nodes;     /* least nodes of an instance, >= 1 */
     int max_depth;     /* deeper scopes count as their ancestor of this depth, >= 1 */
     int order;         /* enum prune_order */
 };

@@ -60,7 +60,7 @@ static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
     ap_cost_free(&job->cost);
 }
 
-/* Members of the --stats line. */
+/* Members of the --stats line of a plan without stages. */
 static const char *stats(struct ap_arena *arena, const struct ap_program *prog)
 {
     struct ap_coll_count *coll;
@@ -77,6 +77,26 @@ static const char *stats(struct ap_arena *arena, const struct ap_program *prog)
         prog->local.n_nodes, prog->local.n_groups,
         (long long)ap_mesh_devices(&prog->mesh), (long long)count, (long long)bytes,
         (long long)prog->peak_bytes);
+}
+
+/* And of one with stages. */
+static const char *stats_of_stages(struct ap_arena *arena,
+                                   const struct ap_pipeline_program *r)
+{
+    int64_t nodes = 0, peak = 0, messages = 0;
+
+    for (int i = 0; i < r->n_stages; i++) {
+        const struct ap_program *p = &r->stage[i].prog;
+        nodes += p->local.n_nodes;
+        peak = p->peak_bytes > peak ? p->peak_bytes : peak;
+    }
+    for (int t = 0; t < r->n_transfers; t++)
+        messages += r->transfer[t].n_messages;
+    return ap_arena_printf(arena,
+                           ",\"nodes\":%lld,\"stages\":%d,\"ranks\":%d,"
+                           "\"messages\":%lld,\"peak_device_bytes\":%lld",
+                           (long long)nodes, r->n_stages, r->n_ranks, (long long)messages,
+                           (long long)peak);
 }
 
 /* What PartitionSpecs leave to XLA. */
@@ -129,23 +149,58 @@ struct asked {
     struct placement_asked place;
 };
 
-/* The section "program", with its place; a pipeline's programs were of an older plan. */
-static int write_program(struct ap_tool *tool, struct ap_arena *arena,
-                         const struct ap_doc *doc, struct job *job,
-                         const struct asked *asked)
+/* Programs and the cluster's devices that run them, by rank. */
+struct placed {
+    struct ap_pipeline_program program;
+    const struct ap_cluster *cluster;
+    const int *devices;
+};
+
+/* Of a plan without stages, of which a rank plays so many devices. */
+static struct placed place_program(struct ap_arena *arena, const struct ap_doc *doc,
+                                   const struct asked *asked, struct job *job)
 {
-    struct ap_new_section out[] = {
-        {.name = "program"}, {.name = "pipeline"}, {.name = "placement"}};
+    struct placed out = {.cluster = &job->cluster};
 
     rewrite(arena, doc, &asked->program, (int)asked->per_rank, job);
-    const int n = (int)ap_mesh_devices(&job->prog.mesh);
-    int *devices = AP_NEW_N(arena, n + 1, int);
-    for (int r = 0; r < n; r++)
+    ap_pipeline_of_program(arena, &job->prog, &out.program);
+    int *devices = AP_NEW_N(arena, out.program.n_ranks + 1, int);
+    for (int r = 0; r < out.program.n_ranks; r++)
         devices[r] = r * (int)asked->per_rank;
-    placement_write(&asked->place, arena, &job->cluster, devices, n, &out[2].json);
-    ap_program_to_json(&job->prog, &out[0].json);
+    out.devices = devices;
+    return out;
+}
+
+static struct placed place_stages(struct ap_arena *arena, const struct ap_doc *doc,
+                                  const struct asked *asked)
+{
+    struct staged_input *in = AP_NEW(arena, struct staged_input);
+    struct placed out = {.cluster = &in->cluster};
+
+    pipe_build(arena, doc, &asked->program, in, &out.program);
+    out.devices = pipe_devices(arena, in, out.program.n_ranks);
+    return out;
+}
+
+/* The section of the programs, with their place; programs of the other section were of an
+ * older plan. */
+static int write_programs(struct ap_tool *tool, struct ap_arena *arena,
+                          const struct ap_doc *doc, const struct placed *placed,
+                          const struct asked *asked)
+{
+    const struct ap_pipeline_program *r = &placed->program;
+    struct ap_new_section out[] = {{.name = ap_pipeline_section(r)},
+                                   {.name = r->alone ? "pipeline" : "program"},
+                                   {.name = "placement"}};
+
+    if (asked->form == TO_TASKGRAPH)
+        return taskgraph_write(tool, arena, r);
+    ap_pipeline_to_json(r, &out[0].json);
+    placement_write(&asked->place, arena, placed->cluster, placed->devices, r->n_ranks,
+                    &out[2].json);
     ap_tool_write(tool, doc, out, 3, "");
-    return ap_tool_finish(tool, stats(arena, &job->prog));
+    return ap_tool_finish(tool, r->alone ? stats(arena, &r->stage[0].prog)
+                                         : stats_of_stages(arena, r));
 }
 
 static void check_options(const struct ap_tool *tool, const struct asked *all)
@@ -271,22 +326,19 @@ int main(int argc, char **argv)
         if (asked.per_rank > 1)
             ap_die_usage("--devices-per-rank: pipeline stages run on one device per rank "
                          "only");
-        if (form == TO_PROGRAM)
-            return pipe_rewrite(&tool, &arena, &doc, &asked.program, &asked.place);
-        if (form == TO_TASKGRAPH)
-            return taskgraph_of_stages(&tool, &arena, &doc);
+        if (form == TO_PROGRAM || form == TO_TASKGRAPH) {
+            const struct placed placed = place_stages(&arena, &doc, &asked);
+            return write_programs(&tool, &arena, &doc, &placed, &asked);
+        }
         return form == TO_JAX
                    ? stages_to_jax(&tool, &arena, &doc)
                    : stages_to_hlo(&tool, &arena, &doc, (enum hlo_dialect)dialect);
     }
     rewrite_set_up(&arena, &doc, &job);
-    if (form == TO_TASKGRAPH) {
-        rewrite(&arena, &doc, &asked.program, 1, &job);
-        return taskgraph_of_program(&tool, &arena, &job.prog);
-    }
-    if (form != TO_PROGRAM) {
+    if (form != TO_PROGRAM && form != TO_TASKGRAPH) {
         write_text(&tool, &arena, &doc, &job, form, dialect);
         return ap_tool_finish(&tool, "");
     }
-    return write_program(&tool, &arena, &doc, &job, &asked);
+    const struct placed placed = place_program(&arena, &doc, &asked, &job);
+    return write_programs(&tool, &arena, &doc, &placed, &asked);
 }

@@ -40,28 +40,7 @@ void pipe_build(struct ap_arena *arena, const struct ap_doc *doc,
         pipe_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
 }
 
-/* Members of the --stats line. */
-static const char *stats(struct ap_arena *arena, const struct ap_pipeline_program *r)
-{
-    int64_t nodes = 0, peak = 0, messages = 0;
-
-    for (int i = 0; i < r->n_stages; i++) {
-        const struct ap_program *p = &r->stage[i].prog;
-        nodes += p->local.n_nodes;
-        peak = p->peak_bytes > peak ? p->peak_bytes : peak;
-    }
-    for (int t = 0; t < r->n_transfers; t++)
-        messages += r->transfer[t].n_messages;
-    return ap_arena_printf(arena,
-                           ",\"nodes\":%lld,\"stages\":%d,\"ranks\":%d,"
-                           "\"messages\":%lld,\"peak_device_bytes\":%lld",
-                           (long long)nodes, r->n_stages, r->n_ranks, (long long)messages,
-                           (long long)peak);
-}
-
-/* The plan's devices, ascending (arena): rank r is the r-th of them. */
-static const int *rank_devices(struct ap_arena *arena, const struct staged_input *in,
-                               int n)
+const int *pipe_devices(struct ap_arena *arena, const struct staged_input *in, int n)
 {
     const struct ap_stages *stages = &in->stages;
     const int64_t all = ap_cluster_devices(&in->cluster);
@@ -76,21 +55,4 @@ static const int *rank_devices(struct ap_arena *arena, const struct staged_input
             devices[at++] = (int)d;
     assert(at == n);
     return devices;
-}
-
-int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
-                 const struct ap_program_form *form, const struct placement_asked *asked)
-{
-    struct staged_input in = {0};
-    struct ap_pipeline_program program;
-    /* the program was of an older plan */
-    struct ap_new_section out[] = {
-        {.name = "pipeline"}, {.name = "program"}, {.name = "placement"}};
-
-    pipe_build(arena, doc, form, &in, &program);
-    ap_pipeline_to_json(&program, &out[0].json);
-    placement_write(asked, arena, &in.cluster, rank_devices(arena, &in, program.n_ranks),
-                    program.n_ranks, &out[2].json);
-    ap_tool_write(tool, doc, out, 3, "");
-    return ap_tool_finish(tool, stats(arena, &program));
 }

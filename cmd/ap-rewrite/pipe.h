@@ -3,7 +3,6 @@
 #define REWRITE_PIPE_H
 
 #include "pipeline/pipeline_program.h"
-#include "placement.h"
 #include "tool/tool.h"
 
 struct staged_input {
@@ -23,9 +22,7 @@ void pipe_build(struct ap_arena *arena, const struct ap_doc *doc,
 _Noreturn void pipe_refuse(const struct ap_doc *doc, int exit_code,
                            const struct ap_err *err);
 
-/* Writes the document with the section "pipeline", its programs in that form; the tool's
- * exit code. Ends the tool when the plan is bad or cannot be run. */
-int pipe_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
-                 const struct ap_program_form *form, const struct placement_asked *asked);
+/* The plan's n devices, ascending (arena): rank r is the r-th of them. */
+const int *pipe_devices(struct ap_arena *arena, const struct staged_input *in, int n);
 
 #endif

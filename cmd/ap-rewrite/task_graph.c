@@ -358,26 +358,3 @@ void ap_task_graph_build(struct ap_arena *arena, const struct ap_pipeline_progra
         add_messages(&b, first, t);
     add_ends(&b);
 }
-
-void ap_task_graph_of_program(struct ap_arena *arena, const struct ap_program *of,
-                              struct ap_task_graph *graph)
-{
-    struct ap_pipeline_stage stage = {.prog = *of};
-    const struct ap_graph *g = &of->local;
-    int hi = of->each_hi;
-
-    if (!of->mesh.microbatch) { /* up to the first group of the update */
-        hi = g->n_groups;
-        for (int i = 0; i < g->n_nodes; i++)
-            if (g->nodes[i].phase == AP_UPDATE && g->nodes[i].group >= 0 &&
-                g->nodes[i].group < hi && g->nodes[i].op != AP_OP_PARAMETER)
-                hi = g->nodes[i].group;
-    }
-    stage.cuts = (struct ap_pipeline_cuts){of->each_lo, hi, hi};
-    const struct ap_pipeline_program whole = {
-        .schedule = AP_SCHEDULE_INFERENCE, /* forward and backward are one pass */
-        .microbatches = (int)ap_mesh_microbatches(&of->mesh),
-        .n_stages = 1,
-        .stage = &stage};
-    ap_task_graph_build(arena, &whole, graph);
-}

@@ -49,13 +49,12 @@ struct ap_task_graph {
     struct ap_task *task; /* the source first, the sink last */
 };
 
-/* Of a pipeline program; arena. Linear in tasks, groups and messages. */
+/*
+ * Of programs; arena. A program alone (ap_pipeline_of_program) has CG and AG, with GA
+ * between them where it has microbatches. Linear in tasks, groups and messages.
+ */
 void ap_task_graph_build(struct ap_arena *arena, const struct ap_pipeline_program *of,
                          struct ap_task_graph *graph);
-/* Of a program without stages: CG and AG, with GA between them where it has microbatches.
- */
-void ap_task_graph_of_program(struct ap_arena *arena, const struct ap_program *of,
-                              struct ap_task_graph *graph);
 
 /*
  * The list scheduler: every lane's tasks in the order in which they start. A lane runs
@@ -73,7 +72,7 @@ int ap_task_same_order(const struct ap_pipeline_program *program,
                        const struct ap_task_graph *graph, int *const *order, const int *n,
                        struct ap_err *err);
 
-/* A JSON object; program: of a graph with stages, or NULL. */
+/* A JSON object; program: the graph's. */
 void ap_task_graph_to_json(const struct ap_task_graph *graph,
                            const struct ap_schedule_size *size,
                            const struct ap_pipeline_program *program, int *const *order,

@@ -237,13 +237,13 @@ void ap_task_graph_to_json(const struct ap_task_graph *graph,
                            const int *n, struct ap_buf *out)
 {
     ap_buf_printf(out, "{\"microbatches\":%d", size->microbatches);
-    if (program)
+    if (!program->alone)
         ap_put_str(out, "schedule", ap_schedule_names[size->schedule]);
     put_modules(graph, out);
     ap_buf_puts(out, ",\"tasks\":[");
     for (int t = 0; t < graph->n; t++) {
         ap_buf_puts(out, t ? ",\n" : "\n");
-        put_task(graph, &graph->task[t], program != NULL, out);
+        put_task(graph, &graph->task[t], !program->alone, out);
     }
     ap_buf_puts(out, "],\n\"lanes\":[");
     for (int l = 0; l < size->n_devices; l++) {
@@ -252,7 +252,7 @@ void ap_task_graph_to_json(const struct ap_task_graph *graph,
         for (int i = 0; i < n[l]; i++)
             ap_buf_printf(out, "%s%d", i ? "," : "", order[l][i]);
         ap_buf_putc(out, ']');
-        if (program)
+        if (!program->alone)
             ap_put_ids(out, "ranks", program->lane[l].ranks, program->lane[l].n_ranks);
         ap_buf_putc(out, '}');
     }

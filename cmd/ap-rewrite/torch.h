@@ -18,7 +18,7 @@ struct torch_weight {
     struct ap_layout held;     /* as PyTorch has it: as its state, where FSDP2 holds it */
     struct ap_layout use;      /* of its first use in the forward pass */
     struct ap_layout state;    /* of the optimizer's; own where it has none */
-    struct ap_layout gradient; /* as it is made; own where it has none */
+    struct ap_layout gradient; /* where it is computed; own where it has none */
     bool fsdp;                 /* FSDP2 gathers it and scatters its gradient */
 };
 
@@ -35,7 +35,7 @@ struct torch_pin {
     bool output;
     int node;
     struct ap_layout computed; /* as its operators make it; of inputs, as they take it */
-    struct ap_layout wanted;   /* as it is passed on */
+    struct ap_layout wanted;   /* in which it is passed on */
 };
 
 /* A plan, or a stage's. */
@@ -56,7 +56,7 @@ struct torch_part {
     struct torch_pin *pin; /* in the order of the nodes */
 };
 
-/* Layout in which operand k of the node is taken: the conversion's, else as it is made.
+/* Layout in which the node takes operand k: the conversion's, else the producer's.
  */
 struct ap_layout torch_operand_layout(const struct ap_plan *plan,
                                       const struct ap_conversions *conv, int node, int k);

@@ -16,15 +16,15 @@
  *
  *     λ (C + E - F) + (1 - λ) M,
  *
- * so that such tensors count in full, and others 1 - λ. As a function of λ the least of
- * all plans is concave; the plans that are known, first the named ones, are lines above
- * it, and the next λ is where the lowest of these is highest (Kelley's cutting planes).
- * Before the whole space is searched, the choices of known plans are, in a fraction of
- * the time: at λ, which gives more lines, and for candidates, in problems where a
- * conversion costs what the best plan's order leaves of it, as the time from its tensor
- * to its first user is free. Cost: a search, and where a gap is left up to four more,
- * seven where it took next to nothing, each with a part of its budget and from the best
- * plan so far.
+ * so that such tensors count in full, and others 1 - λ. As a function of λ the minimum
+ * over all plans is concave. Each known plan, the named ones first, gives a linear
+ * function above it, and the next λ is where the lowest of these functions is highest
+ * (Kelley's cutting planes). Before the whole space is searched, the choices of known
+ * plans are searched in a fraction of the time: at λ, which gives more functions, and for
+ * candidates, in problems where a conversion costs only what the best plan's order leaves
+ * of it, since the time from its tensor to its first user is free. Cost: one search, and
+ * up to four more where a gap remains, seven where the search took next to nothing, each
+ * with a part of the budget and from the best plan so far.
  * Source: Kelley (J. SIAM 1960).
  */
 #include <assert.h>
@@ -57,11 +57,11 @@
 #define NEAR         (1 / 32.) /* between two λ that are about the same */
 #define NEAR_END     (1 / 64.) /* between a λ and an end, which is then as good */
 #define QUICK        1000      /* a search that took so little of its budget */
-#define MOST_LINES   64
+#define MOST_TOTALS  64
 #define MOST_FOUND   16
 
-/* A plan, as a line over λ: C; M; of it what compute waits for, E. */
-struct line {
+/* A plan as a linear function of λ: C; M; E, the part of M that compute waits for. */
+struct totals {
     double compute, comm, waited;
 };
 
@@ -79,9 +79,9 @@ struct bounding {
     bool quick;                 /* it took next to nothing */
     bool waits;                 /* E - F is counted */
     double ahead_sec;           /* F */
-    int n_lines;
-    int silent; /* the line of the plan that sends nothing, -1 */
-    struct line line[MOST_LINES];
+    int n_totals;
+    int silent; /* the totals of the plan that sends nothing, -1 */
+    struct totals totals[MOST_TOTALS];
     struct shard_answer *best; /* its objective is simulated */
     double comm_per_compute;   /* of its plan */
     double bound, tried[ROUNDS + 2];
@@ -165,18 +165,18 @@ static void tie_weights(struct bounding *b)
         }
 }
 
-/* ---- plans as lines and candidates ---- */
+/* ---- plans as linear functions and candidates ---- */
 
 static void add_line(struct bounding *b, const struct ap_price *price,
                      const struct ap_conversions *conv)
 {
-    struct line l = {price->compute_sec, price->comm_sec, 0};
+    struct totals l = {price->compute_sec, price->comm_sec, 0};
 
     for (int i = 0; i < conv->n; i++)
         if (b->waited[conv->conv[i].node])
             l.waited += conv->conv[i].path.sec;
-    if (b->n_lines < MOST_LINES)
-        b->line[b->n_lines++] = l;
+    if (b->n_totals < MOST_TOTALS)
+        b->totals[b->n_totals++] = l;
 }
 
 static bool fits(const struct bounding *b, const struct ap_plan *plan)
@@ -350,14 +350,14 @@ static void take_found(struct bounding *b, const struct ap_plan *plan, bool know
     try_plan(b, plan, !known);
 }
 
-/* Of the lowest line: its height, and its slope. */
+/* The value and the slope of the lowest function. */
 static double lowest(const struct bounding *b, double lambda, double *height)
 {
     double slope = 0;
 
     *height = INFINITY;
-    for (int k = 0; k < b->n_lines; k++) {
-        const struct line *l = &b->line[k];
+    for (int k = 0; k < b->n_totals; k++) {
+        const struct totals *l = &b->totals[k];
         const double compute = l->compute + (b->waits ? l->waited - b->ahead_sec : 0);
         const double y = lambda * compute + (1 - lambda) * l->comm;
         if (y < *height) {
@@ -368,7 +368,7 @@ static double lowest(const struct bounding *b, double lambda, double *height)
     return slope;
 }
 
-/* Where the lowest of the lines is highest, and how high. */
+/* Where the lowest of the functions is highest, and its value there. */
 static double next_lambda(const struct bounding *b, double *height)
 {
     double low = LEAST, high = 1 - LEAST, at = 0.5;
@@ -425,24 +425,24 @@ static void try_named(struct bounding *b)
         const double before = b->best->objective;
         try_plan(b, &b->task->plans[i], false);
         if (b->best->objective < before)
-            b->waits = b->line[b->n_lines - 1].waited > b->ahead_sec;
+            b->waits = b->totals[b->n_totals - 1].waited > b->ahead_sec;
     }
 }
 
-/* Whole on every device, a plan sends nothing. Pins may forbid it: a line only. */
+/* Whole on every device, a plan sends nothing. Pins may forbid it: its totals only. */
 static void add_silent_line(struct bounding *b)
 {
     const struct shard_task *task = b->task;
     const struct ap_choice_vec whole = AP_CHOICE_NONE;
-    struct line l = {0};
+    struct totals l = {0};
 
-    if (task->cost->mesh.microbatch || b->n_lines == MOST_LINES)
+    if (task->cost->mesh.microbatch || b->n_totals == MOST_TOTALS)
         return;
     for (int i = 0; i < task->nests->n; i++)
         l.compute +=
             ap_plan_group_sec(&task->nests->nest[i], task->graph, task->cost, &whole);
-    b->silent = b->n_lines;
-    b->line[b->n_lines++] = l;
+    b->silent = b->n_totals;
+    b->totals[b->n_totals++] = l;
 }
 
 /* Where the weighted problem is proven, another plan is a better candidate only as its
@@ -479,8 +479,8 @@ static void try_all_exposed(struct bounding *b, bool known)
             break;
 }
 
-/* Searches known choices where the lowest line is highest, until that is no lower; where
- * it then is. */
+/* Searches known choices where the lowest function is highest, until that is no lower;
+ * where it then is. */
 static double known_lambda(struct bounding *b)
 {
     double lambda = 0.5, height, bound = 0;
@@ -509,10 +509,10 @@ static double away_from_silence(struct bounding *b, double lambda)
 
     if (b->silent < 0)
         return lambda;
-    const struct line silent = b->line[b->silent];
-    b->line[b->silent].compute = INFINITY;
+    const struct totals silent = b->totals[b->silent];
+    b->totals[b->silent].compute = INFINITY;
     const double other = next_lambda(b, &height);
-    b->line[b->silent] = silent;
+    b->totals[b->silent] = silent;
     return fabs(other - lambda) > NEAR ? (lambda + 0.5) / 2 : lambda;
 }
 

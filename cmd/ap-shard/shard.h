@@ -58,8 +58,8 @@ struct shard_params {
     double gap;        /* relative, ends the search; 0: only a proof does */
     bool no_families;  /* the whole graph at once, whatever repeats */
     int64_t rounds;    /* of the folded search's bound */
-    int64_t unfold;    /* the whole graph is searched if so many strategies are left */
-    int64_t period;    /* layers are tied that stand so many apart: 1, then 2, ... */
+    int64_t unfold;    /* most strategies left for a search of the whole graph */
+    int64_t period;    /* distance of layers that are tied: 1, then 2, ... */
     int tofu_space;    /* row of shard_tofu_spaces */
     int64_t tofu_ties; /* orders among equally good cuts that are tried */
     /* rhino */
@@ -220,7 +220,7 @@ shard_fn shard_rule_unpriced;
 
 /*
  * overlap.c: a search where the cluster overlaps. The objective is the simulated step,
- * the bound holds for it. run: the algorithm, of which only shard_ilp looks for plans
+ * the bound holds for it. run: the algorithm; only shard_ilp looks for plans
  * that overlap well; what others find is simulated.
  */
 int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_fn *run,

@@ -18,12 +18,12 @@ struct plan_ask_again {
     /* NULL, or finds a plan that fits in the instance's memory where the planner has
        none: a line of a grid. */
     bool (*lines)(void *ctx, const struct plan_instance *inst, struct plan_found *out);
-    /* NULL, or tells how much memory a device needs for the plan as it is written, which
+    /* NULL, or tells how much memory a device needs for the written plan, which
        may be more than the planner knows of. Not 0: it cannot be written. */
     int (*written)(void *ctx, const struct plan_instance *inst,
                    const struct plan_answer *plan, int64_t *peak_bytes,
                    struct ap_err *err);
-    /* NULL, or tells whether there is a plan with so many times the hosts. */
+    /* NULL, or tells whether there is a plan with `times` as many hosts. */
     bool (*hosts)(void *ctx, const struct plan_instance *inst, int times);
     void *ctx;
 };

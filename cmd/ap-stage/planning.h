@@ -1,4 +1,4 @@
-/* Private to ap-stage: from what was asked to the section as it is written. */
+/* Private to ap-stage: from the request to the section that is written. */
 #ifndef PLANNING_H
 #define PLANNING_H
 

@@ -72,13 +72,13 @@ static inline const char *ap_json_plain(const char *at, const char *end)
 /* ---- tokens, checked ---- */
 
 /*
- * A string. Its bytes between the quotes, escapes as they are written, go to text, cut at
+ * A string. Its bytes between the quotes, escapes unchanged, go to text, cut at
  * cap - 1 and NUL-terminated; NULL: nowhere.
  */
 int ap_json_string(struct ap_json *s, char *text, size_t cap);
 /* A string and the colon after it, as ap_json_string. */
 int ap_json_key(struct ap_json *s, char *text, size_t cap);
-/* A value of any kind, inside of so many brackets. */
+/* A value of any kind, inside of `levels` brackets. */
 int ap_json_skip(struct ap_json *s, int levels);
 /* After an item: 1 where a comma is next, 0 at the closing bracket; both are taken. */
 int ap_json_more(struct ap_json *s, char close);

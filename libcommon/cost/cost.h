@@ -16,7 +16,7 @@ struct ap_link_level {
     bool shared; /* one bus: the transfers of all children at once divide the bandwidth */
     bool uplink; /* one link per child (a node's network card), divided by the groups that
                     go through it at once; neither: every device has a link of its own */
-    int64_t rails; /* uplink: so many links per child, each for one group; 0: one */
+    int64_t rails;           /* uplink: links per child, each for one group; 0: one */
     double oversubscription; /* what children can send together, by what the level
                                 carries of it; 0: 1, all */
 };

@@ -78,7 +78,8 @@ void ap_measured_put_kernels(const struct ap_measured *m, struct ap_buf *out);
 void ap_measured_put_links(const struct ap_measured *m, const char *const *level,
                            struct ap_buf *out);
 
-/* A machine that is so many times as fast: copies of the tables, in the arena. */
+/* A machine that computes, moves bytes and launches kernels this many times as fast:
+ * copies of the tables, in the arena. */
 void ap_measured_faster(struct ap_arena *arena, struct ap_measured *m, double flops,
                         double bytes, double launch);
 void ap_measured_faster_level(struct ap_arena *arena, struct ap_measured *m, int level,

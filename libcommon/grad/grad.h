@@ -24,7 +24,7 @@ struct ap_grad_params {
      * AP_BF16 or AP_F16: f32 contractions are made in this type, reductions and
      * transcendental functions stay in f32, other operators follow their operands (the
      * wider type wins); weights are stored in it too unless master_weights. Anything else
-     * (AP_F32, 0): the graph is left as it is.
+     * (AP_F32, 0): the graph is not changed.
      */
     enum ap_dtype compute;
     bool master_weights;
@@ -54,7 +54,7 @@ bool ap_grad_uses(const char *optimizer, const char *param);
 
 /*
  * Appends backward pass and update to the forward graph in b. Weights are the parameters
- * of role weight; those that are frozen or do not reach the loss stay as they are. New
+ * of role weight; those that are frozen or do not reach the loss are not changed. New
  * parameters of role state, all zero at the start, are named after the weight W without
  * the frame of its name (params['a']['b'] is a/b): opt_state/m/W and opt_state/v/W and
  * the scalar opt_state/step (adam, adamw), opt_state/momentum/W; with a scale

@@ -40,7 +40,7 @@ struct ap_segments {
                               segment i > 0 starts after its head, tail[i - 1] */
 };
 
-/* How many segments so many critical nodes make before any grouping: max(1, n - 1). */
+/* How many segments n critical nodes make before any grouping: max(1, n - 1). */
 int ap_segments_max(int n_critical);
 
 /*
@@ -49,7 +49,7 @@ int ap_segments_max(int n_critical);
  * also holds what critical node 0 needs. What no critical node needs stands as early as
  * its operands allow if it follows from a critical node, else as late as its readers
  * allow. An operand is never in a later segment than its reader. n_groups (0: no
- * grouping, else 1 to ap_segments_max) joins consecutive segments into so many groups,
+ * grouping, else 1 to ap_segments_max) joins consecutive segments into that many groups,
  * equal up to one.
  */
 void ap_segments_of(struct ap_arena *arena, const struct ap_graph *g, int n_critical,

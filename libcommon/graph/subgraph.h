@@ -2,7 +2,7 @@
  * A part of a graph as a graph of its own: what a pipeline stage runs. Values that come
  * from outside become parameters (role input), values that are used outside become
  * results (role aux). What is made of constants alone is copied rather than cut, and so
- * are broadcasts of a scalar, of which the scalar is cut; weights, states and other
+ * are broadcasts of a scalar, whose scalar is cut; weights, states and other
  * parameters that the part reads are its own parameters, with their roles, and tied to
  * the part's results where the new value is made inside: there, read or not. A result
  * that is a parameter as it is, is one of the part that the parameter is inside of. The

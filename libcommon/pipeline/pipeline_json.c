@@ -522,6 +522,17 @@ static void add_run(struct ap_lane *lane, int lo, int hi, int microbatch)
             (struct ap_pipeline_instr){.lo = lo, .hi = hi, .message = microbatch};
 }
 
+/* Where the update begins, of a program whose microbatches are not told from the rest. */
+static int first_update(const struct ap_graph *g)
+{
+    int first = g->n_groups;
+    for (int i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].phase == AP_UPDATE && g->nodes[i].group >= 0 &&
+            g->nodes[i].group < first && g->nodes[i].op != AP_OP_PARAMETER)
+            first = g->nodes[i].group;
+    return first;
+}
+
 void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *prog,
                             struct ap_pipeline_program *out)
 {
@@ -529,11 +540,12 @@ void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *pro
     const struct ap_graph *g = &prog->local, own = ap_program_own(prog);
     struct ap_pipeline_stage *st = AP_NEW(arena, struct ap_pipeline_stage);
     struct ap_lane *lane = AP_NEW(arena, struct ap_lane);
+    const int hi = prog->mesh.microbatch ? prog->each_hi : first_update(g);
     int *rank;
 
     *st = (struct ap_pipeline_stage){
         .prog = *prog,
-        .cuts = {prog->each_lo, prog->each_hi, prog->each_hi},
+        .cuts = {prog->each_lo, hi, hi},
         .param = number_all(arena, g->n_params, own.n_params, prog->number),
         .result = number_all(arena, g->n_results, own.n_results, NULL)};
     *out = (struct ap_pipeline_program){.alone = true,

@@ -12,7 +12,7 @@ enum ap_stage_counted {
     AP_IN_INPUTS = 4,
     AP_IN_BLOCK = 8,       /* of the block that reads it, recomputed at once */
     AP_IN_RECOMPUTED = 16, /* of all blocks */
-    AP_STAYS = 32,         /* in fixed: who reads it as it is has it already */
+    AP_STAYS = 32,         /* in fixed: readers of this layout have it already */
     AP_SUMMED = 64, /* in fixed, in f32: a sum over microbatches of 16-bit floats */
     AP_IN_GRADIENTS = 128
 };

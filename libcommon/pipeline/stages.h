@@ -74,7 +74,7 @@ struct ap_stages {
     struct ap_stage *stage; /* in forward order */
     int n_grids;            /* read only */
     struct ap_grid_row *grid;
-    const char *extra; /* written as it is: members, each with a comma in front */
+    const char *extra; /* written unchanged: members, each after a comma */
 };
 
 /* Each stage's sharding_json must be there. */
@@ -84,7 +84,7 @@ void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out);
 int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *cluster,
                           struct ap_stage *stage, struct ap_err *err);
 /*
- * Reads the section's text, of which the JSON is valid but for members that occur twice,
+ * Reads the section's text, whose JSON is valid but for members that occur twice,
  * and checks: blocks exist, each is in one stage (tied weights are held by each stage
  * that reads them), edges between stages go forward, devices exist in the cluster,
  * ascend, are disjoint and as many as the mesh has, the shardings fit the stages' graphs.

@@ -37,8 +37,8 @@ struct ap_degrees {
                       splits the sequence; else they are gathered */
     /*
      * 0: weights, gradients and states whole. 1: states and update sharded. 2: gradients,
-     * too: they are reduce-scattered as they are made. 3: weights, too: they are gathered
-     * for each pass. Gradients that microbatches accumulate whole, or that are
+     * too: they are reduce-scattered when they are computed. 3: weights, too: they are
+     * gathered for each pass. Gradients that microbatches accumulate whole, or that are
      * all-reduced, make it 1. Weights that are sharded between steps and gathered once
      * per step are no stage of their own (FSDP's SHARD_GRAD_OP, "no reshard after
      * forward").

@@ -25,7 +25,7 @@ int *ap_weight_origins(struct ap_arena *arena, const struct ap_graph *g,
                        const struct ap_nests *nests);
 
 /*
- * Layers of which some weight of two or more dimensions is contracted in the forward
+ * Layers with a weight of two or more dimensions that is contracted in the forward
  * phase. A name is cut at '/', '.', '[', ']' and quotes; the first component that ends in
  * a number, and of which several numbers exist, is the layer's. An operator's name is its
  * scope; a contraction without one is its weight's. Stems that take turns are merged: the

@@ -65,7 +65,7 @@ struct ap_named_plan_how {
 int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
                        const struct ap_named_plan_how *how, struct ap_err *err);
 /*
- * Completes a plan of which some groups are given: the others follow what is split
+ * Completes a plan in which some groups are given: the others follow what is split
  * already, the batch first, and are replicated where nothing is.
  */
 void ap_named_plan_complete(struct ap_arena *arena, struct ap_plan *plan,

@@ -65,7 +65,7 @@ struct ap_conversions {
 /* Target layout of result r under the plan; of what a part passes on, its own with sums
  * made whole. */
 struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r);
-/* From now on results that become no parameter lie as they are made, their sums whole, as
+/* From now on results that become no parameter keep their layout, their sums whole, as
  * in Alpa's space: sets g->taken. */
 void ap_plan_results_lie(struct ap_arena *arena, struct ap_graph *g);
 /* Layout of node's own value (by its group's choice). */
@@ -191,8 +191,7 @@ struct ap_sharding {
     int64_t device_bytes; /* written only: what a device has; 0: not known */
     /* doc/fingerprint.h, cost.h; NULL: not said */
     const char *graph_fingerprint, *cluster_fingerprint;
-    const char
-        *extra; /* written as it is: members, each with a comma in front; or NULL */
+    const char *extra; /* written unchanged: members, each after a comma; or NULL */
 };
 
 void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversions *conv,

@@ -72,7 +72,7 @@ struct ap_copy_use {
                  */
     bool later; /* in the later phase */
     uint8_t when;  /* uses of a phase with the least of these make the copy ... */
-    int64_t times; /* ... so many times per step, if each phase makes its own */
+    int64_t times; /* ... this often per step, if each phase makes its own */
 };
 
 struct ap_copy {

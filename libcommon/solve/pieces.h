@@ -67,7 +67,7 @@ struct ap_pieces_answer {
     int n_rounds;
     /*
      * [piece][node][strategy], false: whatever has it anywhere costs more than the
-     * objective. NULL for a node of which nothing is known, NULL altogether if not wanted
+     * objective. NULL for a node without known costs, NULL altogether if not wanted
      * or where the bound meets the objective.
      */
     bool ***kept;

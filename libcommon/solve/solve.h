@@ -3,7 +3,7 @@
  * which reductions shrink, message passing bounds and elimination solves.
  *
  * A core's nodes keep their ids while it lives; reductions mark them gone. Strategies
- * are renumbered as they are dropped: label[] (ascending) maps them to the strategy
+ * are renumbered when some are dropped: label[] (ascending) maps them to the strategy
  * numbers of the problem that ap_solve_exact was given. Forbidden is INFINITY here.
  * Everything lives in an arena and is never freed singly, so that tables taken out of
  * the core stay valid for the undo stack.
@@ -119,7 +119,7 @@ struct sel_core *sel_core_from_problem(struct ap_arena *arena,
 /* Finite cells of the tables between nodes that are left, and strategies at their ends.
  */
 int64_t sel_cells(const struct sel_core *c);
-/* A core to work on, from one that stays as it is. */
+/* A core to work on, copied from one that does not change. */
 struct sel_core *sel_core_copy(const struct sel_core *c);
 /*
  * A core of the nodes list[0 .. n) that are not gone, which no edge leaves; map[] is
@@ -267,7 +267,7 @@ bool sel_merge_pairs(struct sel_core *c, double limit, int *n_merged);
 
 struct sel_elim {
     int n;
-    int *order;  /* [n], node ids as they are eliminated */
+    int *order;  /* [n], node ids in the order of elimination */
     int **scope; /* [i], the neighbours of order[i] then, by place in order */
     int *n_scope;
     double entries, work; /* table entries, and combinations to look at */

@@ -49,7 +49,7 @@ struct rannc_atoms {
 };
 
 /* Components and their costs. -1: no operator depends on an input. Linear, but for long
- * shared chains, of which a component has the nearest RANNC_MAX_CHAIN. */
+ * shared chains; a component has the nearest RANNC_MAX_CHAIN of them. */
 #define RANNC_MAX_CHAIN 256
 int rannc_atoms_make(struct ap_arena *arena, const struct ap_graph *g,
                      const struct rannc_params *params, struct rannc_atoms *atoms,

@@ -94,7 +94,7 @@ struct comm {
     int64_t (*memory)(const struct comm *c);
     double (*max_sec)(struct comm *c, double v);
     /*
-     * The communicator of n of the ranks, numbered as they are listed; false on the
+     * The communicator of n of the ranks, numbered in the order of the list; false on the
      * others. All ranks call it; *out is closed before c is.
      */
     bool (*split)(struct comm *c, const int *ranks, int n, struct comm *out);

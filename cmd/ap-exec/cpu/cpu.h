@@ -113,7 +113,7 @@ struct chain_instr {
 struct chain {
     int n_instr;
     struct chain_instr *instr;
-    int n_values; /* of which each has a pointer when the chain runs */
+    int n_values; /* each has a pointer when the chain runs */
 };
 
 /* An operand of an instruction. */

@@ -34,7 +34,7 @@ struct c64 {
         }                                 \
     }
 
-/* R d[i] = expr of x = a[i] and y = b[i], either of which may be uniform. */
+/* R d[i] = expr of x = a[i] and y = b[i]; a or b may be uniform. */
 #define CPU_BINARY(WIDE, name, A, R, expr)  \
     WIDE CPU_FN(name)                       \
     {                                       \

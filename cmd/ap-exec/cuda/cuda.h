@@ -193,7 +193,7 @@ int text_combine(struct exec *x, struct ap_buf *out, const char *name,
 
 /* ---- text of indices ---- */
 
-/* Whether indices of so many elements need 64 bits; the names of index types. */
+/* Whether indices need 64 bits; the names of index types. */
 struct text_index {
     bool wide;
     const char *u, *s; /* "uint32_t", "int"; or "uint64_t", "int64_t" */

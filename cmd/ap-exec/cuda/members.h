@@ -87,7 +87,7 @@ const char *members_name(const struct members *m, int at, char *room, size_t siz
 int members_put_combines(const struct members *m, struct ap_buf *out, struct ap_err *err);
 /* Whether the member's value has a place in memory; which. */
 void *members_result(const struct members *m, int i);
-/* Arguments of a kernel: the loads' addresses, and room for so many after them. */
+/* Arguments of a kernel: the loads' addresses, and room for `more` after them. */
 struct cuda_at *members_args(const struct members *m, int more);
 
 /* ---- kernels (rows.c, columns.c) ---- */

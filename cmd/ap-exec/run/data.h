@@ -34,7 +34,7 @@ int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
                struct ap_err *err);
 
 /*
- * The whole of parameter k, of which every rank holds a shard, or those of its devices,
+ * The whole of parameter k; every rank holds a shard of it, or those of its devices,
  * on rank 0 in row-major order (caller frees); NULL on other ranks. Called by all ranks.
  */
 void *data_collect(struct exec *x, int k);

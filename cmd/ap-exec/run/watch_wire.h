@@ -11,7 +11,7 @@ enum {
     WIRE_GRACE_MS = 1000,   /* in which mpirun sees who died first, and how */
     WIRE_LISTEN = 128
 };
-/* A process that has not run for so many seconds was suspended, it is not to blame. */
+/* A process that has not run for this many seconds was suspended: not its fault. */
 #define WIRE_SUSPENDED 2.0
 /* Share of a period in which a rank that waits for nobody uses a processor. */
 #define WIRE_BUSY 0.05

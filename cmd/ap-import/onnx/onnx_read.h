@@ -1,5 +1,5 @@
 /*
- * An ONNX model as it is written: nodes, attributes, initialisers. Names are copied,
+ * An ONNX model as its file has it: nodes, attributes, initialisers. Names are copied,
  * tensors refer to the file's bytes.
  */
 #ifndef ONNX_READ_H

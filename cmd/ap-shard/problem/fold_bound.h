@@ -8,7 +8,7 @@ struct fold_bound {
     double bound; /* below every plan in the space, tied or not; 0: nothing is known */
     int n_rounds;
     /* [group][strategy], false: every plan with this strategy costs the objective or
-       more. NULL for a group of which nothing is known, or for all groups */
+       more. NULL for a group without known costs, or for all groups */
     const bool **kept;
 };
 

@@ -118,7 +118,7 @@ struct serve_pool *serve_search(const struct serve_start *start,
                                 const struct serve_pool *wide,
                                 const struct shard_request *req, struct ap_err *err);
 void serve_pool_free(struct serve_pool *pool);
-/* Plan i as it is. */
+/* Plan i without changes. */
 struct ap_plan serve_pool_plan(const struct serve_pool *pool, int i,
                                const struct ap_graph *g, const struct ap_nests *nests,
                                const struct ap_cost *cost);
@@ -256,14 +256,14 @@ int serve_columns_solve(struct ap_arena *arena, const struct ap_problem *p, int 
 
 /* ---- serve_memo.c: searches and prices, kept between requests ---- */
 
-/* A place for a part: a mesh laid over so many hosts with so many devices each. */
+/* A place for a part: a mesh laid over some hosts with some devices of each. */
 struct serve_place {
     struct ap_mesh mesh;
     struct ap_cluster cluster;
-    const struct ap_cluster *whole; /* of which it is a part */
+    const struct ap_cluster *whole; /* the cluster that it is a part of */
 };
 
-/* The cluster that is left when so many hosts with so many devices each are taken. */
+/* The part of a cluster that has `hosts` hosts with `devices` devices of each. */
 int serve_take(const struct ap_cluster *whole, int64_t hosts, int64_t devices,
                struct ap_cluster *c, struct ap_err *err);
 

@@ -20,7 +20,7 @@ struct block_list {
     struct serve_part *part; /* NULL: not cut, or not any more */
 };
 
-/* A list on a place, in so many microbatches. */
+/* A list on a place, for a number of microbatches. */
 struct price_key {
     int list, place;
     int64_t microbatches;
@@ -88,7 +88,7 @@ uint64_t serve_memo_rows(const struct serve_memo *m, const struct serve_microbat
 
 /* Same content, of lists a and b of a memo. */
 bool serve_same_list(const void *memo, int a, int b);
-/* The plans of a search, on a place, in so many microbatches. */
+/* The plans of a search, on a place, for a number of microbatches. */
 struct serve_run {
     const struct serve_searched *searched;
     int place;

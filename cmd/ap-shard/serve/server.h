@@ -20,7 +20,7 @@ struct shard_server {
 
 /*
  * Serves as `ap-shard ARGS`, --serve among them, on n pipes {requests, answers}, with one
- * process for each, of which the calling one, forked for this, is the first and ends when
+ * process for each; the calling one, forked for this, is the first and ends when
  * all have ended. Pipes lie above standard error. Dies as the command would.
  */
 _Noreturn void shard_server_run(const struct shard_server *server, int argc, char **argv,

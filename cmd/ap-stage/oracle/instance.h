@@ -66,7 +66,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
 
 /*
  * [block + 1]: seconds that the operators of the blocks before take at least, per
- * microbatch, with all of so many devices of a kind at work and nothing sent. Arena.
+ * microbatch, with that many devices of a kind at work and nothing sent. Arena.
  */
 double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m, int kind,
                         int64_t devices, int64_t microbatches);

@@ -26,7 +26,7 @@ struct stage_oracle_stats {
     int64_t n_asked;    /* fronts that planners asked for, those known already aside */
     int64_t n_fronts;   /* fronts that were made */
     int64_t n_requests; /* lines that were answered */
-    int64_t n_refused;  /* of which with an error */
+    int64_t n_refused;  /* those answered with an error */
     int n_distinct;     /* runs of blocks, identical runs once */
     double wait_sec;    /* waiting for answers */
 };

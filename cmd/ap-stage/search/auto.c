@@ -2,16 +2,16 @@
  * Problem: the plan of least simulated step time over replicas, microbatches, schedules,
  * cuts, submeshes and points of each stage (recomputation among these), and a lower bound
  * on the step of every plan. Idea: grids that people type are simulated first
- * (auto_rules.c). Each configuration (replicas, microbatches, schedule) is a line: a
- * dynamic programme over labels (auto_labels.c) finds plans near the line's best, with
- * sends between stages and what is paid once per step; the n_kept plans of least estimate
- * are simulated. Then a second programme gives the lower bound of each line, and lines
- * whose bound is below the best plan are searched by branch and bound (auto_tree.c) as
- * far as the limits go. The best plan is compared with the plans of the published
- * planners. The answer's bound is the least bound of the lines that were not searched to
- * the end and of plans whose stages are no runs (auto_sets.c). Cost: auto_labels.c's for
- * each configuration that its device-seconds do not rule out. Source: the
- * dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves out.
+ * (auto_rules.c). Each number of replicas and microbatches under a schedule is a setting:
+ * a dynamic programme over labels (auto_labels.c) finds plans near the setting's best,
+ * with sends between stages and what is paid once per step; the n_kept plans of least
+ * estimate are simulated. Then a second programme gives the lower bound of each setting,
+ * and settings whose bound is below the best plan are searched by branch and bound
+ * (auto_tree.c) as far as the limits go. The best plan is compared with the plans of the
+ * published planners. The answer's bound is the least bound of the settings that were not
+ * searched to the end and of plans whose stages are no runs (auto_sets.c). Cost:
+ * auto_labels.c's for each configuration that its device-seconds do not rule out. Source:
+ * the dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves out.
  */
 #include "search/auto.h"
 
@@ -143,7 +143,7 @@ bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer 
     return search->instructions > before;
 }
 
-/* ---- lines ---- */
+/* ---- settings ---- */
 
 static void put_pool(struct pool *pool, struct ap_arena *arena, double estimate,
                      const struct plan_answer *a)
@@ -160,13 +160,13 @@ static void put_pool(struct pool *pool, struct ap_arena *arena, double estimate,
     pool->kept[at] = (struct kept){estimate, plan_copy(arena, a)};
 }
 
-/* Roots of a line's plans: the best is simulated now, the others wait. */
-static void gather(struct stage_search *search, struct pool *pool, const struct line *ln,
-                   const struct labels *l)
+/* Roots of a setting's plans: the best is simulated now, the others wait. */
+static void gather(struct stage_search *search, struct pool *pool,
+                   const struct setting *set, const struct labels *l)
 {
     int best = -1, want = search->params->n_stages;
 
-    for (int d = 0; d <= ln->n_units; d++)
+    for (int d = 0; d <= set->n_units; d++)
         for (int i = l->first[d]; i < l->first[d] + l->n[d]; i++) {
             if (want > 0 && l->all[i].least_stages != want)
                 continue;
@@ -175,36 +175,36 @@ static void gather(struct stage_search *search, struct pool *pool, const struct 
             if (pool->n == pool->most &&
                 l->all[i].done >= pool->kept[pool->n - 1].estimate)
                 continue;
-            struct plan_answer a = line_plan(ln, l, i);
+            struct plan_answer a = setting_plan(set, l, i);
             put_pool(pool, search->arena, l->all[i].done, &a);
         }
     if (best >= 0) {
-        struct plan_answer a = line_plan(ln, l, best);
-        auto_try(search, ln->sp, &a, "labels");
+        struct plan_answer a = setting_plan(set, l, best);
+        auto_try(search, set->sp, &a, "labels");
     }
 }
 
-/* 0; 1: no line of one stage per device can be better than the best; -1. */
-static int one_line(struct stage_search *search, struct pool *pool, struct space *sp,
-                    struct config *c, enum ap_schedule schedule, struct ap_err *err)
+/* 0; 1: no setting of one stage per device can be better than the best; -1. */
+static int one_setting(struct stage_search *search, struct pool *pool, struct space *sp,
+                       struct config *c, enum ap_schedule schedule, struct ap_err *err)
 {
-    struct line ln;
+    struct setting set;
     struct labels l;
     double b = (double)c->microbatches;
 
-    if (line_init(&ln, sp, c, schedule, search->least, err))
+    if (setting_init(&set, sp, c, schedule, search->least, err))
         return -1;
-    if (auto_is_over(search, b * ln.front_device_sec[sp->n] / c->capacity))
+    if (auto_is_over(search, b * set.front_device_sec[sp->n] / c->capacity))
         return 1;
     if (!search->proves) {
-        line_labels(&ln, false, &l);
-        gather(search, pool, &ln, &l);
+        setting_labels(&set, false, &l);
+        gather(search, pool, &set, &l);
     } else {
-        ln.below = search->least * (1 + 1e-12);
-        line_labels(&ln, true, &l);
-        auto_tree(search, &ln, &l);
+        set.below = search->least * (1 + 1e-12);
+        setting_labels(&set, true, &l);
+        auto_tree(search, &set, &l);
     }
-    line_free(&l);
+    setting_free(&l);
     return 0;
 }
 
@@ -222,8 +222,8 @@ static int one_config(struct stage_search *search, struct pool *pool,
                       const struct space *whole, int replicas, int64_t microbatches,
                       struct ap_err *err)
 {
-    static const enum ap_schedule lines[] = {AP_SCHEDULE_1F1B, AP_SCHEDULE_GPIPE,
-                                             AP_SCHEDULE_INFERENCE, AP_SCHEDULE_EAGER};
+    static const enum ap_schedule schedules[] = {
+        AP_SCHEDULE_1F1B, AP_SCHEDULE_GPIPE, AP_SCHEDULE_INFERENCE, AP_SCHEDULE_EAGER};
     struct ap_arena scratch = {0};
     struct space sp = *whole;
     struct config c;
@@ -234,10 +234,10 @@ static int one_config(struct stage_search *search, struct pool *pool,
     sp.arena = &scratch;
     sp.n_asked = sp.n_plans = 0;
     if (config_init(&sp, &c, replicas, microbatches, NULL, 0) &&
-        !auto_is_over(search, line_known_bound(&sp, &c))) {
-        for (size_t i = 0; i < sizeof lines / sizeof *lines && rc == 0; i++)
-            if (has_schedule(search, lines[i]))
-                rc = one_line(search, pool, &sp, &c, lines[i], err);
+        !auto_is_over(search, setting_known_bound(&sp, &c))) {
+        for (size_t i = 0; i < sizeof schedules / sizeof *schedules && rc == 0; i++)
+            if (has_schedule(search, schedules[i]))
+                rc = one_setting(search, pool, &sp, &c, schedules[i], err);
         if (rc >= 0 && has_schedule(search, AP_SCHEDULE_INTERLEAVED))
             rc = auto_chunks(search, &sp, &c, err);
     }
@@ -269,8 +269,9 @@ static int all_configs(struct stage_search *search, struct pool *pool,
     return 0;
 }
 
-/* Plans of all lines come first: a tree may use up what may be simulated. */
-static int auto_lines(struct stage_search *search, struct space *sp, struct ap_err *err)
+/* Plans of all settings come first: a tree may use up what may be simulated. */
+static int auto_settings(struct stage_search *search, struct space *sp,
+                         struct ap_err *err)
 {
     int most = (int)search->params->n_kept;
     struct pool pool = {.most = most > 0 ? most : 64};
@@ -327,7 +328,7 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
                                   .instruction_limit = INSTRUCTION_LIMIT};
 
     space_init(&sp, arena, inst, params);
-    if (auto_rules(&search, &sp, true, err) || auto_lines(&search, &sp, err) ||
+    if (auto_rules(&search, &sp, true, err) || auto_settings(&search, &sp, err) ||
         auto_rules(&search, &sp, false, err))
         return -1;
     if (!isfinite(search.least))

@@ -30,7 +30,7 @@ struct cell {
 };
 
 /* One configuration under one schedule. */
-struct line {
+struct setting {
     struct space *sp;
     struct config *c;
     enum ap_schedule schedule;
@@ -66,30 +66,31 @@ struct prepend {
     double send_forward, send_backward; /* after it; bounds count none */
     int least_flight, most_flight;
 };
-void line_prepend(const struct line *ln, const struct prepend *p,
-                  const struct label *rest, struct label *out);
+void setting_prepend(const struct setting *set, const struct prepend *p,
+                     const struct label *rest, struct label *out);
 /* Least flight of a stage with this many stages after it. */
-int line_flight(const struct line *ln, int n_behind);
+int setting_flight(const struct setting *set, int n_behind);
 
 /* [block + 1]: weight * seconds of a microbatch that no plan is below for the blocks
  * before, known without asking; 0 where nothing is known. Arena of the space. */
-double *line_known(const struct space *sp, const struct config *c);
+double *setting_known(const struct space *sp, const struct config *c);
 /* Seconds of a step that no plan of the configuration is below, whatever blocks its
  * stages are, known without asking; 0 where nothing is known. */
-double line_known_bound(const struct space *sp, const struct config *c);
+double setting_known_bound(const struct space *sp, const struct config *c);
 /* Whether a stage cannot be in a plan below the limit: it is too slow itself, or the
  * others are on the devices that it leaves. */
-bool line_is_hopeless(const struct space *sp, const struct config *c, const double *known,
-                      const struct plan_ask *ask, double below);
+bool setting_is_hopeless(const struct space *sp, const struct config *c,
+                         const double *known, const struct plan_ask *ask, double below);
 /* Asks for all usable cells. -1: the oracle broke. */
-int line_init(struct line *ln, struct space *sp, struct config *c,
-              enum ap_schedule schedule, double below, struct ap_err *err);
+int setting_init(struct setting *set, struct space *sp, struct config *c,
+                 enum ap_schedule schedule, double below, struct ap_err *err);
 /* bounds: labels are merged, so that each is below all plans that it stands for;
- * otherwise they are plans, of which the best few of each state are kept. */
-void line_labels(const struct line *ln, bool bounds, struct labels *out);
-void line_free(struct labels *l);
+ * otherwise they are plans, and the best few of each state are kept. */
+void setting_labels(const struct setting *set, bool bounds, struct labels *out);
+void setting_free(struct labels *l);
 /* Time of a whole plan by the labels' arithmetic, with estimated sends. */
-struct plan_answer line_plan(const struct line *ln, const struct labels *l, int label);
+struct plan_answer setting_plan(const struct setting *set, const struct labels *l,
+                                int label);
 
 /* ---- the search ---- */
 
@@ -143,10 +144,10 @@ static inline bool auto_is_over(const struct stage_search *search, double bound)
     return bound * (1 - 1e-12) >= search->least;
 }
 /*
- * Depth first through the plans of a line whose bound is below the best; adds the line's
- * bound to the search's if a limit ends that.
+ * Depth first through the plans of a setting whose bound is below the best; adds the
+ * setting's bound to the search's if a limit ends that.
  */
-void auto_tree(struct stage_search *search, const struct line *ln,
+void auto_tree(struct stage_search *search, const struct setting *set,
                const struct labels *bounds);
 /* typed: the plan of --start and grids that people type; else what published planners
  * find (auto_rules.c). -1: the oracle broke. */
@@ -157,10 +158,10 @@ bool plan_is_chain(const struct plan_instance *inst);
 /* Of plans whose stages are no runs; INFINITY: there are none. */
 double space_sets_bound(const struct space *sp);
 /*
- * Seconds of a step that no interleaved plan on so many groups is below, by whole blocks;
- * sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan; way: what
- * groups after a run wait for it. 0: nothing is known. At least as many blocks as
- * groups.
+ * Seconds of a step that no interleaved plan on `groups` groups is below, by whole
+ * blocks; sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan;
+ * way: what groups after a run wait for it. 0: nothing is known. At least as many blocks
+ * as groups.
  */
 double groups_least_sec(const double *sec, const double *way, int n, int groups,
                         double microbatches);
@@ -180,10 +181,10 @@ struct device_stages {
      * needs only while a pass runs */
     double bytes, sec;
 };
-/* Fills the points, nearly the quickest that fit in so many bytes together (0: no limit).
+/* Fills the points, nearly the fastest that fit in `limit` bytes together (0: none).
  * false: none was found that does. */
 bool choose_points(struct device_stages *d, double limit);
-/* Interleaved plans of a configuration with so many groups and stages. */
+/* Interleaved plans of a setting with a number of groups and stages. */
 struct chunk_plans {
     const struct space *sp;
     const struct config *c;

@@ -8,7 +8,7 @@
  * stages at once: a bound. The busiest group (auto_whole.c), the memory of each device
  * (auto_room.c) and both together (auto_loads.c) raise it. Another programme finds the
  * cuts of least maximum and, among those, least sum: the plan, in which each device's
- * stages have the quickest points that fit together (auto_points.c). Small lines are
+ * stages have the quickest points that fit together (auto_points.c). Small settings are
  * searched whole, the bounds being what is chosen and the rest's programme. Cost:
  * blocks^2 x stages for each shape; the search is exponential within its limits. Source:
  * Narayanan et al., "Efficient large-scale language model training on GPU clusters using
@@ -367,7 +367,7 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
 int auto_chunks(struct stage_search *search, struct space *sp, struct config *c,
                 struct ap_err *err)
 {
-    double work = line_known_bound(sp, c) * c->capacity; /* weight * seconds */
+    double work = setting_known_bound(sp, c) * c->capacity; /* weight * seconds */
 
     for (int m = 0; m < c->n_meshes; m++) {
         struct chunks x = {.search = search, .sp = sp, .c = c, .mesh = m, .n = sp->n};

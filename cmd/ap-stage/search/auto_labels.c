@@ -1,6 +1,6 @@
 /*
  * Problem: the least time of a simulated step over all cuts, submeshes and points of a
- * line of blocks, under one schedule, number of replicas and microbatches: a bound that
+ * chain of blocks, under one schedule, number of replicas and microbatches: a bound that
  * no plan is below, and plans near it.
  * Idea: from the last stage to the first, a label holds for the rest of a plan, counted
  * from the arrival of its first microbatch: when its first stage ends its last backward
@@ -35,10 +35,10 @@
 /* ---- cells ---- */
 
 /* Microbatches that a point can hold, 0 when it does not fit at all. */
-static int flight_of(const struct line *ln, int kind, const struct plan_point *p)
+static int flight_of(const struct setting *set, int kind, const struct plan_point *p)
 {
-    int64_t memory = plan_memory(ln->sp->inst, kind);
-    int64_t b = ln->c->microbatches, held = b;
+    int64_t memory = plan_memory(set->sp->inst, kind);
+    int64_t b = set->c->microbatches, held = b;
 
     if (memory > 0 && p->stage_bytes > memory)
         return 0;
@@ -58,18 +58,18 @@ static double tail_of(const struct plan_point *p)
     return p->sync_sec + p->update_sec;
 }
 
-static void fill_cell(const struct line *ln, int kind, const struct plan_front *front,
+static void fill_cell(const struct setting *set, int kind, const struct plan_front *front,
                       struct cell *cell)
 {
-    double b = (double)ln->c->microbatches;
+    double b = (double)set->c->microbatches;
     int n = 0;
 
-    cell->step = AP_NEW_N(ln->sp->arena, front->n, struct step);
+    cell->step = AP_NEW_N(set->sp->arena, front->n, struct step);
     for (int i = 0; i < front->n; i++) {
         const struct plan_point *p = &front->point[i];
         double sum = p->forward_sec + p->backward_sec;
-        int flight = flight_of(ln, kind, p);
-        if (flight >= 1 && b * sum < ln->below)
+        int flight = flight_of(set, kind, p);
+        if (flight >= 1 && b * sum < set->below)
             cell->step[n++] = (struct step){
                 flight, p->forward_sec, p->backward_sec, sum, tail_of(p), p, p};
     }
@@ -89,31 +89,31 @@ static void fill_cell(const struct line *ln, int kind, const struct plan_front *
 }
 
 /* The step of a stage that holds `flight` microbatches at least; NULL: does not fit. */
-static const struct step *line_step(const struct line *ln, int lo, int hi, int mesh,
-                                    int flight)
+static const struct step *setting_step(const struct setting *set, int lo, int hi,
+                                       int mesh, int flight)
 {
     const struct cell *cell =
-        &ln->cell[ln->sp->run[lo * ln->sp->n + hi] * ln->c->n_meshes + mesh];
+        &set->cell[set->sp->run[lo * set->sp->n + hi] * set->c->n_meshes + mesh];
     for (int i = 0; i < cell->n; i++)
         if (cell->step[i].max_flight >= flight)
             return &cell->step[i];
     return NULL;
 }
 
-int line_flight(const struct line *ln, int n_behind)
+int setting_flight(const struct setting *set, int n_behind)
 {
-    return plan_in_flight(ln->schedule, n_behind, ln->c->microbatches);
+    return plan_in_flight(set->schedule, n_behind, set->c->microbatches);
 }
 
 /* ---- preparation ---- */
 
 /* Two meshes when nothing is placed yet: inside a host if both fit. */
-static void estimate_links(struct line *ln)
+static void estimate_links(struct setting *set)
 {
-    const struct config *c = ln->c;
+    const struct config *c = set->c;
     int n = c->n_meshes;
 
-    ln->link = AP_NEW_N(ln->sp->arena, n * n, struct ap_link);
+    set->link = AP_NEW_N(set->sp->arena, n * n, struct ap_link);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < n; k++) {
             struct plan_stage a = {.hosts = c->mesh[i].hosts,
@@ -129,7 +129,7 @@ static void estimate_links(struct line *ln)
                 continue;
             b.first_host = inside || !same ? 0 : a.hosts;
             b.first_device = inside ? a.devices : 0;
-            ln->link[i * n + k] = plan_link_between(ln->sp->inst, c->replicas, &a, &b);
+            set->link[i * n + k] = plan_link_between(set->sp->inst, c->replicas, &a, &b);
         }
 }
 
@@ -151,7 +151,7 @@ static struct plan_ask ask_of(const struct config *c, int lo, int hi, int mesh)
                              .microbatches = c->microbatches};
 }
 
-double *line_known(const struct space *sp, const struct config *c)
+double *setting_known(const struct space *sp, const struct config *c)
 {
     double *known = AP_NEW_N(sp->arena, sp->n + 1, double);
     for (int b = 0; b < sp->n; b++) {
@@ -165,13 +165,14 @@ double *line_known(const struct space *sp, const struct config *c)
     return known;
 }
 
-double line_known_bound(const struct space *sp, const struct config *c)
+double setting_known_bound(const struct space *sp, const struct config *c)
 {
-    return (double)c->microbatches * line_known(sp, c)[sp->n] / c->capacity * (1 - 1e-9);
+    return (double)c->microbatches * setting_known(sp, c)[sp->n] / c->capacity *
+           (1 - 1e-9);
 }
 
-bool line_is_hopeless(const struct space *sp, const struct config *c, const double *known,
-                      const struct plan_ask *ask, double below)
+bool setting_is_hopeless(const struct space *sp, const struct config *c,
+                         const double *known, const struct plan_ask *ask, double below)
 {
     double b = (double)c->microbatches;
     double left = 0;
@@ -192,92 +193,92 @@ struct chain {
 };
 
 /* Goes on to the next cell that is to be asked for; false: there is none. */
-static bool go_on(const struct line *ln, const double *known, struct chain *at)
+static bool go_on(const struct setting *set, const double *known, struct chain *at)
 {
-    for (int n = ln->sp->n; at->hi < n; at->hi++) {
+    for (int n = set->sp->n; at->hi < n; at->hi++) {
         const struct cell *cell =
-            &ln->cell[ln->sp->run[at->lo * n + at->hi] * ln->c->n_meshes + at->mesh];
-        struct plan_ask ask = ask_of(ln->c, at->lo, at->hi, at->mesh);
-        if (cell->n == 0 && ln->sp->inst->monotone)
+            &set->cell[set->sp->run[at->lo * n + at->hi] * set->c->n_meshes + at->mesh];
+        struct plan_ask ask = ask_of(set->c, at->lo, at->hi, at->mesh);
+        if (cell->n == 0 && set->sp->inst->monotone)
             return false; /* what is longer is slower and larger */
-        if (cell->n < 0 && !line_is_hopeless(ln->sp, ln->c, known, &ask, ln->below))
+        if (cell->n < 0 && !setting_is_hopeless(set->sp, set->c, known, &ask, set->below))
             return true;
     }
     return false;
 }
 
 /* The next cells of all chains are asked for at once. */
-static int fill_cells(struct line *ln, struct ap_err *err)
+static int fill_cells(struct setting *set, struct ap_err *err)
 {
-    int n = ln->sp->n, m = ln->c->n_meshes, left = 0;
-    struct chain *chain = AP_NEW_N(ln->sp->arena, n * m, struct chain);
+    int n = set->sp->n, m = set->c->n_meshes, left = 0;
+    struct chain *chain = AP_NEW_N(set->sp->arena, n * m, struct chain);
 
-    ln->cell = AP_NEW_N(ln->sp->arena, ln->sp->n_runs * m, struct cell);
-    for (int i = 0; i < ln->sp->n_runs * m; i++)
-        ln->cell[i].n = -1;
-    double *known = line_known(ln->sp, ln->c);
+    set->cell = AP_NEW_N(set->sp->arena, set->sp->n_runs * m, struct cell);
+    for (int i = 0; i < set->sp->n_runs * m; i++)
+        set->cell[i].n = -1;
+    double *known = setting_known(set->sp, set->c);
     for (int lo = 0; lo < n; lo++)
         for (int i = 0; i < m; i++)
             chain[left++] = (struct chain){lo, i, lo};
     for (;;) {
         int n_left = 0;
         for (int i = 0; i < left; i++)
-            if (go_on(ln, known, &chain[i])) {
+            if (go_on(set, known, &chain[i])) {
                 chain[n_left++] = chain[i];
-                config_note(ln->sp, ln->c, chain[i].lo, chain[i].hi, chain[i].mesh);
+                config_note(set->sp, set->c, chain[i].lo, chain[i].hi, chain[i].mesh);
             }
         left = n_left;
         if (left == 0)
             return 0;
-        if (space_ask_noted(ln->sp, err))
+        if (space_ask_noted(set->sp, err))
             return -1;
         for (int i = 0; i < left; i++) {
             const struct chain *at = &chain[i];
             struct cell *cell =
-                &ln->cell[ln->sp->run[at->lo * n + at->hi] * m + at->mesh];
+                &set->cell[set->sp->run[at->lo * n + at->hi] * m + at->mesh];
             const struct plan_front *front;
-            if (config_front(ln->sp, ln->c, at->lo, at->hi, at->mesh, &front, err))
+            if (config_front(set->sp, set->c, at->lo, at->hi, at->mesh, &front, err))
                 return -1;
             if (cell->n < 0)
-                fill_cell(ln, ln->c->mesh[at->mesh].kind, front, cell);
+                fill_cell(set, set->c->mesh[at->mesh].kind, front, cell);
         }
     }
 }
 
-static void least_fronts(struct line *ln)
+static void least_fronts(struct setting *set)
 {
-    int n = ln->sp->n;
+    int n = set->sp->n;
 
-    ln->front_sum = AP_NEW_N(ln->sp->arena, n + 1, double);
-    ln->front_device_sec = AP_NEW_N(ln->sp->arena, n + 1, double);
+    set->front_sum = AP_NEW_N(set->sp->arena, n + 1, double);
+    set->front_device_sec = AP_NEW_N(set->sp->arena, n + 1, double);
     for (int k = 1; k <= n; k++)
-        ln->front_sum[k] = ln->front_device_sec[k] = INFINITY;
+        set->front_sum[k] = set->front_device_sec[k] = INFINITY;
     for (int lo = 0; lo < n; lo++)
-        for (int i = 0; i < ln->c->n_meshes; i++)
+        for (int i = 0; i < set->c->n_meshes; i++)
             for (int hi = lo; hi < n; hi++) {
-                const struct step *s = line_step(ln, lo, hi, i, 1);
+                const struct step *s = setting_step(set, lo, hi, i, 1);
                 if (!s)
                     continue;
-                double size = config_weight(ln->c, i);
-                double *sum = &ln->front_sum[hi + 1];
-                double *dev = &ln->front_device_sec[hi + 1];
-                *sum = least_of(*sum, ln->front_sum[lo] + s->forward + s->backward);
-                *dev = least_of(*dev, ln->front_device_sec[lo] + size * s->sum);
+                double size = config_weight(set->c, i);
+                double *sum = &set->front_sum[hi + 1];
+                double *dev = &set->front_device_sec[hi + 1];
+                *sum = least_of(*sum, set->front_sum[lo] + s->forward + s->backward);
+                *dev = least_of(*dev, set->front_device_sec[lo] + size * s->sum);
             }
 }
 
 /* The cluster in units; several kinds have a table of as many sides. */
-static void count_units(struct line *ln)
+static void count_units(struct setting *set)
 {
-    struct plan_counts *u = &ln->units;
-    const struct plan_counts *c = &ln->c->counts;
+    struct plan_counts *u = &set->units;
+    const struct plan_counts *c = &set->c->counts;
 
     for (int k = 0; k < c->n_kinds; k++)
-        ln->unit[k] = 1;
-    for (int most = 0;; ln->unit[most] *= 2) {
+        set->unit[k] = 1;
+    for (int most = 0;; set->unit[most] *= 2) {
         *u = (struct plan_counts){.n_kinds = c->n_kinds, .width = 1};
         for (int k = c->n_kinds - 1; k >= 0; k--) {
-            u->most[k] = c->most[k] / ln->unit[k];
+            u->most[k] = c->most[k] / set->unit[k];
             u->stride[k] = u->width;
             u->width *= u->most[k] + 1;
             if (u->most[k] > u->most[most])
@@ -286,43 +287,43 @@ static void count_units(struct line *ln)
         if (u->width - 1 <= (c->n_kinds > 1 ? MAX_UNITS_OF_KINDS : MAX_UNITS))
             break;
     }
-    ln->n_units = u->width - 1;
+    set->n_units = u->width - 1;
 }
 
-int line_init(struct line *ln, struct space *sp, struct config *c,
-              enum ap_schedule schedule, double below, struct ap_err *err)
+int setting_init(struct setting *set, struct space *sp, struct config *c,
+                 enum ap_schedule schedule, double below, struct ap_err *err)
 {
-    *ln = (struct line){.sp = sp, .c = c, .schedule = schedule, .below = below};
-    count_units(ln);
-    if (fill_cells(ln, err))
+    *set = (struct setting){.sp = sp, .c = c, .schedule = schedule, .below = below};
+    count_units(set);
+    if (fill_cells(set, err))
         return -1;
-    estimate_links(ln);
-    least_fronts(ln);
+    estimate_links(set);
+    least_fronts(set);
     return 0;
 }
 
 /* ---- labels ---- */
 
-void line_prepend(const struct line *ln, const struct prepend *p,
-                  const struct label *rest, struct label *out)
+void setting_prepend(const struct setting *set, const struct prepend *p,
+                     const struct label *rest, struct label *out)
 {
-    double b = (double)ln->c->microbatches, f = p->forward, back = p->backward;
+    double b = (double)set->c->microbatches, f = p->forward, back = p->backward;
     double there = f + p->send_forward;
     double end = rest ? rest->end : 0, done = rest ? rest->done : 0;
     double way = rest ? p->send_forward + rest->way + p->send_backward : 0;
 
-    if (ln->schedule == AP_SCHEDULE_INFERENCE && !ln->sp->params->latency) {
+    if (set->schedule == AP_SCHEDULE_INFERENCE && !set->sp->params->latency) {
         out->end = out->done = most_of(b * f, end);
         out->way = 0;
         return;
     }
     out->end = b * p->sum;
-    if (ln->schedule == AP_SCHEDULE_INFERENCE) {
+    if (set->schedule == AP_SCHEDULE_INFERENCE) {
         out->end = most_of(out->end, b * f);
     } else {
         if (rest)
             out->end = most_of(out->end, there + end + p->send_backward + back);
-        if (ln->schedule == AP_SCHEDULE_GPIPE)
+        if (set->schedule == AP_SCHEDULE_GPIPE)
             out->end = most_of(out->end, b * f + way + b * back);
         else
             out->end = most_of(out->end, most_of(p->least_flight * f, f + way) +
@@ -335,7 +336,7 @@ void line_prepend(const struct line *ln, const struct prepend *p,
 }
 
 struct filling {
-    const struct line *ln;
+    const struct setting *set;
     struct labels *out;
     bool bounds;
     int most;          /* labels of a state */
@@ -343,23 +344,24 @@ struct filling {
     bool *is_now;
 };
 
-static size_t state(const struct line *ln, int k, int d)
+static size_t state(const struct setting *set, int k, int d)
 {
-    return (size_t)k * (size_t)(ln->n_units + 1) + (size_t)d;
+    return (size_t)k * (size_t)(set->n_units + 1) + (size_t)d;
 }
 
-static int units_of(const struct line *ln, int mesh, bool bounds)
+static int units_of(const struct setting *set, int mesh, bool bounds)
 {
-    int size = mesh_size(&ln->c->mesh[mesh]), unit = ln->unit[ln->c->mesh[mesh].kind];
+    int size = mesh_size(&set->c->mesh[mesh]), unit = set->unit[set->c->mesh[mesh].kind];
     return bounds ? size / unit : (size + unit - 1) / unit;
 }
 
 /* Seconds between two meshes when nothing is placed yet. */
-static double estimate_send(const struct line *ln, int k, bool back, int mesh, int other)
+static double estimate_send(const struct setting *set, int k, bool back, int mesh,
+                            int other)
 {
-    const struct ap_link *link = &ln->link[mesh * ln->c->n_meshes + other];
-    int64_t bytes =
-        ln->sp->split_bytes[back][k] / ln->c->microbatches + ln->sp->whole_bytes[back][k];
+    const struct ap_link *link = &set->link[mesh * set->c->n_meshes + other];
+    int64_t bytes = set->sp->split_bytes[back][k] / set->c->microbatches +
+                    set->sp->whole_bytes[back][k];
 
     return ap_link_sec(link, (double)bytes, 1);
 }
@@ -419,7 +421,7 @@ static int thin_out(struct filling *f, struct label *l, int n)
 static void keep_now(struct filling *f, int k, int d)
 {
     struct labels *out = f->out;
-    int n = 0, all = f->ln->sp->n - k;
+    int n = 0, all = f->set->sp->n - k;
 
     for (int s = 1; s <= all; s++)
         if (f->is_now[s]) {
@@ -428,8 +430,8 @@ static void keep_now(struct filling *f, int k, int d)
         }
     n = thin_out(f, f->now, n);
     AP_ROOM_FOR(out->all, out->n_all, out->cap, n);
-    out->first[state(f->ln, k, d)] = out->n_all;
-    out->n[state(f->ln, k, d)] = n;
+    out->first[state(f->set, k, d)] = out->n_all;
+    out->n[state(f->set, k, d)] = n;
     memcpy(out->all + out->n_all, f->now, (size_t)n * sizeof *f->now);
     out->n_all += n;
 }
@@ -437,10 +439,10 @@ static void keep_now(struct filling *f, int k, int d)
 /* One stage before one label. */
 static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
 {
-    const struct line *ln = f->ln;
-    const struct label *r = hi + 1 < ln->sp->n ? &f->out->all[rest] : NULL;
+    const struct setting *set = f->set;
+    const struct label *r = hi + 1 < set->sp->n ? &f->out->all[rest] : NULL;
     int more = r ? r->most_stages : 0, less = r ? r->least_stages : 0;
-    const struct step *s = line_step(ln, k, hi, mesh, line_flight(ln, less + 1));
+    const struct step *s = setting_step(set, k, hi, mesh, setting_flight(set, less + 1));
 
     if (!s)
         return;
@@ -448,8 +450,8 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
                         .backward = s->backward,
                         .sum = s->sum,
                         .tail = s->tail,
-                        .least_flight = line_flight(ln, less + 1),
-                        .most_flight = line_flight(ln, more + 1)};
+                        .least_flight = setting_flight(set, less + 1),
+                        .most_flight = setting_flight(set, more + 1)};
     if (!f->bounds) {
         p.forward = s->best->forward_sec;
         p.backward = s->best->backward_sec;
@@ -457,8 +459,8 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
         p.tail = tail_of(s->best);
     }
     if (r && !f->bounds) {
-        p.send_forward = estimate_send(ln, hi, false, mesh, r->mesh);
-        p.send_backward = estimate_send(ln, hi, true, mesh, r->mesh);
+        p.send_forward = estimate_send(set, hi, false, mesh, r->mesh);
+        p.send_backward = estimate_send(set, hi, true, mesh, r->mesh);
     }
     struct label v = {.least_stages = less + 1,
                       .most_stages = more + 1,
@@ -466,39 +468,40 @@ static void put_front(struct filling *f, int k, int hi, int mesh, int rest)
                       .mesh = mesh,
                       .next = r ? rest : -1,
                       .point = s->best};
-    line_prepend(ln, &p, r, &v);
-    if (v.end + (ln->schedule == AP_SCHEDULE_INFERENCE ? 0 : ln->front_sum[k]) <
-            ln->below &&
-        v.done < ln->below)
+    setting_prepend(set, &p, r, &v);
+    if (v.end + (set->schedule == AP_SCHEDULE_INFERENCE ? 0 : set->front_sum[k]) <
+            set->below &&
+        v.done < set->below)
         put_now(f, &v);
 }
 
 static void fill_state(struct filling *f, int k, int d)
 {
-    const struct line *ln = f->ln;
-    int n = ln->sp->n;
+    const struct setting *set = f->set;
+    int n = set->sp->n;
     double left = 0;
 
-    for (int i = 0; i < ln->units.n_kinds; i++)
-        left += (ln->c->counts.most[i] - counts_digit(&ln->units, d, i) * ln->unit[i]) *
-                ln->c->speed[i];
+    for (int i = 0; i < set->units.n_kinds; i++)
+        left +=
+            (set->c->counts.most[i] - counts_digit(&set->units, d, i) * set->unit[i]) *
+            set->c->speed[i];
 
     /* what is in front has but so many devices for so long */
-    if ((double)ln->c->microbatches * ln->front_device_sec[k] * (1 - 1e-9) >
-        left * ln->below) {
+    if ((double)set->c->microbatches * set->front_device_sec[k] * (1 - 1e-9) >
+        left * set->below) {
         keep_now(f, k, d);
         return;
     }
-    for (int mesh = 0; mesh < ln->c->n_meshes; mesh++) {
-        int units = units_of(ln, mesh, f->bounds), kind = ln->c->mesh[mesh].kind;
-        if (units > counts_digit(&ln->units, d, kind))
+    for (int mesh = 0; mesh < set->c->n_meshes; mesh++) {
+        int units = units_of(set, mesh, f->bounds), kind = set->c->mesh[mesh].kind;
+        if (units > counts_digit(&set->units, d, kind))
             continue;
         for (int hi = k; hi < n; hi++) {
             const struct cell *cell =
-                &ln->cell[ln->sp->run[k * n + hi] * ln->c->n_meshes + mesh];
+                &set->cell[set->sp->run[k * n + hi] * set->c->n_meshes + mesh];
             if (cell->n <= 0)
                 continue;
-            size_t rest = state(ln, hi + 1, d - units * ln->units.stride[kind]);
+            size_t rest = state(set, hi + 1, d - units * set->units.stride[kind]);
             int at = f->out->first[rest];
             for (int l = at; l < at + f->out->n[rest]; l++)
                 put_front(f, k, hi, mesh, l);
@@ -507,11 +510,11 @@ static void fill_state(struct filling *f, int k, int d)
     keep_now(f, k, d);
 }
 
-void line_labels(const struct line *ln, bool bounds, struct labels *out)
+void setting_labels(const struct setting *set, bool bounds, struct labels *out)
 {
-    int n = ln->sp->n, row = ln->n_units + 1;
+    int n = set->sp->n, row = set->n_units + 1;
     struct ap_arena scratch = {0};
-    struct filling f = {.ln = ln,
+    struct filling f = {.set = set,
                         .out = out,
                         .bounds = bounds,
                         .most = MOST_LABELS,
@@ -526,8 +529,8 @@ void line_labels(const struct line *ln, bool bounds, struct labels *out)
     out->all = ap_xrealloc(NULL, (size_t)out->cap * sizeof *out->all);
     out->all[0] = (struct label){.hi = -1, .next = -1};
     for (int d = 0; d < row; d++) {
-        out->first[state(ln, n, d)] = 0;
-        out->n[state(ln, n, d)] = d == 0;
+        out->first[state(set, n, d)] = 0;
+        out->n[state(set, n, d)] = d == 0;
     }
     for (int k = n - 1; k >= 0; k--)
         for (int d = 0; d < row; d++)
@@ -535,30 +538,31 @@ void line_labels(const struct line *ln, bool bounds, struct labels *out)
     ap_arena_free(&scratch);
 }
 
-void line_free(struct labels *l)
+void setting_free(struct labels *l)
 {
     free(l->first);
     free(l->n);
     free(l->all);
 }
 
-struct plan_answer line_plan(const struct line *ln, const struct labels *l, int label)
+struct plan_answer setting_plan(const struct setting *set, const struct labels *l,
+                                int label)
 {
-    struct plan_answer a = {.replicas = ln->c->replicas,
-                            .microbatches = ln->c->microbatches,
-                            .schedule = ln->schedule,
+    struct plan_answer a = {.replicas = set->c->replicas,
+                            .microbatches = set->c->microbatches,
+                            .schedule = set->schedule,
                             .chunks = 1};
     int lo = 0;
 
-    a.stage = AP_NEW_N(ln->sp->arena, l->all[label].least_stages, struct plan_stage);
-    for (; lo < ln->sp->n; label = l->all[label].next) {
+    a.stage = AP_NEW_N(set->sp->arena, l->all[label].least_stages, struct plan_stage);
+    for (; lo < set->sp->n; label = l->all[label].next) {
         const struct label *v = &l->all[label];
         a.stage[a.n_stages++] =
             (struct plan_stage){.lo = lo,
                                 .hi = v->hi,
-                                .hosts = ln->c->mesh[v->mesh].hosts,
-                                .devices = ln->c->mesh[v->mesh].devices,
-                                .kind = ln->c->mesh[v->mesh].kind,
+                                .hosts = set->c->mesh[v->mesh].hosts,
+                                .devices = set->c->mesh[v->mesh].devices,
+                                .kind = set->c->mesh[v->mesh].kind,
                                 .point = v->point};
         lo = v->hi + 1;
     }

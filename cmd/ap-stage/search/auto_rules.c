@@ -42,7 +42,7 @@ static struct sieve_config *find_config(struct sieve *v, const struct plan_ask *
     struct sieve_config *c = &v->config[v->n];
     if (!config_init(&v->sp, &c->c, ask->replicas, ask->microbatches, NULL, 0))
         return NULL;
-    c->known = line_known(&v->sp, &c->c);
+    c->known = setting_known(&v->sp, &c->c);
     v->n++;
     return c;
 }
@@ -53,7 +53,7 @@ static bool is_out(struct sieve *v, const struct plan_ask *ask)
     if (ask->set || !v->inst->least || !isfinite(v->below))
         return false;
     struct sieve_config *c = find_config(v, ask);
-    return c && line_is_hopeless(&v->sp, &c->c, c->known, ask, v->below);
+    return c && setting_is_hopeless(&v->sp, &c->c, c->known, ask, v->below);
 }
 
 static int ask_sieve(void *oracle, const struct plan_ask *ask,

@@ -1,11 +1,11 @@
 /*
- * Problem: lines are runs of blocks; where the blocks are no chain a stage may be another
- * set of them, too (rhino's are), and the bound of lines says nothing of such plans.
- * Idea: if every block is read by the next one, stages in the order of values are runs,
- * and nothing is missed. Otherwise the sets that rhino finds are candidates, with several
- * tolerances (auto_rules.c), and the bound is also what all devices take at least for all
- * blocks, whatever is together.
- * Cost: blocks * submeshes for each configuration; nothing is asked for.
+ * Problem: the stages of a setting's plans are runs of blocks. Where the blocks do not
+ * form a chain, a stage may be another set of them, too (rhino's are), and the bound of
+ * settings does not cover such plans. Idea: if every block is read by the next one,
+ * stages in the order of values are runs, and nothing is missed. Otherwise the sets that
+ * rhino finds are candidates, with several tolerances (auto_rules.c), and the bound is
+ * also what all devices take at least for all blocks, whatever is together. Cost: blocks
+ * * submeshes for each configuration; nothing is asked for.
  */
 #include "search/auto.h"
 
@@ -42,7 +42,7 @@ double space_sets_bound(const struct space *whole)
         for (int i = 0; i < inst->n_microbatches; i++) {
             struct config c;
             if (config_init(&sp, &c, r, inst->microbatches[i], NULL, 0))
-                least = least_of(least, line_known_bound(&sp, &c));
+                least = least_of(least, setting_known_bound(&sp, &c));
             ap_arena_free(&scratch);
         }
     return least;

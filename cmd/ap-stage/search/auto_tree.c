@@ -1,10 +1,11 @@
 /*
- * Problem: the best simulated plan of a line, proven, where the line is small.
+ * Problem: the best simulated plan of a setting, proven, where it has few plans.
  * Idea: stages are chosen from the first on, their number fixed. What is chosen says when
  * the next stage gets its first microbatch and how long the way back takes; the rest is
  * at least its label (auto_labels.c) with that number of stages and as many devices or
  * fewer. Children are tried best first; what is not below the best plan is cut.
- * Cost: exponential at worst, ended by the search's limits; the line's bound stands then.
+ * Cost: exponential at worst, ended by the search's limits; the setting's bound stands
+ * then.
  */
 #include "search/auto.h"
 
@@ -28,7 +29,7 @@ struct child {
 
 struct tree {
     struct stage_search *search;
-    const struct line *ln;
+    const struct setting *set;
     struct rests rests;
     struct ap_arena scratch;
     struct plan_answer now;
@@ -52,9 +53,9 @@ static void lower(struct label *to, const struct label *from)
 
 static void spread_labels(struct tree *t, const struct labels *l)
 {
-    const struct line *ln = t->ln;
+    const struct setting *set = t->set;
     struct rests *r = &t->rests;
-    const struct plan_counts *c = &ln->units;
+    const struct plan_counts *c = &set->units;
     size_t all = (size_t)(r->n + 1) * (size_t)(r->n + 1) * (size_t)(r->n_units + 1);
 
     r->at = AP_NEW_N(&t->scratch, all, struct label);
@@ -62,7 +63,7 @@ static void spread_labels(struct tree *t, const struct labels *l)
         r->at[i] = (struct label){.end = INFINITY, .done = INFINITY, .way = INFINITY};
     for (int k = 0; k <= r->n; k++)
         for (int d = 0; d <= r->n_units; d++) {
-            size_t at = (size_t)k * (size_t)(ln->n_units + 1) + (size_t)d;
+            size_t at = (size_t)k * (size_t)(set->n_units + 1) + (size_t)d;
             for (int i = l->first[at]; i < l->first[at] + l->n[at]; i++)
                 for (int s = l->all[i].least_stages; s <= l->all[i].most_stages; s++)
                     lower(rest_at(r, k, s, d), &l->all[i]);
@@ -92,8 +93,8 @@ struct node {
 static void fill_prepend(const struct tree *t, const struct node *v,
                          const struct plan_point *point, struct prepend *p)
 {
-    const struct line *ln = t->ln;
-    int flight = line_flight(ln, v->behind);
+    const struct setting *set = t->set;
+    int flight = setting_flight(set, v->behind);
 
     *p = (struct prepend){.forward = point->forward_sec,
                           .backward = point->backward_sec,
@@ -103,25 +104,25 @@ static void fill_prepend(const struct tree *t, const struct node *v,
                           .most_flight = flight};
 }
 
-static bool is_throughput(const struct line *ln)
+static bool is_throughput(const struct setting *set)
 {
-    return ln->schedule == AP_SCHEDULE_INFERENCE && !ln->sp->params->latency;
+    return set->schedule == AP_SCHEDULE_INFERENCE && !set->sp->params->latency;
 }
 
 static int list_children(struct tree *t, const struct node *v, struct child **out)
 {
-    const struct line *ln = t->ln;
-    int n = ln->sp->n, n_out = 0, cap = 0, flight = line_flight(ln, v->behind);
+    const struct setting *set = t->set;
+    int n = set->sp->n, n_out = 0, cap = 0, flight = setting_flight(set, v->behind);
 
     *out = NULL;
     for (int hi = v->behind > 1 ? v->k : n - 1; hi + v->behind <= n; hi++)
-        for (int m = 0; m < ln->c->n_meshes; m++) {
+        for (int m = 0; m < set->c->n_meshes; m++) {
             const struct cell *cell =
-                &ln->cell[ln->sp->run[v->k * n + hi] * ln->c->n_meshes + m];
-            if (!config_has(ln->c, v->left, m))
+                &set->cell[set->sp->run[v->k * n + hi] * set->c->n_meshes + m];
+            if (!config_has(set->c, v->left, m))
                 continue;
             const struct label *rest = rest_at(&t->rests, hi + 1, v->behind - 1,
-                                               v->left - config_take(ln->c, m));
+                                               v->left - config_take(set->c, m));
             for (int i = 0; i < cell->n; i++) {
                 struct child c = {.hi = hi, .mesh = m, .serial = n_out};
                 struct label out_label;
@@ -129,7 +130,7 @@ static int list_children(struct tree *t, const struct node *v, struct child **ou
                     continue;
                 c.point = cell->step[i].own;
                 fill_prepend(t, v, c.point, &c.p);
-                line_prepend(ln, &c.p, v->behind > 1 ? rest : NULL, &out_label);
+                setting_prepend(set, &c.p, v->behind > 1 ? rest : NULL, &out_label);
                 c.bound = v->arrival + most_of(out_label.done, out_label.end + v->back);
                 c.bound = most_of(c.bound, v->bound);
                 t->search->nodes++;
@@ -147,16 +148,16 @@ static int list_children(struct tree *t, const struct node *v, struct child **ou
 static void descend(struct tree *t, const struct node *v)
 {
     struct child *children;
-    const struct line *ln = t->ln;
+    const struct setting *set = t->set;
 
     if (v->behind == 0) {
-        t->ended |= !auto_try(t->search, ln->sp, &t->now, "tree");
+        t->ended |= !auto_try(t->search, set->sp, &t->now, "tree");
         return;
     }
     int n = list_children(t, v, &children);
     for (int i = 0; i < n && !t->ended; i++) {
         const struct child *c = &children[i];
-        const struct plan_submesh *m = &ln->c->mesh[c->mesh];
+        const struct plan_submesh *m = &set->c->mesh[c->mesh];
         if (auto_is_over(t->search, c->bound))
             break;
         if (t->search->nodes > t->node_limit) {
@@ -170,13 +171,13 @@ static void descend(struct tree *t, const struct node *v)
                                                               .kind = m->kind,
                                                               .point = c->point};
         struct node next = {.k = c->hi + 1,
-                            .left = v->left - config_take(ln->c, c->mesh),
+                            .left = v->left - config_take(set->c, c->mesh),
                             .behind = v->behind - 1,
                             .bound = c->bound,
                             .back = -INFINITY};
-        if (!is_throughput(ln))
+        if (!is_throughput(set))
             next.arrival = v->arrival + c->p.forward;
-        if (ln->schedule != AP_SCHEDULE_INFERENCE)
+        if (set->schedule != AP_SCHEDULE_INFERENCE)
             next.back = c->p.backward + most_of(v->back, c->p.tail);
         descend(t, &next);
         t->now.n_stages--;
@@ -187,10 +188,10 @@ static void descend(struct tree *t, const struct node *v)
 /* The number of stages of least bound that is left, 0. */
 static int next_number(const struct tree *t, const bool *done, double *least)
 {
-    int best = 0, want = t->ln->sp->params->n_stages;
+    int best = 0, want = t->set->sp->params->n_stages;
 
     *least = INFINITY;
-    for (int s = 1; s <= t->ln->sp->n; s++) {
+    for (int s = 1; s <= t->set->sp->n; s++) {
         double bound = rest_at(&t->rests, 0, s, t->rests.n_units)->done;
         if (done[s] || (want > 0 && s != want) || auto_is_over(t->search, bound))
             continue;
@@ -205,7 +206,7 @@ static int next_number(const struct tree *t, const bool *done, double *least)
 /* The numbers of stages by their bound; the least bound of what is left at last. */
 static double search_stages(struct tree *t)
 {
-    bool *done = AP_NEW_N(&t->scratch, t->ln->sp->n + 1, bool);
+    bool *done = AP_NEW_N(&t->scratch, t->set->sp->n + 1, bool);
     double least;
 
     for (int s; (s = next_number(t, done, &least)) > 0; done[s] = true) {
@@ -221,13 +222,13 @@ static double search_stages(struct tree *t)
 
 #define MAX_RESTS 400000 /* blocks * blocks * units of devices, for memory */
 
-/* The line's own bound, for lines too large to search. */
-static double root_bound(const struct line *ln, const struct labels *l)
+/* The setting's own bound, for settings too large to search. */
+static double root_bound(const struct setting *set, const struct labels *l)
 {
     double least = INFINITY;
-    int want = ln->sp->params->n_stages;
+    int want = set->sp->params->n_stages;
 
-    for (int d = 0; d <= ln->n_units; d++)
+    for (int d = 0; d <= set->n_units; d++)
         for (int i = l->first[d]; i < l->first[d] + l->n[d]; i++)
             if (want == 0 ||
                 (want >= l->all[i].least_stages && want <= l->all[i].most_stages))
@@ -235,26 +236,26 @@ static double root_bound(const struct line *ln, const struct labels *l)
     return least;
 }
 
-void auto_tree(struct stage_search *search, const struct line *ln,
+void auto_tree(struct stage_search *search, const struct setting *set,
                const struct labels *bounds)
 {
-    int n = ln->sp->n;
+    int n = set->sp->n;
     struct tree t = {.search = search,
-                     .ln = ln,
-                     .rests = {.n = n, .n_units = ln->n_units},
+                     .set = set,
+                     .rests = {.n = n, .n_units = set->n_units},
                      .node_limit = search->nodes + search->node_limit / 8,
-                     .now = {.replicas = ln->c->replicas,
-                             .microbatches = ln->c->microbatches,
-                             .schedule = ln->schedule,
+                     .now = {.replicas = set->c->replicas,
+                             .microbatches = set->c->microbatches,
+                             .schedule = set->schedule,
                              .chunks = 1}};
-    double open = root_bound(ln, bounds);
+    double open = root_bound(set, bounds);
 
     if (auto_is_over(search, open))
         return;
     if (t.node_limit > search->node_limit)
         t.node_limit = search->node_limit;
-    if (ln->units.width == ln->c->counts.width &&
-        (int64_t)n * n * ln->n_units < MAX_RESTS) {
+    if (set->units.width == set->c->counts.width &&
+        (int64_t)n * n * set->n_units < MAX_RESTS) {
         t.now.stage = AP_NEW_N(&t.scratch, n, struct plan_stage);
         spread_labels(&t, bounds);
         int64_t whole = auto_share(search);

@@ -677,22 +677,22 @@ static void readme_bounds(struct ap_arena *arena)
     struct ap_err err = {0};
     struct space sp;
     struct config c;
-    struct line ln;
+    struct setting set;
     struct labels l;
     int least[4], most[4];
 
     space_init(&sp, arena, &cases.inst, &params);
     config_init(&sp, &c, 1, 8, NULL, 0);
-    CHECK(near(line_known_bound(&sp, &c), 12),
+    CHECK(near(setting_known_bound(&sp, &c), 12),
           "README of cmd/ap-stage: device-seconds: 12 s");
-    line_init(&ln, &sp, &c, AP_SCHEDULE_1F1B, INFINITY, &err);
-    line_labels(&ln, true, &l);
+    setting_init(&set, &sp, &c, AP_SCHEDULE_1F1B, INFINITY, &err);
+    setting_labels(&set, true, &l);
     for (int i = l.first[4]; i < l.first[4] + l.n[4]; i++) {
         int s = l.all[i].least_stages;
         CHECK(s == l.all[i].most_stages && near(l.all[i].done, done[s - 1]),
               "README of cmd/ap-stage: bound of %d stages: %g s", s, l.all[i].done);
     }
-    line_free(&l);
+    setting_free(&l);
     rhino_bounds(arena, &cases.inst, 2, 0.08, least, most);
     CHECK(most[1] == 0 && least[2] == 1, "README of cmd/ap-stage: rhino's bounds decide");
 }

@@ -396,6 +396,66 @@ static void parts(struct stage_case *c)
     }
 }
 
+/* The unpartitioned graph as a program. */
+static int plan_alone(const struct stage_case *c, struct ap_program *prog,
+                      struct ap_err *err)
+{
+    const int64_t device = 0;
+    struct ap_cluster one;
+    struct ap_cost cost;
+    struct ap_plan *plan = AP_NEW(&arena, struct ap_plan);
+    struct ap_conversions *conv = AP_NEW(&arena, struct ap_conversions);
+
+    ap_plan_single(&arena, &c->sample.g, &c->sample.nests, plan);
+    if (ap_cluster_take(&c->cluster, 1, &device, &one, err) ||
+        ap_cost_init(&arena, &cost, AP_COST_DEFAULT, &one, &plan->mesh, err) ||
+        ap_plan_conversions(&arena, plan, &cost, conv, err) ||
+        ap_partition(&arena, plan, conv, prog, err))
+        return -1;
+    ap_cost_free(&cost);
+    ap_plan_buffers(&arena, prog);
+    return 0;
+}
+
+/* A program is one stage in one lane, and is written and read as it was. */
+static void alone(struct stage_case *c)
+{
+    const struct ap_at at = {NULL, "program", 0};
+    struct ap_program prog;
+    struct ap_pipeline_program r, back;
+    struct ap_buf text = {0}, again = {0}, own = {0};
+    struct ap_err err = {0};
+
+    CHECK(!plan_alone(c, &prog, &err), "a program %s", err.msg);
+    if (err.msg[0])
+        return;
+    ap_pipeline_of_program(&arena, &prog, &r);
+    CHECK(r.n_stages == 1 && r.n_lanes == 1 && r.n_transfers == 0 && r.n_ranks == 1,
+          "one stage, one lane, no messages");
+    CHECK(r.lane[0].n == 1 && r.lane[0].instr[0].lo == 0 &&
+              r.lane[0].instr[0].hi == prog.local.n_groups &&
+              r.lane[0].peak_bytes == prog.peak_bytes,
+          "which runs all groups");
+    CHECK(r.stage[0].param[1] == 1 && r.stage[0].result[0] == 0,
+          "whose numbers are the graph's");
+    CHECK(!strcmp(ap_pipeline_section(&r), "program"), "of the section program");
+    ap_program_to_json(&prog, &own);
+    ap_pipeline_to_json(&r, &text);
+    json_t *o = json_loadb(text.data, text.len, 0, NULL);
+    CHECK(!ap_pipeline_from_json(&arena, o, &at, &back, &err), "is read %s", err.msg);
+    json_decref(o);
+    if (err.msg[0])
+        return;
+    ap_pipeline_to_json(&back, &again);
+    CHECK(text.len == own.len && !memcmp(text.data, own.data, own.len) &&
+              again.len == text.len && !memcmp(again.data, text.data, text.len) &&
+              back.alone && !back.stage[0].prog.part,
+          "as it was written");
+    ap_buf_free(&own);
+    ap_buf_free(&text);
+    ap_buf_free(&again);
+}
+
 #define NO_SHARDING "\"sharding\":{}}"
 #define TWO_KNOWN(head, more, devices)                                         \
     "{" head "\"stages\":[{\"blocks\":[0],\"devices\":[0,1]," more NO_SHARDING \
@@ -525,6 +585,7 @@ int main(void)
         known_stages(&c);
         refused(&c);
         parts(&c);
+        alone(&c);
         tied_weight(&c);
     }
     ap_arena_free(&arena);
