@@ -122,6 +122,7 @@ TOOL_fuzz_answer = ap-stage
 TOOL_fuzz_config = ap-model
 TOOL_fuzz_roles = ap-import
 TOOL_fuzz_serve = ap-shard
+TOOL_fuzz_problem = ap-solve
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 # The CUDA backend takes functions of the program that opens it; this one nobody else there calls.

@@ -82,6 +82,26 @@ finds() {
     [ "$(wc -l <<<"$output")" -eq 1 ]
 }
 
+@test "lint-house: code of libcommon that one tool alone needs is found" {
+    mkdir -p "$root/libcommon/base" "$root/cmd/"{ap-a,ap-b} "$root/build/libcommon/base" "$root/build/cmd/"{ap-a,ap-b}
+    echo 'int both(void); int both(void) { return 1; }' >"$root/libcommon/base/both.c"
+    echo 'int deep(void); int deep(void) { return 2; }' >"$root/libcommon/base/deep.c"
+    echo 'int deep(void); int one(void); int one(void) { return deep(); }' >"$root/libcommon/base/one.c"
+    echo 'int none(void); int none(void) { return 3; }' >"$root/libcommon/base/none.c"
+    echo 'int both(void); int one(void); int main(void) { return both() + one(); }' >"$root/cmd/ap-a/ap-a.c"
+    echo 'int both(void); int main(void) { return both(); }' >"$root/cmd/ap-b/ap-b.c"
+    for f in libcommon/base/{both,deep,one,none} cmd/ap-a/ap-a; do
+        cc -c -o "$root/build/$f.o" "$root/$f.c"
+    done
+    run scripts/lint-house users "$root" # ap-b is not built: nothing can be said
+    [ "$status" -eq 0 ]
+    cc -c -o "$root/build/cmd/ap-b/ap-b.o" "$root/cmd/ap-b/ap-b.c"
+    finds users 'libcommon/base/deep.c: only ap-a needs it: move it to cmd/ap-a'
+    finds users 'libcommon/base/one.c: only ap-a needs it'
+    finds users 'libcommon/base/none.c: no tool needs it'
+    [ "$(wc -l <<<"$output")" -eq 3 ]
+}
+
 @test "lint-house: a print and an exit in a low room are found, in comments and strings they are not" {
     copy libcommon/cost libcommon/base libcommon/tool
     run scripts/lint-house prints "$root"

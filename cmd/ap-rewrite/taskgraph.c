@@ -1,8 +1,8 @@
-/* The task graph of a plan (pipeline/task_graph.h), and its order by the list scheduler,
+/* The task graph of a plan (task_graph.h), and its order by the list scheduler,
  * which must be the one that ap-exec runs. */
 #include "taskgraph.h"
 
-#include "pipeline/task_graph.h"
+#include "task_graph.h"
 
 int taskgraph_write(struct ap_tool *tool, struct ap_arena *arena,
                     const struct ap_pipeline_program *program)

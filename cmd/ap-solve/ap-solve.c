@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "solve/problem.h"
+#include "problem_read.h"
 #include "tool/tool.h"
 
 struct solver {

@@ -65,20 +65,9 @@ int64_t ap_problem_peak(const struct ap_problem *p, const int *choice);
 bool ap_problem_legal(const struct ap_problem *p, const int *choice);
 
 /*
- * Reads a problem in the format of the ASPLOS 2025 contest on intra-operator parallelism:
- * one object {"problem": {"name", "nodes": {"intervals", "costs", "usages"}, "edges":
- * {"nodes", "costs"}, "usage_limit"}}, its members in any order, gzip or not, "-" for
- * standard input. Costs of 10^18 and above are forbidden. Equal arrays are kept once.
- * -1 with err that names line and column, or the element.
- */
-int ap_problem_read(struct ap_arena *arena, const char *path, struct ap_problem *p,
-                    struct ap_err *err);
-/* The same of bytes at hand (not compressed). */
-int ap_problem_parse(struct ap_arena *arena, const char *name, const char *text,
-                     size_t len, struct ap_problem *p, struct ap_err *err);
-/*
- * Writes that format. Costs are multiplied by scale and rounded to integers, as the
- * format wants them; forbidden ones become 10^18.
+ * Writes a problem in the format of the ASPLOS 2025 contest on intra-operator
+ * parallelism (cmd/ap-solve reads it). Costs are multiplied by scale and rounded to
+ * integers, as the format wants them; forbidden ones become 10^18.
  */
 void ap_problem_write(const struct ap_problem *p, const char *name, double scale,
                       struct ap_buf *out);

@@ -122,8 +122,9 @@ static int compile(const char *source, const char *library, const char *log)
                                   "-fno-math-errno",
                                   "-fno-trapping-math",
                                   "-fno-strict-aliasing",
-                                  "-fsanitize=alignment,bounds,signed-integer-overflow,"
-                                  "integer-divide-by-zero",
+                                  "-fsanitize=alignment,bounds",
+                                  "-fsanitize=signed-integer-overflow",
+                                  "-fsanitize=integer-divide-by-zero",
                                   "-fsanitize-undefined-trap-on-error",
                                   "-I",
                                   FAKE_TOP "/cmd/ap-exec",

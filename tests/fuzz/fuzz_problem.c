@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "solve/problem.h"
+#include "problem_read.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

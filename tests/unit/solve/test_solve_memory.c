@@ -2,7 +2,7 @@
  * The selection problem with memory: solvers against each other, bounds, peaks, and the
  * contest's format.
  */
-#include "solve/problem.h"
+#include "problem_read.h"
 
 #include "solve_gen.h"
 #include "solve/memory/solve_mem_local.h"

@@ -1,5 +1,5 @@
 /* The list scheduler: its limit of microbatches in flight alone makes every schedule. */
-#include "pipeline/task_graph.h"
+#include "task_graph.h"
 
 #include "tap.h"
 

@@ -7,7 +7,7 @@
  * many microbatches as there are lanes go through one chunk after the other). Source:
  * TePDist, pjrt/task_scheduler.cc, with its times: forward 1, backward 2, all else 0.
  */
-#include "pipeline/task_graph.h"
+#include "task_graph.h"
 
 #include <limits.h>
 #include <math.h>

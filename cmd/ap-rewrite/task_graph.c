@@ -5,7 +5,7 @@
  * first, for two stages may wait for each other there in turn (a norm over all of them).
  * Source: Zhang et al., "Rhino", 2023, section 6.1; TePDist, pjrt/task_graph.h.
  */
-#include "pipeline/task_graph.h"
+#include "task_graph.h"
 
 #include "base/array.h"
 

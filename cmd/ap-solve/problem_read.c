@@ -1,10 +1,10 @@
 /*
- * Reads the selection problem in the contest's format (problem.h) as a stream: a block of
- * the file at a time, numbers straight into arrays, no tree of JSON values. Arrays of
- * costs and usages are looked up in a hash table of those seen before, as layers repeat
- * theirs: most files need less memory than their text. O(bytes).
+ * Reads the selection problem in the contest's format (problem_read.h) as a stream: a
+ * block of the file at a time, numbers straight into arrays, no tree of JSON values.
+ * Arrays of costs and usages are looked up in a hash table of those seen before, as
+ * layers repeat theirs: most files need less memory than their text. O(bytes).
  */
-#include "solve/problem.h"
+#include "problem_read.h"
 
 #include "base/file.h"
 #include "base/json_scan.h"
@@ -159,7 +159,7 @@ static inline int read_number(struct reader *r, int64_t *value, double *cost)
 {
     int c = ap_json_next(&r->json), n = 0;
     uint64_t x = 0;
-    double real;
+    double real = 0;
 
     while (c >= '0' && c <= '9') {
         if (n++ > 0 && x == 0)

@@ -1,11 +1,11 @@
 /*
- * Rhino's task graph of a program: what runs, accumulates, reduces, sends and receives
- * for each microbatch, and what waits for what, between one source and one sink; and a
- * list scheduler that orders it. Tasks of one kind and stage run the same groups: they
- * share a module.
+ * Private to ap-rewrite. Rhino's task graph of a program: what runs, accumulates,
+ * reduces, sends and receives for each microbatch, and what waits for what, between one
+ * source and one sink; and a list scheduler that orders it. Tasks of one kind and stage
+ * run the same groups: they share a module.
  */
-#ifndef AP_TASK_GRAPH_H
-#define AP_TASK_GRAPH_H
+#ifndef REWRITE_TASK_GRAPH_H
+#define REWRITE_TASK_GRAPH_H
 
 #include "pipeline/pipeline_program.h"
 
