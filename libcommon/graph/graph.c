@@ -682,10 +682,10 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
 int ap_graph_replace(struct ap_arena *arena, struct ap_graph *g, struct ap_node *nodes,
                      int n, const int *to, struct ap_err *err)
 {
-    struct ap_result *r =
-        ap_arena_dup(arena, g->results, (size_t)g->n_results * sizeof *r + 1);
+    struct ap_result *r = AP_NEW_N(arena, g->n_results + 1, struct ap_result);
 
     for (int i = 0; i < g->n_results; i++) {
+        r[i] = g->results[i];
         r[i].node = to[r[i].node];
         r[i].alias = r[i].alias < 0 ? -1 : to[r[i].alias];
     }
