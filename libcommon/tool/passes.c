@@ -9,41 +9,51 @@
 /* How often a contraction's shape occurs on average in a graph that repeats its layers.
  */
 #define LEAST_REPEATS 8
+#define MOST_KINDS    64 /* of scores that are told apart */
 
 static bool is_forward(const struct ap_node *n, enum ap_op op)
 {
     return n->op == op && n->phase == AP_FORWARD;
 }
 
-/* The forward product of queries and keys whose scores node `exp` may be the softmax of:
- * a batched product of the same sizes. */
-static bool has_scores(const struct ap_graph *g, int exp)
+/* Different shapes of batched products: as many as a graph has kinds of attention. */
+struct shapes {
+    const struct ap_shape *shape[MOST_KINDS];
+    int n;
+};
+
+static bool is_among(const struct shapes *s, const struct ap_shape *shape)
 {
-    for (int v = exp - 1; v >= 0; v--)
-        if (is_forward(&g->nodes[v], AP_OP_DOT) &&
-            g->nodes[v].attrs->lhs_batch_dims.n > 0 &&
-            ap_shape_same_dims(&g->nodes[v].shape, &g->nodes[exp].shape))
+    for (int i = 0; i < s->n; i++)
+        if (ap_shape_same_dims(s->shape[i], shape))
             return true;
     return false;
 }
 
-static bool is_softmax(const struct ap_graph *g, int v)
+/* Whether node v is an exponential of the sizes of scores before it, products of queries
+ * and keys. */
+static bool is_softmax(const struct ap_graph *g, int v, const struct shapes *scores)
 {
     const struct ap_shape *s = &g->nodes[v].shape;
 
     return is_forward(&g->nodes[v], AP_OP_EXPONENTIAL) && s->rank >= 3 &&
-           s->dims[s->rank - 1] >= LEAST_KEYS && has_scores(g, v);
+           s->dims[s->rank - 1] >= LEAST_KEYS && is_among(scores, s);
 }
 
 /* Whether a softmax of scores is there, and no node that ap-fuse has marked. */
 static bool is_unfused(const struct ap_graph *g)
 {
+    struct shapes scores = {.n = 0};
     bool found = false;
 
     for (int v = 0; v < g->n_nodes; v++) {
-        if (g->nodes[v].attrs->attention != AP_ATTENTION_NONE)
+        const struct ap_node *n = &g->nodes[v];
+        if (n->attrs->attention != AP_ATTENTION_NONE)
             return false;
-        found = found || is_softmax(g, v);
+        found = found || is_softmax(g, v, &scores);
+        if (is_forward(n, AP_OP_DOT) && n->attrs->lhs_batch_dims.n > 0 &&
+            scores.n < MOST_KINDS && !is_among(&scores, &n->shape))
+            scores.shape[scores.n++] = &n->shape;
     }
     return found;
 }
