@@ -58,7 +58,7 @@ objective() {
 # --start with the restriction's plan finds it. A term of stages that the search does not know shows in
 # most cases that have it: host_sec did, by 6 to 12 %.
 @test "restrict: ap-stage without --stages is as quick as with it, whatever the cluster says" {
-    local seed cases=${AP_RESTRICTED:-4} all some n
+    local seed cases=${AP_RESTRICTED:-2} all some n
     for ((seed = 1; seed <= cases; seed++)); do
         cluster "$seed" >"$BATS_TEST_TMPDIR/c.json"
         model "$seed" >"$BATS_TEST_TMPDIR/model"
