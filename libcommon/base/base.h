@@ -41,10 +41,10 @@ char *ap_arena_strdup(struct ap_arena *arena, const char *s);
 char *ap_arena_strndup(struct ap_arena *arena, const char *s, size_t len);
 char *ap_arena_printf(struct ap_arena *arena, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* Takes over what malloc gave: it is freed as if it had been allocated here now. */
+/* Takes over memory of malloc, which is freed as if it had been allocated here now. */
 void ap_arena_keep(struct ap_arena *arena, void *p);
-/* All that other holds is this arena's, as if allocated now; other is empty afterwards.
- */
+/* Moves all memory of `other` to this arena, as if it had been allocated now; `other` is
+ * empty afterwards. */
 void ap_arena_join(struct ap_arena *arena, struct ap_arena *other);
 struct ap_mark ap_arena_mark(struct ap_arena *arena);
 void ap_arena_rewind(struct ap_arena *arena, struct ap_mark mark);
@@ -62,8 +62,8 @@ struct ap_buf {
 };
 
 void ap_buf_put(struct ap_buf *buf, const void *data, size_t len);
-/* Where the next len bytes go, uninitialised; whoever fills them adds them to buf->len.
- */
+/* The place of the next len bytes, uninitialised; the caller fills them and adds them to
+ * buf->len. */
 char *ap_buf_room(struct ap_buf *buf, size_t len);
 void ap_buf_puts(struct ap_buf *buf, const char *s);
 void ap_buf_putc(struct ap_buf *buf, char c);
@@ -89,8 +89,9 @@ static inline int64_t ap_ceil_div(int64_t a, int64_t b)
 /* 64-bit mix of n bytes; the same on every machine. seed chains calls. */
 uint64_t ap_hash(const void *data, size_t len, uint64_t seed);
 /*
- * One more number into a hash; the same on every machine. A step and the finaliser of
- * splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+ * Mixes one more number into a hash; the result is the same on every machine. A step and
+ * the finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+ * generators").
  */
 static inline uint64_t ap_hash_mix(uint64_t hash, uint64_t word)
 {
@@ -99,12 +100,13 @@ static inline uint64_t ap_hash_mix(uint64_t hash, uint64_t word)
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
 }
-/* Of ints, for qsort. */
+/* Compares two ints, for qsort. */
 int ap_compare_int(const void *a, const void *b);
 
-/* Sizes in memory: "16.0 GiB". */
+/* The text of a size in memory: "16.0 GiB". */
 const char *ap_size_text(struct ap_arena *arena, int64_t bytes);
-/* BYTES, or a number with kB, MB, GB, KiB, MiB, GiB, TB, TiB; -1: neither. */
+/* Parses a number of bytes, or a number with kB, MB, GB, KiB, MiB, GiB, TB or TiB; -1 if
+ * the text is neither. */
 int64_t ap_size_parse(const char *text);
 
 /* Whether s matches a pattern in which * stands for any bytes and ? for one. */

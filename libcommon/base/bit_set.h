@@ -32,7 +32,7 @@ static inline int ap_bits_count(const uint64_t *set, int n)
         sum += __builtin_popcountll(set[w]);
     return sum;
 }
-/* The first member that is i or above, of a set of numbers below n; n: there is none. */
+/* The first member from i on, in a set of numbers below n; n if there is none. */
 static inline int ap_bits_from(const uint64_t *set, int n, int i)
 {
     while (i < n) {

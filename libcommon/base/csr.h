@@ -1,5 +1,5 @@
 /*
- * Lists of items per row, one after the other: row r's are item[start[r]] up to
+ * Lists of items per row, one after the other: row r has the items item[start[r]] up to
  * item[start[r + 1]].
  */
 #ifndef AP_CSR_H

@@ -11,16 +11,18 @@ struct ap_source {
 };
 int ap_source_open(struct ap_source *source, const char *path, struct ap_buf *buf,
                    struct ap_err *err);
-/* How many bytes were put after those in buf; 0: that was all. */
+/* Appends the next bytes to buf and returns their number; 0 at the end. */
 int64_t ap_source_read(struct ap_source *source, struct ap_buf *buf, struct ap_err *err);
 void ap_source_close(struct ap_source *source);
 /* Reads a whole file or "-" (stdin); gzip is unpacked if gunzip is true, unless
  * it unpacks to more than text does: 64 MiB and 200 times its size. Owner: arena. */
 int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
                  size_t *len, struct ap_err *err);
-/* Whether two paths lead to one file, which need not exist yet; "-" is none. */
+/* Whether two paths lead to the same file, which need not exist yet; false for "-". */
 bool ap_same_file(const char *a, const char *b);
-/* What gzerror says, without the name that zlib gives to a descriptor: "<fd:3>: ". */
+/*
+ * The message of gzerror, without the name that zlib gives to a descriptor: "<fd:3>: ".
+ */
 const char *ap_gzip_why(const char *why);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * A binary heap of items of one size: the first by the owner's order comes out first. An
- * order that is total makes what comes out independent of what went in when. O(log n)
- * per call.
+ * A binary heap of items of one size: the first item by the owner's order comes out
+ * first. With a total order, items come out in an order that does not depend on when they
+ * were pushed. O(log n) per call.
  */
 #ifndef AP_HEAP_H
 #define AP_HEAP_H
@@ -18,9 +18,9 @@ struct ap_heap {
 
 void ap_heap_free(struct ap_heap *heap);
 void ap_heap_push(struct ap_heap *heap, const void *item);
-/* Takes the first item out; false when there is none. */
+/* Takes the first item out; false if the heap is empty. */
 bool ap_heap_pop(struct ap_heap *heap, void *item);
-/* The first item, NULL when there is none; holds until the next call. */
+/* The first item, valid until the next call; NULL if the heap is empty. */
 static inline const void *ap_heap_top(const struct ap_heap *heap)
 {
     return heap->n ? heap->item : NULL;

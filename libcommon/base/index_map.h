@@ -1,6 +1,6 @@
 /*
  * A hash index over the items of an array: from a hash to the positions that were put
- * under it. The items, and what makes two of them equal, are the owner's:
+ * under it. The owner keeps the items and decides when two of them are equal:
  *
  *     struct ap_index_walk walk;
  *     for (int i = ap_index_first(&index, hash, &walk); i >= 0;
@@ -9,9 +9,9 @@
  *             return i;
  *     ap_index_put(&index, hash, n);
  *
- * Open addressing, linear probing, at most half full; candidates of another hash are
- * passed over without asking the owner. Positions come in no order that matters: with
- * one item per key there is one. Expected O(1) per call.
+ * Open addressing, linear probing, at most half full; candidates with another hash are
+ * skipped without asking the owner. The order of positions does not matter if there is
+ * one item per key. Expected O(1) per call.
  */
 #ifndef AP_INDEX_MAP_H
 #define AP_INDEX_MAP_H
@@ -26,9 +26,10 @@ struct ap_index_slot {
 /* Starts zeroed; the owner calls ap_index_free. */
 struct ap_index {
     struct ap_index_slot *slot;
-    uint64_t *hash; /* per position: to grow without asking the owner */
-    size_t mask;    /* slots - 1 */
-    int n, cap;     /* positions below cap have room in hash */
+    uint64_t
+        *hash;   /* per position, so that the table can grow without asking the owner */
+    size_t mask; /* slots - 1 */
+    int n, cap;  /* positions below cap have room in hash */
 };
 
 struct ap_index_walk {
@@ -42,7 +43,7 @@ void ap_index_clear(struct ap_index *index);
 /* Puts position i (each at most once) under a hash. */
 void ap_index_put(struct ap_index *index, uint64_t hash, int i);
 
-/* The next position under the walk's hash, -1: none is left. */
+/* The next position under the walk's hash; -1 if none is left. */
 static inline int ap_index_next(const struct ap_index *index, struct ap_index_walk *walk)
 {
     while (index->slot[walk->at].at) {

@@ -1,8 +1,7 @@
 /*
- * JSON token by token, over bytes at hand or over a stream: whoever scans a stream gives
- * `more`, which brings the bytes after those at hand. Blanks before a token are skipped.
- * Functions that return int give -1 where the text is no JSON: `why` then says what was
- * expected, or is wrong, at `at`.
+ * JSON token by token, from bytes in memory or from a stream: the reader of a stream sets
+ * `more`, which fetches the next bytes. Blanks before a token are skipped. Functions that
+ * return int give -1 if the text is not JSON; `why` then has the error at `at`.
  */
 #ifndef AP_JSON_SCAN_H
 #define AP_JSON_SCAN_H
@@ -14,9 +13,9 @@
 enum { AP_JSON_LEVELS = 512 }; /* of nested brackets, at most */
 
 struct ap_json {
-    const char *at, *end;            /* the next byte, and the end of those at hand */
-    bool (*more)(struct ap_json *s); /* sets at and end to what follows; false: nothing
-                                        does. NULL: all bytes are at hand */
+    const char *at, *end; /* the next byte, and the end of the bytes in memory */
+    bool (*more)(struct ap_json *s); /* sets at and end to the next bytes; false if there
+                                        are none. NULL: all bytes are in memory */
     void *ctx;                       /* of `more` */
     const char *why;
 };
@@ -26,12 +25,12 @@ static inline int ap_json_fail(struct ap_json *s, const char *why)
     s->why = why;
     return -1;
 }
-/* The next byte, blanks included; -1 at the end. It stays. */
+/* The next byte, blanks included, without taking it; -1 at the end. */
 static inline int ap_json_peek(struct ap_json *s)
 {
     return s->at < s->end || (s->more && s->more(s)) ? (unsigned char)*s->at : -1;
 }
-/* The next byte that is no blank; -1 at the end. It stays. */
+/* The next byte that is not a blank, without taking it; -1 at the end. */
 static inline int ap_json_next(struct ap_json *s)
 {
     int c;
@@ -47,8 +46,8 @@ static inline bool ap_json_take(struct ap_json *s, char c)
     s->at += is;
     return is;
 }
-/* The first byte from at on that ends a string or is not plain in one (no printable
- * ASCII, or an escape), or end: eight at a time, as far as there are as many. */
+/* The first byte from `at` on that ends a string or is not plain (not printable ASCII, or
+ * an escape), or `end`. Looks at eight bytes at a time. */
 static inline const char *ap_json_plain(const char *at, const char *end)
 {
     const uint64_t ones = UINT64_MAX / 255, tops = ones << 7;
@@ -58,7 +57,8 @@ static inline const char *ap_json_plain(const char *at, const char *end)
         memcpy(&w, at, 8);
         quote = w ^ (ones * '"');
         escape = w ^ (ones * '\\');
-        /* a top bit is set: no ASCII, below a blank, a quote, a backslash, or 127 */
+        /* a byte has its top bit set if it is not ASCII, is below a blank, or is a quote,
+         * a backslash or 127 */
         if ((w | ((w - ones * ' ') & ~w) | ((quote - ones) & ~quote) |
              ((escape - ones) & ~escape) | (w + ones)) &
             tops)
@@ -78,12 +78,14 @@ static inline const char *ap_json_plain(const char *at, const char *end)
 int ap_json_string(struct ap_json *s, char *text, size_t cap);
 /* A string and the colon after it, as ap_json_string. */
 int ap_json_key(struct ap_json *s, char *text, size_t cap);
-/* A value of any kind, inside of `levels` brackets. */
+/* Skips a value of any kind that is inside of `levels` brackets. */
 int ap_json_skip(struct ap_json *s, int levels);
-/* After an item: 1 where a comma is next, 0 at the closing bracket; both are taken. */
+/*
+ * After an item: takes a comma and returns 1, or takes the closing bracket and returns 0.
+ */
 int ap_json_more(struct ap_json *s, char close);
 
-/* ---- tokens as nearly all are, at hand as a whole ---- */
+/* ---- the usual tokens, which lie in memory as a whole ---- */
 
 /* The length of a string of printable ASCII without escapes, and where it is; -1 for any
  * other text. */

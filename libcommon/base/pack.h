@@ -15,10 +15,11 @@ struct ap_pack_piece {
 
 /*
  * Chooses the offsets of n <= AP_PACK_MOST pieces, whose sizes have a sum that n times
- * fits an int64_t, so that none that are in use together overlap. Stops when they end
- * within `enough` bytes, when no arena is smaller, or after `work` comparisons with
- * pieces that are placed (and one order in any case). Returns where the last one ends.
- * The search goes the same way for any `enough` and `work`: they only end it.
+ * fits an int64_t, so that no two pieces that are in use together overlap. Stops when the
+ * arena has at most `enough` bytes, when no smaller arena exists, or after `work`
+ * comparisons with placed pieces (but not before one order has been tried). Returns the
+ * size of the arena. `enough` and `work` only end the search; they do not change its
+ * course.
  */
 int64_t ap_pack(struct ap_arena *arena, struct ap_pack_piece *piece, int n,
                 int64_t enough, int64_t work);

@@ -1,6 +1,7 @@
 /*
- * Memory that nobody may touch, in builds with AddressSanitizer; elsewhere nothing
- * happens. For memory that is handed out in parts, which the sanitizer takes for one.
+ * Marks memory that must not be accessed, in builds with AddressSanitizer; other builds
+ * do nothing. It is for memory that is allocated at once and used in parts, whose borders
+ * the sanitizer does not know.
  */
 #ifndef AP_POISON_H
 #define AP_POISON_H

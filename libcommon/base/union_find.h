@@ -22,7 +22,7 @@ static inline int ap_sets_root(int *up, int i)
         i = up[i] = up[up[i]];
     return i;
 }
-/* False: a and b were in one set already. */
+/* Joins two sets; false if a and b were in one set already. */
 static inline bool ap_sets_join(int *up, int a, int b)
 {
     a = ap_sets_root(up, a);

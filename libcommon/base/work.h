@@ -1,7 +1,7 @@
 /*
- * A budget of work that searches share: cells of tables looked at, about a nanosecond
- * each. It counts what is done and knows no clock, so that an answer that stops at it is
- * the same on every machine.
+ * A budget of work that searches share. Work is the number of table cells visited, about
+ * a nanosecond each. It is counted without a clock, so that a search that stops at the
+ * limit gives the same answer on every machine.
  */
 #ifndef AP_WORK_H
 #define AP_WORK_H
@@ -11,19 +11,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a search does and has found so far, for who waits for it (tool/tool.h). */
+/* The activity and the best answer of a search so far, for a person who waits for it
+ * (tool/tool.h). */
 struct ap_progress {
     const char *what;
-    double objective, bound; /* INFINITY, 0: none so far */
+    double objective, bound; /* INFINITY and 0 if there is none yet */
     void (*show)(const struct ap_progress *p);
 };
 
 struct ap_work {
-    int64_t done, limit;          /* limit 0: none */
-    struct ap_progress *progress; /* NULL: nobody waits; of one thread alone */
+    int64_t done, limit; /* limit 0: unlimited */
+    struct ap_progress
+        *progress; /* NULL: no progress is shown; used by one thread alone */
 };
 
-/* work may be NULL in all of these: nothing is counted, and nothing ends. */
+/*
+ * In all these functions work may be NULL: then nothing is counted and there is no limit.
+ */
 static inline void ap_work_add(struct ap_work *work, int64_t cells)
 {
     if (!work)
@@ -33,7 +37,8 @@ static inline void ap_work_add(struct ap_work *work, int64_t cells)
         work->progress->show(work->progress);
 }
 
-/* Tells who waits what is done from here on (NULL: the same), with what is known. */
+/* Shows the activity that begins here (NULL: unchanged), with the best objective and
+ * bound known. */
 static inline void ap_work_tell(struct ap_work *work, const char *what, double objective,
                                 double bound)
 {
@@ -51,8 +56,8 @@ static inline bool ap_work_over(const struct ap_work *work)
     return work && work->limit > 0 && work->done >= work->limit;
 }
 
-/* A part of what is left of a budget; its work is added when it has ended. One that runs
- * in a thread of its own has no progress. */
+/* A share of the rest of a budget. The caller adds its work to the budget when the share
+ * has been used. A share that runs in a thread of its own shows no progress. */
 static inline struct ap_work ap_work_share(const struct ap_work *work, double part)
 {
     struct ap_work own = {.progress = work ? work->progress : NULL};

@@ -18,7 +18,7 @@ int ap_part_from_json(struct ap_arena *arena, const json_t *o, const struct ap_a
                       const struct ap_part **out, struct ap_err *err);
 void ap_part_to_json(struct ap_buf *out, const char *key, const struct ap_part *p);
 
-/* Reads a shape from HLO's text, all of it. */
+/* Reads a shape from HLO's text, which must have nothing after it. */
 int ap_shape_from_text(struct ap_arena *arena, const char *text, const struct ap_at *at,
                        struct ap_shape *shape, struct ap_err *err);
 

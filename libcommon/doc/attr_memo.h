@@ -1,4 +1,4 @@
-/* Equal attributes of nodes are one in memory. */
+/* Equal attributes of nodes share one copy in memory. */
 #ifndef AP_ATTR_MEMO_H
 #define AP_ATTR_MEMO_H
 
@@ -13,9 +13,9 @@ struct ap_attr_memo {
 };
 
 /*
- * What ap_attrs_from_json makes of the object in text, for a node of this operator and
- * shape; the same pointer whenever these are equal, in the arena. NULL: the text is not
- * plain JSON (fast_json.h), or wrong.
+ * The attributes that ap_attrs_from_json reads from the object in `text` for a node of
+ * this operator and shape, in the arena; equal arguments give the same pointer. NULL if
+ * the text is not plain JSON (fast_json.h) or is wrong.
  */
 const struct ap_attrs *ap_attr_memo_get(struct ap_attr_memo *memo, struct ap_arena *arena,
                                         enum ap_op op, const struct ap_shape *shape,

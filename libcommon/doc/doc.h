@@ -22,8 +22,8 @@ struct ap_section {
         *text; /* the member's value as it stood in the input; not NUL-terminated */
     size_t len;
     size_t offset; /* of text in the input */
-    /* Of the members that are arrays of objects only the one with the most of them:
-       after its '[' and at its ']' in the input, and its elements. */
+    /* The longest of the members that are arrays of objects: the places after its '[' and
+       at its ']' in the input, and its elements. */
     size_t items_start, items_end, n_items;
     const struct ap_item *items;
 };
@@ -34,7 +34,8 @@ struct ap_doc {
     size_t len;
     int n_sections;
     struct ap_section *sections; /* in input order, "autopar" first and included */
-    bool graph_written; /* with all that precedes the graph: ap_doc_write_ahead */
+    bool
+        graph_written; /* together with everything before the graph: ap_doc_write_ahead */
 };
 
 /*
@@ -46,9 +47,9 @@ struct ap_doc {
 int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
                 struct ap_err *err);
 /*
- * Sees a document while it is read: `progress` is called before each read, which may have
- * to wait, and where a section ends. doc: the text that has been scanned, and the
- * sections in it that are complete, whose texts move with the next call.
+ * Watches a document while it is read: `progress` is called before each read, which may
+ * have to wait, and at the end of each section. doc has the text that has been scanned
+ * and its complete sections; the next call moves the sections' texts.
  */
 struct ap_doc_watch {
     void (*progress)(void *ctx, const struct ap_doc *doc);
@@ -82,9 +83,10 @@ static inline struct ap_section ap_doc_item(const struct ap_doc *doc,
 }
 
 /*
- * As ap_doc_load, but the array that is member `key` of the section comes back empty and
- * where its elements stand, to be loaded one at a time: as values, all of them would take
- * ten times the memory of their text. *n is -1 when there is no such array.
+ * As ap_doc_load, but the array that is member `key` of the section is empty in the
+ * result, and *elements has the places of its elements, to be loaded one at a time: as
+ * values, the elements together would take ten times the memory of their text. *n is -1
+ * if there is no such array.
  */
 json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
                         const struct ap_section *section, const char *key,
@@ -118,9 +120,11 @@ int ap_get_arr(const json_t *o, const struct ap_at *at, const char *key, json_t 
 /* Array member of integers into the arena; an absent member gives n = 0. */
 int ap_get_ints(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                 const char *key, struct ap_ints *out, struct ap_err *err);
-/* Array member of n integers from lo to hi into the arena, and their number (NULL:
- * known); n < 0: of any number. Ten parameters: the place, the range that is legal, and
- * two results. */
+/*
+ * Array member of n integers from lo to hi into the arena; with n < 0 the array has any
+ * length, which goes to *n_read (may be NULL). The function has ten parameters: the
+ * place, the legal range, and two results.
+ */
 int ap_get_ids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                const char *key, int n, int lo, int hi, int *n_read, const int **ids,
                struct ap_err *err);
@@ -136,11 +140,11 @@ int ap_opt_name(const json_t *o, const struct ap_at *at, const char *key,
 
 /* ---- writing ---- */
 
-/* Quoted and escaped; bytes that are no UTF-8 become U+FFFD. */
+/* Puts a string, quoted and escaped; bytes that are not UTF-8 become U+FFFD. */
 void ap_json_str(struct ap_buf *out, const char *s);
 void ap_json_num(struct ap_buf *out, double v); /* shortest that reads back equal */
 
-/* One more member of an object that has some: ,"key": and the value. */
+/* Put one more member of an object that is not empty: ,"key": and the value. */
 void ap_put_key(struct ap_buf *out, const char *key);
 void ap_put_str(struct ap_buf *out, const char *key, const char *value);
 void ap_put_int(struct ap_buf *out, const char *key, int64_t value);
@@ -149,26 +153,28 @@ void ap_put_shape(struct ap_buf *out, const char *key, const struct ap_shape *sh
 
 /*
  * A section to write: replaces the one of the same name or is appended. Empty json drops
- * the section: what was derived from an older one must not outlive it.
+ * the section, since a section that was derived from an older one must not outlive it.
  */
 struct ap_new_section {
     const char *name;
     struct ap_buf json;
-    const struct ap_graph *graph; /* instead of json, which it would be as long as */
+    const struct ap_graph
+        *graph; /* written instead of json, which would be as large as the graph's text */
 };
 
 /*
- * The document with new_sections put in; kept sections keep place and bytes, "autopar" is
- * first, "history" last with `history` (one JSON object) appended unless NULL. To a
- * stream, since a copy of all sections would be as large as the document; whether writing
- * failed is ferror's.
+ * Writes the document with the new sections; other sections keep their places and bytes,
+ * "autopar" is first, and "history" last, with `history` (one JSON object) appended
+ * unless it is NULL. The output is a stream, since a copy of all sections would be as
+ * large as the document; ferror tells whether writing failed.
  */
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
                   const char *history, FILE *out);
 
 /*
- * Writes the document's begin and the graph's text, of a graph that stands first and is
- * kept, while the rest is still to come; the caller sets graph_written.
+ * Writes the beginning of the document with the text of the graph, which must be the
+ * first section and stay unchanged, before the rest of the input has arrived; the caller
+ * sets graph_written.
  */
 void ap_doc_write_ahead(const struct ap_section *graph, FILE *out);
 
@@ -181,7 +187,7 @@ void ap_doc_write_ahead(const struct ap_section *graph, FILE *out);
 int ap_graph_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                        struct ap_graph *g, struct ap_err *err);
 void ap_graph_to_json(const struct ap_graph *g, struct ap_buf *out);
-/* The same piece by piece, so that whoever reads it need not wait for the end. */
+/* Writes the same text piece by piece, so that a reader need not wait for the end. */
 void ap_graph_write(const struct ap_graph *g, FILE *out);
 
 /* Section `name` of doc as a graph; a missing section is an error that says what to run.

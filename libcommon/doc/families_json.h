@@ -11,7 +11,8 @@ void ap_families_to_json(struct ap_arena *arena, const struct ap_graph *g,
 int ap_families_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           const struct ap_graph *g, struct ap_families *f,
                           struct ap_err *err);
-/* The document's, of its graph; 1: it has none. Errors name the file. */
+/* Reads the families of the document's graph; returns 1 if the document has none. Errors
+ * name the file. */
 int ap_doc_families(struct ap_arena *arena, const struct ap_doc *doc,
                     const struct ap_graph *g, struct ap_families *f, struct ap_err *err);
 

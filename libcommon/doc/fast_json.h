@@ -1,15 +1,15 @@
-/* Values of plain JSON, made fast. */
+/* A fast reader for values of plain JSON. */
 #ifndef AP_FAST_JSON_H
 #define AP_FAST_JSON_H
 
 #include <jansson.h>
 
 /*
- * What jansson's json_loadb makes of text that is plain: members named once, names of at
- * most 63 bytes, strings of ASCII without escapes, numbers of at most 18 digits, or of at
- * most 40 bytes if they are not whole, 64 levels at most. NULL for all other text, right
- * or wrong: ask jansson. Equal strings and numbers may be one value, which is not to be
- * set. The caller decrefs.
+ * The value that jansson's json_loadb reads from plain text: members are unique, names
+ * have at most 63 bytes, strings are ASCII without escapes, numbers have at most 18
+ * digits, or at most 40 bytes if they are not integers, and there are at most 64 levels.
+ * NULL for all other text, valid or not: use jansson. Equal strings and numbers may be
+ * one value, which must not be changed. The caller decrefs.
  */
 json_t *ap_fast_json_value(const char *text, size_t len);
 

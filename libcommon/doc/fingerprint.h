@@ -1,13 +1,13 @@
-/* Fingerprints, by which documents recognise what a plan was made for. */
+/* Fingerprints, by which a document recognises the graph and the cluster of a plan. */
 #ifndef AP_FINGERPRINT_H
 #define AP_FINGERPRINT_H
 
 #include "doc/doc.h"
 
 /*
- * 16 hexadecimal digits that tell whether two documents speak of the same graph
- * (operators, shapes, attributes, operands, results; not names). The same on every
- * machine. In the arena.
+ * 16 hexadecimal digits, equal for two documents with the same graph (operators, shapes,
+ * attributes, operands, results; not names). They are the same on every machine, and lie
+ * in the arena.
  */
 const char *ap_graph_fingerprint(struct ap_arena *arena, const struct ap_graph *g);
 

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* An array of a file. bf16 and fp8 are stored as f32. data: caller frees. */
+/* An array of a file. bf16 and fp8 are stored as f32. The caller frees data. */
 struct ap_npy {
     enum ap_dtype dtype;
     int rank;
@@ -23,9 +23,9 @@ int ap_npy_read(const char *path, struct ap_npy *npy, bool *missing, struct ap_e
 int ap_npy_read_shape(const char *path, const struct ap_shape *shape, void **out,
                       bool *missing, struct ap_err *err);
 /*
- * Opens a file that must have this shape, to read parts of it: *at, where the elements
- * begin, row-major. *out: caller closes; NULL: they have another type, which
- * ap_npy_read_shape converts.
+ * Opens a file that must have this shape, to read parts of it; its row-major elements
+ * begin at *at. The caller closes *out, which is NULL if the elements have another type,
+ * which ap_npy_read_shape converts.
  */
 int ap_npy_open(const char *path, const struct ap_shape *shape, FILE **out, int64_t *at,
                 bool *missing, struct ap_err *err);

@@ -8,7 +8,8 @@
 #include "base/base.h"
 
 #define AP_TRACE_END "\n]}\n"
-/* The first event stands after it, with a comma in front as all others. */
+/* Puts the head of the file. Every event after it, the first one included, begins with a
+ * comma. */
 void ap_trace_head(struct ap_buf *out);
 /* what: "process_name", with tid 0, or "thread_name". */
 void ap_trace_name(struct ap_buf *out, int pid, int tid, const char *what,

@@ -1,11 +1,11 @@
 /*
  * Attributes in HLO's own text: "{size=3x3 pad=1_1x1_1}", "0_0x1_1_2", "{[0:4],[1:8:2]}",
- * "b01f_01io->b01f", "EQ", "true" (attrs.h says which kind is spelled how); and one
+ * "b01f_01io->b01f", "EQ", "true" (attrs.h lists the spelling of each kind); and one
  * placement of a layout, "S1/64".
  *
  * A parser reads NUL-terminated text from *pos on (blanks in front are skipped), moves
- * *pos past what it read and fills the attribute. -1 with err set, without a place,
- * when the text is malformed; *pos then is where the trouble starts. A printer writes the
+ * *pos past what it read and fills the attribute. -1 with err set, without a place, if
+ * the text is malformed; *pos is then the place of the error. A printer writes the
  * shortest text that reads back as the same attribute.
  */
 #ifndef AP_ATTR_TEXT_H

@@ -4,7 +4,7 @@
 
 #include "graph/graph.h"
 
-/* What an attribute's value is and how it is spelled. */
+/* The kind of an attribute's value, with its spelling in HLO. */
 enum ap_attr_kind {
     AP_ATTR_IS_AXES, /* mesh axes, one bit each */
     AP_ATTR_IS_BOOL,
@@ -17,7 +17,7 @@ enum ap_attr_kind {
     AP_ATTR_IS_LAYOUT,
     AP_ATTR_IS_ORDER,   /* a bool that HLO spells TOTALORDER, or something else */
     AP_ATTR_IS_PADDING, /* lo_hi or lo_hi_interior per dimension: "0_0x1_1_2" */
-    AP_ATTR_IS_PART, /* where a parameter comes from, which nothing computed depends on */
+    AP_ATTR_IS_PART, /* the origin of a parameter, on which no computed value depends */
     AP_ATTR_IS_PRECISION, /* of two operands: "{highest,default}" */
     AP_ATTR_IS_RED,
     AP_ATTR_IS_REDUCER, /* id of a reducer, -1 for none */
@@ -60,13 +60,15 @@ static inline enum ap_attr ap_attr_first(ap_attr_set set)
                               : 64 + __builtin_ctzll((uint64_t)(set >> 64)));
 }
 
-/* Those that an operator cannot do without: AP_ATTR_OF of attrs.def. */
+/* The attributes that an operator requires: AP_ATTR_OF of attrs.def. */
 enum ap_attr_need { AP_ATTR_IN_JSON = 1, AP_ATTR_IN_HLO = 2, AP_ATTR_TO_HLO = 4 };
 ap_attr_set ap_attrs_needed(enum ap_op op, enum ap_attr_need need);
-/* The attributes whose values say more than their absence would. */
+/* The attributes whose values differ from their defaults. */
 ap_attr_set ap_attrs_given(const struct ap_attrs *attrs);
 
-/* The attribute of this name in JSON, or in HLO text; AP_N_ATTRS when there is none. */
+/*
+ * The attribute of this name in JSON, or in HLO text; AP_N_ATTRS if the name is unknown.
+ */
 enum ap_attr ap_attr_find(const char *name, size_t len);
 enum ap_attr ap_attr_find_hlo(const char *name, size_t len);
 
@@ -80,16 +82,18 @@ static inline void *ap_attr_place_of(enum ap_attr attr, struct ap_attrs *attrs)
 }
 
 /*
- * Equal values of an attribute that is given in both; ids of reducers are not compared.
- * shape: of both nodes' `value`.
+ * Whether two nodes have equal values of an attribute that both give; ids of reducers are
+ * not compared. shape is the shape of both nodes' `value`.
  */
 bool ap_attr_equal(enum ap_attr attr, const struct ap_attrs *a, const struct ap_attrs *b,
                    const struct ap_shape *shape);
-/* A hash of the value of an attribute that is given, equal where ap_attr_equal holds. */
+/*
+ * A hash of the value of an attribute that is given; it is equal if ap_attr_equal holds.
+ */
 uint64_t ap_attr_hash(enum ap_attr attr, const struct ap_attrs *attrs,
                       const struct ap_shape *shape);
 
-/* The shape of what `value` holds: a constant of a program holds the whole tensor. */
+/* The shape of the data in `value`: a constant of a program holds the whole tensor. */
 static inline const struct ap_shape *ap_attr_value_shape(const struct ap_node *node)
 {
     return node->attrs->global ? node->attrs->global : &node->shape;

@@ -3,9 +3,8 @@
  * and adds the node. Used where a graph is written by a program: readers that lower to
  * HLO, differentiation, model generators.
  *
- * A wrong call (dimensions that do not fit) is a bug of the caller unless ap_build_finish
- * says otherwise: it checks the whole graph (ap_graph_check_shapes) and returns the
- * message.
+ * A wrong call (dimensions that do not fit) is a bug of the caller, except that
+ * ap_build_finish checks the whole graph (ap_graph_check_shapes) and returns the message.
  */
 #ifndef AP_BUILD_H
 #define AP_BUILD_H
@@ -26,7 +25,7 @@ struct ap_build {
     int n_params;
     int n_reducers, cap_reducers;
     struct ap_reducer *reducers;
-    int n_comps; /* of the graph that was built on */
+    int n_comps; /* of the graph that ap_build_from started from */
     const struct ap_comp *comps;
     int reducer_of[AP_N_REDS][AP_N_DTYPES]; /* number + 1 */
     struct ap_build_kept kept[256];         /* by a hash */
@@ -35,8 +34,8 @@ struct ap_build {
 void ap_build_init(struct ap_build *b, struct ap_arena *arena);
 /* Starts from a graph whose nodes keep their ids. */
 void ap_build_from(struct ap_build *b, struct ap_arena *arena, const struct ap_graph *g);
-/* A node as given (operands copied); its name may be NULL ("<op>.<id>"). Returns its id.
- */
+/* Adds a node as given (operands are copied) and returns its id; a name of NULL becomes
+ * "<op>.<id>". */
 int ap_build_node(struct ap_build *b, enum ap_op op, const char *name,
                   struct ap_shape shape, const struct ap_attrs *attrs, int n_in,
                   const int *in);
@@ -71,7 +70,8 @@ int ap_build_unary(struct ap_build *b, enum ap_op op, int x);
 int ap_build_binary(struct ap_build *b, enum ap_op op, int x, int y);
 int ap_build_compare(struct ap_build *b, enum ap_direction direction, int x, int y);
 int ap_build_select(struct ap_build *b, int pred, int on_true, int on_false);
-int ap_build_convert(struct ap_build *b, int x, enum ap_dtype dtype); /* x if it has it */
+int ap_build_convert(struct ap_build *b, int x,
+                     enum ap_dtype dtype); /* x itself if it has this type */
 /* x op value, the number broadcast to x's shape. */
 int ap_build_with(struct ap_build *b, enum ap_op op, int x, double value);
 
@@ -91,7 +91,7 @@ int ap_build_dot(struct ap_build *b, int x, int y, int n_batch, const int64_t *x
                  const int64_t *y_contract);
 /* attrs: window, conv, groups; the result's shape follows. */
 int ap_build_conv(struct ap_build *b, int x, int w, struct ap_attrs *attrs);
-/* Over dims, from the neutral element; red: sum, prod, max, min, and, or. */
+/* Reduces over dims, from the neutral element; red: sum, prod, max, min, and, or. */
 int ap_build_reduce(struct ap_build *b, int x, enum ap_red red, int n,
                     const int64_t *dims);
 /* window: one per dimension; from the neutral element. */
@@ -99,15 +99,16 @@ int ap_build_reduce_window(struct ap_build *b, int x, enum ap_red red,
                            const struct ap_window_dim *window);
 /* Rows of a table: x[indices[...], ...], indices s32 of any rank. */
 int ap_build_take(struct ap_build *b, int table, int indices);
-/* Number of the reducer of red in dtype, made on first use; assign is for scatter. */
+/* The number of the reducer of red in dtype, which is made on first use; assign is for
+ * scatter. */
 int ap_build_reducer(struct ap_build *b, enum ap_red red, enum ap_dtype dtype);
 
 /* Number of a reducer of any kind; its body is not copied. */
 int ap_build_add_reducer(struct ap_build *b, struct ap_reducer reducer);
 
 /*
- * The graph of what was built: parameters numbered in the order of ap_build_param,
- * indexed, checked, grouped (ap_group). Frees the builder's own memory.
+ * The finished graph: its parameters are numbered in the order of ap_build_param, and it
+ * is indexed, checked and grouped (ap_group). Frees the builder's own memory.
  */
 int ap_build_finish(struct ap_build *b, const char *name, int n_results,
                     const struct ap_result *results, struct ap_graph *g,

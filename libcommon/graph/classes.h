@@ -1,9 +1,8 @@
 /*
- * Equivalence classes: which of the things that a graph repeats are identical. Nodes,
- * fusion groups, tensors with their users, blocks and runs of blocks are all sorted into
- * classes in the same way: a hash of what is compared, then the owner's own comparison.
- * The first item of a class stands for it, so that classes are the same whatever the
- * hash is:
+ * Equivalence classes of identical items of a graph. Nodes, fusion groups, tensors with
+ * their users, blocks and runs of blocks are all sorted into classes in the same way: by
+ * a hash of the compared properties, and then by the owner's comparison. The first item
+ * of a class stands for it, so that classes are the same whatever the hash is:
  *
  *     struct ap_classes classes = {.same = same_nest, .ctx = nests};
  *     for (int i = 0; i < n; i++)
@@ -26,7 +25,7 @@ struct ap_classes {
 };
 
 void ap_classes_free(struct ap_classes *classes);
-/* The first item given so far that is identical to item i; i itself if there is none. */
+/* The first item given so far that is identical to item i, or i itself. */
 int ap_class_of(struct ap_classes *classes, uint64_t hash, int i);
 
 #endif

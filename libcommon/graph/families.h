@@ -1,6 +1,6 @@
 /*
- * Families: what a graph repeats (the document's section "families"). A family is a
- * region of the graph that occurs several times; its instances are disjoint and
+ * Families: the repeated parts of a graph (the document's section "families"). A family
+ * is a region of the graph that occurs several times; its instances are disjoint and
  * isomorphic: node j of one instance stands for node j of any other. Forward, backward
  * and update nodes of one layer belong to one instance. Families nest: an instance of a
  * child lies inside one instance of its parent, and each instance of the parent holds
@@ -12,10 +12,11 @@
 #include "graph/graph.h"
 
 struct ap_family {
-    const char *name; /* where it repeats: "gpt/h_*"; made up where there are no names */
-    int parent;       /* enclosing family, an earlier one, or -1 */
-    int n_instances;  /* >= 2 */
-    int n_nodes;      /* of one instance */
+    const char
+        *name; /* the scopes of its instances: "gpt/h_*"; made up if there are no names */
+    int parent;      /* enclosing family, an earlier one, or -1 */
+    int n_instances; /* >= 2 */
+    int n_nodes;     /* of one instance */
     /* [instance * n_nodes + j]; instance 0, the representative, has ascending ids; the
        instances stand in the order of their first nodes */
     const int *nodes;
@@ -31,25 +32,25 @@ struct ap_families {
     const int *trimmed;
 };
 
-/* What the families amount to, for the section, --stats and tables. */
+/* Counts over the families, for the section, --stats and tables. */
 struct ap_families_summary {
-    int n_outer;         /* families without a parent */
-    int n_instances;     /* of those */
-    int n_distinct;      /* outer families, and blocks of weights outside them: what is
-                            left of each innermost scope that has families below it */
-    int64_t nodes;       /* nodes in instances of outer families */
-    int64_t weights;     /* parameters of role weight there */
+    int n_outer;     /* families without a parent */
+    int n_instances; /* of these families */
+    int n_distinct;  /* outer families, and blocks of weights outside them: the rest of
+                        each innermost scope that has families below it */
+    int64_t nodes;   /* nodes in instances of outer families */
+    int64_t weights; /* parameters of role weight there */
     int64_t all_weights; /* parameters of role weight in the graph */
 };
 
 /*
- * Checks what the comment at the top promises, in time linear in nodes and edges: ids
- * exist, instances are disjoint within a family and among families that are not nested,
- * nesting is as said, and corresponding nodes have equal operators, shapes, attributes,
- * roles and phases; an operand inside the instance corresponds to the same operand of
- * the other instance, an operand outside stands outside in both, with equal shapes, at
- * the same place; and two operands that are one node in one instance are one node in the
- * other. -1 with "/families/3/nodes/1/17: ..." as the message.
+ * Checks the properties that the comment at the top states, in time linear in nodes and
+ * edges: ids exist, instances are disjoint within a family and among families that are
+ * not nested, nesting is as described, and corresponding nodes have equal operators,
+ * shapes, attributes, roles and phases; an operand inside the instance corresponds to the
+ * same operand of the other instance; an operand outside is outside in both, at the same
+ * place and with equal shapes; and two operands that are one node in one instance are one
+ * node in the other. -1 with "/families/3/nodes/1/17: ..." as the message.
  */
 int ap_families_check(struct ap_arena *arena, const struct ap_graph *g,
                       const struct ap_families *f, struct ap_err *err);

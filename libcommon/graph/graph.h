@@ -37,10 +37,11 @@ int ap_dtype_size(enum ap_dtype dtype);         /* bytes of an element, 0 for a 
 /* Bits of the significand, the leading one included; 0: exact (integers, pred). */
 int ap_dtype_precision(enum ap_dtype dtype);
 bool ap_dtype_is_float(enum ap_dtype dtype);
-/* In which values of it are added up: f32 for f16 and bf16, else the type itself. */
+/* The type in which values of this type are added up: f32 for f16 and bf16, else the type
+ * itself. */
 enum ap_dtype ap_dtype_of_sums(enum ap_dtype dtype);
 bool ap_dtype_is_int(enum ap_dtype dtype); /* signed or unsigned, not pred */
-/* AP_N_DTYPES when the len bytes at s name no type. */
+/* The type that the len bytes at s name; AP_N_DTYPES if they name none. */
 enum ap_dtype ap_dtype_find(const char *s, size_t len);
 
 struct ap_shape {
@@ -59,8 +60,8 @@ bool ap_shape_same_dims(const struct ap_shape *a, const struct ap_shape *b);
 /* HLO's spelling without a layout: "f32[8,4]", "(f32[8], s32[8])". */
 void ap_shape_print(const struct ap_shape *s, struct ap_buf *out);
 /*
- * Reads a shape at *pos of NUL-terminated text and moves *pos behind it; a layout in
- * braces is skipped. -1 with err set (no position in the message) when it is malformed,
+ * Reads a shape at *pos of NUL-terminated text and moves *pos past it; a layout in braces
+ * is skipped. -1 with err set (no position in the message) if the shape is malformed, or
  * has a dynamic size or more than AP_MAX_RANK dimensions.
  */
 int ap_shape_parse(struct ap_arena *arena, const char *text, size_t *pos,
@@ -75,7 +76,8 @@ enum ap_op {
     AP_N_OPS
 };
 
-/* What decides an operator's factor rule and whether it may join a fused chain. */
+/* The class of an operator, which decides its factor rule and whether it may join a fused
+ * chain. */
 enum ap_op_class {
     AP_CLASS_LEAF,        /* parameter, constant, iota */
     AP_CLASS_ELEMENTWISE, /* one factor per dimension, the same for all operands (or
@@ -105,7 +107,7 @@ enum ap_op_types {
 /* The type in which mixed precision computes an operator of f32 (grad/grad_lower.c). */
 enum ap_op_precision {
     AP_LIKE_OPERANDS, /* the type that its operands were computed in */
-    AP_IN_F32,        /* f32: it loses much in the low type */
+    AP_IN_F32,        /* f32, because the low type would lose too much precision */
     AP_IN_LOW,        /* the low type */
 };
 
@@ -119,7 +121,9 @@ struct ap_op_info {
 };
 
 extern const struct ap_op_info ap_ops[AP_N_OPS];
-/* AP_N_OPS when the len bytes at s name no operator of the table. */
+/*
+ * The operator that the len bytes at s name; AP_N_OPS if the table has no such operator.
+ */
 enum ap_op ap_op_find(const char *s, size_t len);
 
 /* ---- attributes ---- */
@@ -157,7 +161,7 @@ enum ap_direction { AP_EQ, AP_NE, AP_GE, AP_GT, AP_LE, AP_LT };
 enum ap_fft { AP_FFT_FFT, AP_FFT_IFFT, AP_FFT_RFFT, AP_FFT_IRFFT, AP_N_FFTS };
 extern const char *const ap_fft_names[AP_N_FFTS]; /* "FFT", "IFFT", ... */
 
-/* How many bits of an operand a matrix product takes, as XLA names it. */
+/* The precision to which a matrix product reads its operands, by XLA's names. */
 enum ap_precision {
     AP_PRECISION_DEFAULT,
     AP_PRECISION_HIGH,
@@ -167,7 +171,7 @@ enum ap_precision {
 };
 extern const char *const ap_precision_names[AP_N_PRECISIONS]; /* "default", ... */
 
-/* What a node is of an attention: its first node, or one that follows. */
+/* The part of a fused attention that a node is: its first node, or another one. */
 enum ap_attention { AP_ATTENTION_NONE, AP_ATTENTION_FIRST, AP_ATTENTION_NEXT };
 
 /* How a reducer combines two values; AP_RED_NONE stands for "any other computation". */
@@ -183,7 +187,7 @@ enum ap_red {
     AP_N_REDS
 };
 extern const char *const ap_red_names[AP_N_REDS]; /* "sum", "max", ... */
-/* The operator that combines two values so; AP_OP_PARAMETER: there is none. */
+/* The operator that combines two values in this way; AP_OP_PARAMETER if there is none. */
 extern const enum ap_op ap_red_ops[AP_N_REDS];
 
 /*
@@ -213,7 +217,8 @@ struct ap_split {
  *   reduce-scatter      axis, split, red: x goes from full to part
  *   all-to-all          axis, split: x goes from full to part; join: x from part to full
  *   collective-permute  swaps the coordinates of two axes of equal size (axes has both);
- *                       of one axis: to the next device on it, from the last to the first
+ *                       of one axis: sends to the next device on it, from the last one to
+ *                       the first
  *   ap-slice            axis, split: keeps this device's block; x from full to part
  *   ap-partial          axes, red: keeps the value where all coordinates on axes are 0,
  *                       puts red's neutral element elsewhere
@@ -237,22 +242,23 @@ struct ap_layout {
 };
 
 /*
- * Which array of the exported step a parameter or a result is, where its number does not
- * say so: number `index` among the leaves of the step's arguments (or results), split
- * along one dimension after the other into parts without that dimension, of which this is
- * one. Dimensions are those of what the splits before it left.
+ * The array of the exported step that a parameter or a result is a part of: number
+ * `index` among the leaves of the step's arguments (or results) was split along one
+ * dimension after the other into parts without that dimension. Each split numbers the
+ * dimensions that the splits before it left.
  */
 struct ap_part {
     int index, n;
     struct ap_part_split {
         int dim;
-        int64_t part, parts; /* this one, of how many */
+        int64_t part, parts; /* number of this part, and of all parts */
     } split[AP_MAX_RANK];
 };
 
 /*
- * Union of all attributes, each operator reads those that HLO gives it: the members of
- * attrs.def, one of its type each. coll's parts are attributes of their own there.
+ * The union of all attributes: one member for each attribute of attrs.def, where the
+ * parts of coll are separate attributes. An operator reads the attributes that HLO gives
+ * it.
  */
 struct ap_attrs {
 #define AP_MEMBER_BOOL(m)       bool m;
@@ -335,10 +341,11 @@ struct ap_reducer {
 };
 
 /*
- * A computation on tensors: the condition or the body of a while, whose operands are the
- * state's tensors and whose result is a tuple of as many. A body maps the state to the
- * next one; a condition gives one pred[], true to go on. Node ids are the computation's
- * own; reducers are the graph's; loops inside use computations of lower ids.
+ * A computation on tensors: the condition or the body of a `while`, which has the tensors
+ * of its state as operands and a tuple of the next state as result. A body maps the state
+ * to the next one; a condition gives one pred[], which is true if the loop continues.
+ * Node ids are the computation's own; reducers are the graph's; loops inside use
+ * computations of lower ids.
  */
 struct ap_comp {
     const char *name;
@@ -352,7 +359,8 @@ struct ap_result {
     int node;
     enum ap_role role; /* loss, weight, state, aux */
     int alias; /* node id of the parameter that it becomes in the next step, or -1 */
-    const struct ap_part *part; /* of the step's result; NULL: its own number says it */
+    const struct ap_part
+        *part; /* of the step's result; NULL: the whole result of the same number */
 };
 
 struct ap_graph {
@@ -363,10 +371,11 @@ struct ap_graph {
     const int *params; /* node id of parameter number i */
     int n_results;
     struct ap_result *results;
-    /* [result]: of a part, what others take as it lies (sums made whole); NULL: none */
+    /* [result]: whether other parts read this result of a part in its layout (with
+     * partial sums reduced); NULL: none */
     const bool *taken;
-    /* [node]: of a part, parameters that other parts send: a share for each microbatch,
-       if they are split over time; NULL: none */
+    /* [node]: whether a parameter of a part is sent by another part, a share for each
+       microbatch if it is split over time; NULL: none */
     const bool *handed;
     int n_reducers;
     const struct ap_reducer *reducers;
@@ -397,15 +406,15 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
                    struct ap_err *err);
 
 /*
- * Puts n nodes in the place of the graph's own, to[v] of which is what v was: results and
- * the parameters that they become are renumbered, and the graph is indexed. n_groups is
- * the caller's.
+ * Replaces the graph's nodes by n others; node to[v] takes the place of node v. Results
+ * and the parameters that they become are renumbered, and the graph is indexed. The
+ * caller sets n_groups.
  */
 int ap_graph_replace(struct ap_arena *arena, struct ap_graph *g, struct ap_node *nodes,
                      int n, const int *to, struct ap_err *err);
 
 /*
- * Computation id of g as a graph of its own, indexed, with g's reducers and the
+ * Makes computation `id` of g a graph of its own, indexed, with g's reducers and the
  * computations that it may use; its nodes are copies without groups.
  */
 void ap_graph_of_comp(struct ap_arena *arena, const struct ap_graph *g, int id,
@@ -419,8 +428,8 @@ int ap_graph_check_shapes(const struct ap_graph *g, const char *where,
                           struct ap_err *err);
 
 /*
- * The same for one node whose operands are nodes of g and in order; the message names no
- * place. For readers that want to name theirs.
+ * The same for one node whose operands are earlier nodes of g. The message names no
+ * place, so that readers can put their own in front.
  */
 int ap_check_node(const struct ap_graph *g, const struct ap_node *node,
                   struct ap_err *err);

@@ -1,7 +1,7 @@
 /*
  * When two nodes are identical: equal operators, shapes, attributes, roles and phases,
- * and as many operands; names, scopes and which operands they are aside. Reducers are
- * compared by what they compute.
+ * and equal numbers of operands; names, scopes and the operands themselves are not
+ * compared. Reducers are compared by their computations.
  */
 #ifndef AP_IDENTITY_H
 #define AP_IDENTITY_H

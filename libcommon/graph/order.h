@@ -1,4 +1,4 @@
-/* Inside libcommon: when fusion groups run (order.c). */
+/* Inside libcommon: the order in which fusion groups run (order.c). */
 #ifndef AP_ORDER_H
 #define AP_ORDER_H
 

@@ -8,17 +8,18 @@
 struct ap_shape ap_part_whole(struct ap_arena *arena, const struct ap_shape *shape,
                               const struct ap_part *part);
 
-/* -1, with err set, if an array of this shape cannot be such a part; NULL can. */
+/* -1, with err set, if an array of this shape cannot be such a part; a part of NULL is
+ * valid. */
 int ap_part_check(const struct ap_shape *shape, const struct ap_part *part,
                   struct ap_err *err);
 
-/* Parts of one whole: of one argument, and split alike. */
+/* Whether two parts belong to one whole: to one argument, split in the same way. */
 bool ap_part_same_whole(const struct ap_part *a, const struct ap_part *b);
 
 /*
- * Where a part lies in its whole, in elements of row-major order: where its first element
- * does, and in stride[d] how far apart neighbours along its dimension d are. part NULL:
- * the array is the whole.
+ * The place of a part in its whole, in elements of row-major order: returns the place of
+ * its first element, and stride[d] is the distance of neighbours along its dimension d.
+ * If part is NULL, the array is the whole.
  */
 int64_t ap_part_place(const struct ap_shape *shape, const struct ap_part *part,
                       int64_t *stride);

@@ -1,4 +1,4 @@
-/* Inside the shape checks only: what the files that share them have in common. */
+/* Inside the shape checks only: helpers that their files share. */
 #ifndef AP_SHAPE_CHECK_H
 #define AP_SHAPE_CHECK_H
 
@@ -16,7 +16,8 @@ static inline const struct ap_shape *check_in(const struct check *c, int k)
     return &c->g->nodes[c->node->in[k]].shape;
 }
 
-/* The result must be an array of these; rank may be too large, then it is an error. */
+/* The result must be an array of this dtype and these dims; a rank that is too large is
+ * an error. */
 int check_result(const struct check *c, enum ap_dtype dtype, const int64_t *dims,
                  int rank);
 /* The result must have shape s. */
@@ -45,7 +46,7 @@ int check_scatter(const struct check *c);
 int check_dynamic_slice(const struct check *c);
 int check_dynamic_update_slice(const struct check *c);
 int check_program_op(const struct check *c);
-/* attrs.global, where there is one. */
+/* Checks attrs.global, if the node has it. */
 int check_global(const struct check *c);
 
 #endif

@@ -1,12 +1,13 @@
 /*
- * A part of a graph as a graph of its own: what a pipeline stage runs. Values that come
- * from outside become parameters (role input), values that are used outside become
- * results (role aux). What is made of constants alone is copied rather than cut, and so
- * are broadcasts of a scalar, whose scalar is cut; weights, states and other
- * parameters that the part reads are its own parameters, with their roles, and tied to
- * the part's results where the new value is made inside: there, read or not. A result
- * that is a parameter as it is, is one of the part that the parameter is inside of. The
- * whole graph is grouped, and the part has its groups (ap_group_part).
+ * A part of a graph as a graph of its own, such as the graph of a pipeline stage. Values
+ * that come from outside become parameters (role input), values that are used outside
+ * become results (role aux). Nodes that depend on constants alone are copied rather than
+ * cut, and so are broadcasts of a scalar, whose scalar is cut. Weights, states and other
+ * parameters that the part reads are its own parameters, with their roles. A parameter
+ * whose next value is computed in the part is a parameter of the part as well, read or
+ * not, and is tied to that result. A result that is an unchanged parameter belongs to the
+ * part that has the parameter. The whole graph is grouped, and the part has its groups
+ * (ap_group_part).
  */
 #ifndef AP_SUBGRAPH_H
 #define AP_SUBGRAPH_H
@@ -23,8 +24,8 @@ struct ap_subgraph {
 
 /*
  * The nodes with inside[node], in their order; all memory in the arena, nodes and names
- * shared with g. get-tuple-element goes with its operand. -1 when there is nothing inside
- * that is a result or used outside. Linear in the whole graph.
+ * shared with g. get-tuple-element goes with its operand. -1 if no node inside is a
+ * result or used outside. Linear in the whole graph.
  */
 int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *inside,
                 struct ap_subgraph *sub, struct ap_err *err);

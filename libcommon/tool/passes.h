@@ -1,4 +1,4 @@
-/* What a planner says of a pipe that leaves a pass out. */
+/* Warnings of a planner about a pipe that leaves out a pass. */
 #ifndef AP_PASSES_H
 #define AP_PASSES_H
 
@@ -11,8 +11,8 @@
  *   for it: ap-fuse is missing;
  * - with `searched`, a large graph repeats its layers and the document has no families,
  *   so that the search plans every layer by itself: ap-prune is missing.
- * Both tests are cheap and by shape alone: what ap-fuse and ap-prune would find is
- * theirs to say.
+ * Both tests are cheap and look at shapes alone; they do not run ap-fuse's or ap-prune's
+ * search.
  */
 void ap_passes_warn(const struct ap_doc *doc, const struct ap_graph *g,
                     const struct ap_cluster *c, bool searched);

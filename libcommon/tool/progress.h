@@ -4,9 +4,9 @@
 
 #include "base/work.h"
 
-/* NULL: standard error is no terminal. start_sec: of ap_now_sec. */
+/* NULL if standard error is not a terminal. start_sec is a time of ap_now_sec. */
 struct ap_progress *progress_new(const char *name, double start_sec);
-/* Takes the line away. */
+/* Erases the line. */
 void progress_clear(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What all filters have in common: options, --help, --version, input, output, --stats,
- * exit codes. The only room that prints, and, but for memory that runs out, exits.
+ * The part that all filters share: options, --help, --version, input, output, --stats,
+ * exit codes. It is the only room that prints and, except when memory runs out, exits.
  */
 #ifndef AP_TOOL_H
 #define AP_TOOL_H
@@ -23,14 +23,15 @@ enum ap_opt_kind {
     AP_OPT_CLUSTER /* as AP_OPT_STR; "help" lists the clusters that are known by name */
 };
 
-/* What an option that may be given several times collects. */
+/* The values of an option that may be given several times. */
 #define AP_MAX_LIST 64
 struct ap_list {
     int n;
     const char *v[AP_MAX_LIST];
 };
 
-/* A row of choices, e.g. of algorithms; the first is the default. NULL name ends. */
+/* A row of a table of choices, e.g. of algorithms; the first is the default, and a NULL
+ * name ends the table. */
 struct ap_choice {
     const char *name, *help;
 };
@@ -52,10 +53,11 @@ struct ap_opt {
 struct ap_tool {
     const char *name, *summary; /* "ap-shard", "choose how every tensor is split" */
     const char *operand;        /* usage of the positional argument: "[FILE]" */
-    struct ap_list *operands;   /* collects all of them; NULL: one is allowed */
-    /* appends, a blank before each, what the operand may be called; NULL: files */
+    struct ap_list *operands;   /* collects all operands; NULL: one operand is allowed */
+    /* appends the possible names of the operand, each after a blank; NULL: files */
     void (*operand_names)(struct ap_buf *out);
-    const struct ap_opt *opts; /* its own; NULL name ends; the common ones are added */
+    const struct ap_opt
+        *opts; /* the tool's own, ended by a NULL name; the common options are added */
     /* filled by ap_tool_start */
     int argc;
     char **argv;
@@ -80,16 +82,17 @@ bool ap_tool_given(const struct ap_tool *tool, const char *name);
 _Noreturn void ap_die(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); /* "ap-shard: ..." on stderr */
 _Noreturn void ap_die_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Called with the exit code after the message of the two, before the process exits. */
+/* Sets a function that is called with the exit code after a message of these two
+ * functions, before the process exits. */
 void ap_tool_on_die(void (*told)(int code));
-/* The message alone: who ends otherwise says it so. */
+/* Prints the message alone, for a caller that ends the process in another way. */
 void ap_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reads the document of tool->path or dies (exit 1). */
 void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc);
 
-/* What a tool does while a document arrives through a pipe. */
+/* The calls of a tool while a document arrives through a pipe. */
 struct ap_stream {
     /* Called once, as soon as doc has the section "graph", or at the end if it never has.
        more: the rest of the document is still to arrive, and doc's texts will move. */
@@ -101,58 +104,60 @@ struct ap_stream {
  * As ap_tool_read, but a long graph is read as soon as it has arrived, and if the tool
  * keeps the graph, the graph is valid, and standard output is a pipe, too, the text of
  * the graph is passed on at once: the tools of a pipe work at the same time. A tool that
- * fails later leaves half a document in the pipe, which all readers refuse; of an invalid
- * graph nothing is written.
+ * fails later leaves half a document in the pipe, which all readers refuse; nothing of an
+ * invalid graph is written.
  */
 void ap_tool_stream(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
                     const struct ap_stream *stream);
-/* The same for tools that only read the graph, and keep it. */
+/* The same for tools that only read the graph and pass it on. */
 void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
                         struct ap_graph *g);
 
 /*
  * Writes the document with the new sections and this tool's history entry {"tool",
  * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o
- * (temporary file and rename) or stdout, all at once, but for what ap_tool_stream has
- * passed on; frees the sections' buffers; dies on failure (exit 1).
+ * (temporary file and rename) or stdout, all at once, except for the text that
+ * ap_tool_stream has passed on; frees the sections' buffers; dies on failure (exit 1).
  */
 void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
                    struct ap_new_section *sections, int n, const char *extra);
-/* Writes bytes likewise (for tools whose output is no document). */
+/* Writes bytes in the same way, for output that is not a document. */
 void ap_tool_write_bytes(struct ap_tool *tool, const struct ap_buf *bytes);
 
-/* Dies (exit 2) if the file of the option `name` is the input or that of -o. */
+/* Dies (exit 2) if the file of the option `name` is the input or the output of -o. */
 void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char *path);
 /*
- * Whether a file can be written there, as far as its folder tells: what takes long asks
- * before it begins. "-" and descriptors can. -1 with err, which names the path.
+ * Checks whether a file can be written there, as far as its folder tells; a long
+ * computation asks before it begins. "-" and descriptors can be written. -1 with err,
+ * which names the path.
  */
 int ap_tool_can_write(const char *path, struct ap_err *err);
-/* Dies (exit 1) where -o cannot be written; what reads the input asks. */
+/* Dies (exit 1) if -o cannot be written; the functions that read the input call it. */
 void ap_tool_check_out(const struct ap_tool *tool);
-/* The file that is not complete yet, which a signal that ends the process removes; NULL:
- * there is none any more. */
+/* Sets the name of an incomplete file, which is removed if a signal ends the process;
+ * NULL: there is no such file any more. */
 void ap_tool_unfinished(const char *path);
-/* Writes bytes to a file beside it likewise: temporary file and rename, or dies; "-" is
- * standard error, for the output is the document's. */
+/* Writes bytes to an additional file in the same way (temporary file and rename), or
+ * dies; "-" is standard error, since standard output belongs to the document. */
 void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
 
 /*
- * For a struct ap_work: on a terminal, what the search does is shown on standard error
- * from a second on, in one line that is rewritten, and taken away before any message and
- * at the end. NULL where standard error is no terminal, or with --quiet.
+ * For a struct ap_work: on a terminal, the activity of a search is shown on standard
+ * error once it has run for a second, in one line that is rewritten, and that is erased
+ * before any message and at the end. NULL if standard error is not a terminal, or with
+ * --quiet.
  */
 struct ap_progress *ap_tool_progress(void);
-/* Takes the line away, for who writes to the terminal by other ways. */
+/* Erases the line, for code that writes to the terminal in another way. */
 void ap_tool_clear_progress(void);
-/* Dies (exit 2) of a cluster with several kinds of devices, for tools that plan for one.
- */
+/* Dies (exit 2) if the cluster has several kinds of devices, for tools that plan for one
+ * kind. */
 void ap_tool_one_kind(const struct ap_cluster *c);
-/* Choices of --overlap, and what the row makes of the cluster. */
+/* The choices of --overlap, and the change of the cluster by a row. */
 extern const struct ap_choice ap_overlap_modes[];
 void ap_tool_set_overlap(struct ap_cluster *c, int mode);
-/* Choices of --f32-matmul, and what the row makes of the cluster; dies (exit 2) of one
- * whose products are measured, or whose devices have no tf32. */
+/* The choices of --f32-matmul, and the change of the cluster by a row; dies (exit 2) if
+ * the cluster's products are measured, or its devices have no tf32. */
 extern const struct ap_choice ap_f32_matmul_modes[];
 void ap_tool_set_f32_matmul(struct ap_cluster *c, int mode);
 
@@ -165,12 +170,12 @@ double ap_now_sec(void);
 
 /* ---- private: help.c ---- */
 
-/* What is before an option's name: "-" or "--". */
+/* The dashes of an option's name: "-" or "--". */
 const char *ap_opt_dashes(const struct ap_opt *opt);
 /*
  * Appends the text of --help (group NULL: at most fifteen lines), of --help=all, or of
- * the options of one group. Where no option has the group, appends the names of all
- * groups instead and returns false.
+ * the options of one group. If no option has the group, appends the names of all groups
+ * instead and returns false.
  */
 bool ap_tool_help(const struct ap_tool *tool, const struct ap_opt *common,
                   const char *group, struct ap_buf *out);
@@ -179,10 +184,10 @@ void ap_tool_choices(const struct ap_opt *opt, struct ap_buf *out);
 
 /* ---- private: completion.c ---- */
 
-/* Row `row` of an option's choices; its name is NULL at their end. */
+/* Row `row` of an option's choices; its name is NULL at the end of the table. */
 const struct ap_choice *ap_opt_choice(const struct ap_opt *opt, int row);
-/* The completion of bash or zsh for a tool with its own and the common options; whether
- * the shell is one of them. */
+/* Appends the completion of a shell for a tool with its own and the common options; false
+ * if the shell is neither bash nor zsh. */
 bool ap_tool_completion(const struct ap_tool *tool, const struct ap_opt *common,
                         const char *shell, struct ap_buf *out);
 

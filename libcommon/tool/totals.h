@@ -1,4 +1,4 @@
-/* What a graph adds up to, for --stats. */
+/* Counts over a graph, for --stats. */
 #ifndef AP_TOTALS_H
 #define AP_TOTALS_H
 

@@ -19,8 +19,8 @@ struct ap_train_opts {
 /* Sets the defaults, and the rows of an option table that fill o. */
 void ap_train_opts_init(struct ap_train_opts *o, struct ap_opt rows[AP_N_TRAIN_OPTS]);
 /*
- * The parameters of a train step; p refers to o. Dies of options that do not go together,
- * or with the optimizer (exit 2), and of an unknown optimizer.
+ * The parameters of a train step; p refers to o. Dies (exit 2) if options contradict each
+ * other or the optimizer, or if the optimizer is unknown.
  */
 void ap_train_opts_fill(struct ap_train_opts *o, const struct ap_tool *tool,
                         const char *optimizer, struct ap_grad_params *p);
