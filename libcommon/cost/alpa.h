@@ -1,4 +1,6 @@
-/* What is Alpa's own in prices: the penalty of replication, and which layouts convert. */
+/*
+ * Alpa's own rules of prices: the penalty of replication, and the conversions that exist.
+ */
 #ifndef AP_ALPA_H
 #define AP_ALPA_H
 
@@ -6,25 +8,27 @@
 #include "layout/nest.h"
 
 /*
- * Units that a group costs for being replicated on every axis (with a mixed mesh shape a
- * parameter on one of two axes 0.8 of that): a parameter, a reshape
- * with several users and what is broadcast from scalars alone once, what is counted from
- * an iota alone five times the price of a one-byte all-reduce over each axis in turn; in
- * Alpa's space a contraction that leaves an axis idle, which recomputing allows, an
- * all-reduce of its operands over each axis. 0 for everything else.
+ * The units that a group costs if it is replicated on every axis (with a mixed mesh
+ * shape, a parameter on one of two axes costs 0.8 of that). Let p be the price of a
+ * one-byte all-reduce over each axis in turn. A parameter, a reshape with several users,
+ * and a value that is broadcast from scalars alone cost p; a value that depends on an
+ * iota alone costs 5 p. In Alpa's space a contraction that leaves an axis idle, which
+ * --recompute-heavy allows, costs an all-reduce of its operands over each axis. Other
+ * groups cost 0.
  */
 double ap_alpa_penalty(const struct ap_nest *nest, const struct ap_graph *g,
                        const struct ap_cost *cost, const struct ap_choice_vec *choice);
 
-/* That price: each all-reduce rounded, then the sum; a mesh has at least two axes. */
+/* The price p: the sum of the rounded all-reduces; a mesh counts as having at least two
+ * axes. */
 double ap_alpa_unit_penalty(const struct ap_cost *cost);
 
 /*
- * Alpa can bring a tensor from one layout to the other: no axis moves to another place of
- * the same dimension, at most one dimension is cut while one is gathered, and that only
- * where one axis is longer than 1, or where with a mixed mesh shape an axis leaves a
- * dimension that it shares with the other, or joins it there; collectives that cost->alpa
- * forbids are not needed. Sums of `from` are taken first.
+ * Whether Alpa can bring a tensor from one layout to the other: no axis moves to another
+ * place of the same dimension; at most one dimension is cut while one is gathered, and
+ * only if a single axis is longer than 1, or if, with a mixed mesh shape, an axis leaves
+ * or joins a dimension that the other axis splits; and no collective that cost->alpa
+ * forbids is needed. Partial sums of `from` are reduced first.
  */
 bool ap_alpa_converts(const struct ap_cost *cost, const struct ap_layout *from,
                       const struct ap_layout *to);

@@ -1,5 +1,6 @@
-/* What conversions cost, by shape and layouts: the searches ask for the same millions of
- * times. */
+/*
+ * Prices of conversions by shape and layouts, which searches look up millions of times.
+ */
 #ifndef AP_CONVERSION_CACHE_H
 #define AP_CONVERSION_CACHE_H
 
@@ -9,11 +10,11 @@
 
 struct ap_conversion_cache;
 
-/* Of conversions on a mesh with this many axes; the caller frees it. */
+/* A cache of conversions on a mesh with this number of axes; the caller frees it. */
 struct ap_conversion_cache *ap_conversion_cache_new(int n_axes);
 void ap_conversion_cache_free(struct ap_conversion_cache *cache);
 
-/* Bounds on what is left of conversions, which live as long as the cache. */
+/* Bounds on the rest of conversions (conversion_bound.h), valid as long as the cache. */
 struct ap_bounds *ap_conversion_cache_bounds(struct ap_conversion_cache *cache);
 
 struct ap_cached_conversion {
@@ -25,8 +26,9 @@ struct ap_cached_conversion {
 };
 
 /*
- * The entry of a conversion, made if it is new (*found says). The pointer holds until the
- * next call. NULL when the conversion cannot be a key (strides beyond 2^48).
+ * The entry of a conversion, made if it is new (then *found is false). The pointer is
+ * valid until the next call. NULL if the conversion cannot be a key (strides beyond
+ * 2^48).
  */
 struct ap_cached_conversion *ap_conversion_cache_get(struct ap_conversion_cache *cache,
                                                      const struct ap_shape *shape,

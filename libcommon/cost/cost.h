@@ -1,6 +1,4 @@
-/*
- * Clusters and what things cost on them.
- */
+/* Clusters, and the price of operators and collectives on them. */
 #ifndef AP_COST_H
 #define AP_COST_H
 
@@ -15,15 +13,16 @@ struct ap_link_level {
     double bandwidth_bytes_per_sec, latency_sec;
     bool shared; /* one bus: the transfers of all children at once divide the bandwidth */
     bool uplink; /* one link per child (a node's network card), divided by the groups that
-                    go through it at once; neither: every device has a link of its own */
+                    use it at once. If neither is set, every device has a link of its own
+                  */
     int64_t rails;           /* uplink: links per child, each for one group; 0: one */
-    double oversubscription; /* what children can send together, by what the level
-                                carries of it; 0: 1, all */
+    double oversubscription; /* rate at which all children can send, over the rate that
+                                the level carries; 0 means 1 */
 };
 
 /*
- * Bytes per second of each of several transfers at once: at most per_child of them
- * through one child's links, and per_group inside one group of the level.
+ * Bytes per second of each of several concurrent transfers, of which at most per_child
+ * use one child's links, and per_group are inside one group of the level.
  */
 double ap_link_rate(const struct ap_link_level *level, double per_child,
                     double per_group);
@@ -35,8 +34,8 @@ struct ap_efficiency {
 
 /*
  * Hosts of one kind in a cluster of several: `hosts` groups of the innermost level, in
- * the order of devices. Of `devices` what is said of devices counts, and levels[0] but
- * for its size.
+ * the order of devices. `devices` has the members that describe devices, and levels[0]
+ * without its size.
  */
 struct ap_host_kind {
     int64_t hosts;
@@ -53,49 +52,51 @@ struct ap_cluster {
     double flops_per_sec[AP_N_DTYPES]; /* 0: not given, falls back to f32's */
     double memory_bandwidth_bytes_per_sec, launch_sec, efficiency; /* (0, 1] */
     double tf32_flops_per_sec; /* of contractions of f32, rounded to tf32; 0: as f32's */
-    double attention_of_peak;  /* what fused attentions reach; 0: as products do */
-    /* what contractions reach at most where rows of their operands or results are not at
-       multiples of 16 bytes; 0: as others do */
+    double attention_of_peak; /* reached by fused attentions; 0: as for matrix products */
+    /* largest fraction that contractions reach if rows of their operands or results do
+       not begin at multiples of 16 bytes; 0: as for others */
     double uneven_of_peak;
-    double host_sec; /* in which the host launches an operator: devices wait for it */
-    /* by size, FLOPs rising, none when all operators reach the same; `efficiency` is then
-       that of the last row */
+    double host_sec; /* time in which the host launches an operator, while devices wait */
+    /* by size, with rising FLOPs; empty if all operators reach the same; otherwise
+       `efficiency` is the last row's */
     int n_curve;
     struct ap_efficiency curve[AP_MAX_EFFICIENCY];
     int n_levels;
     struct ap_link_level levels[AP_MAX_LEVELS]; /* from inside to outside */
-    bool fused_attention; /* its devices have kernels for it: what ap-fuse goes by */
-    /* its devices compute while the network works: steps of one mesh are simulated so
-       (plan/overlap.h) */
+    bool fused_attention; /* its devices have kernels for it; read by ap-fuse */
+    /* its devices compute while the network works, and steps of one mesh are simulated
+       that way (plan/overlap.h) */
     bool overlap;
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
     struct ap_measured measured; /* tables that replace formulas, none by default */
-    /* 0: all hosts are alike. Otherwise the members above that are of devices are the
-       first kind's, but memory_bytes is the least, and no mesh can be laid over several
-       kinds (ap_cost_init); stages can each have one (ap_cluster_take). */
+    /* 0: all hosts are alike. Otherwise the members above that describe devices are the
+       first kind's, except that memory_bytes is the smallest, and no mesh can be laid
+       over several kinds (ap_cost_init); each stage can have one kind (ap_cluster_take).
+     */
     int n_kinds;
     struct ap_host_kind kind[AP_MAX_KINDS];
 };
 
 int64_t ap_cluster_devices(const struct ap_cluster *c);
-/* Peak of a device's contractions in dtype, of f32 as the cluster takes their operands;
- * where there are several kinds their mean over all devices. */
+/* Peak of a device's contractions in dtype; f32 counts as tf32 if the cluster rounds
+ * operands. With several kinds it is the mean over all devices. */
 double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype);
-/* Devices of a host: a group of the innermost level, or, where that level has a network
- * card per child, one. */
+/* Devices of a host: a group of the innermost level, or one if that level has a network
+ * card per child. */
 int64_t ap_cluster_host_devices(const struct ap_cluster *c);
-/* Number of the kind of the device, 0 where all are alike. */
+/* The number of the device's kind; 0 if all are alike. */
 int ap_cluster_kind_of(const struct ap_cluster *c, int64_t device);
-/* What is said of the device: c, or the cluster of its kind. */
+/* The description of the device: c, or the cluster of its kind. */
 const struct ap_cluster *ap_cluster_of_device(const struct ap_cluster *c, int64_t device);
 /* Names of its kinds of devices, commas between them. */
 void ap_cluster_put_kinds(const struct ap_cluster *c, struct ap_buf *out);
 /* c with the devices of a kind, and no others. */
 void ap_cluster_set_kind(struct ap_cluster *c, int kind);
 /*
- * What an operator of this many FLOPs on one device reaches of the peak: between two rows
- * of the curve its time is linear in FLOPs, beyond them the efficiency is constant.
+ * The fraction of the peak that an operator of this many FLOPs reaches on one device:
+ * between two rows of the curve its time is linear in FLOPs, and beyond them the
+ * efficiency is constant.
  */
 double ap_cluster_efficiency(const struct ap_cluster *c, double flops);
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
@@ -108,7 +109,8 @@ const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_clust
 struct ap_preset {
     const char *name, *text;
 };
-/* Those of clusters/ by name, then those of the papers; NULL name ends. */
+/* The presets of clusters/ by name, then the papers' clusters; a NULL name ends the
+ * table. */
 extern const struct ap_preset ap_presets[];
 /* The presets, a line each: name, devices from the outermost level in, source. */
 void ap_cluster_list(struct ap_buf *out);
@@ -116,10 +118,9 @@ void ap_cluster_list(struct ap_buf *out);
  * The cluster of --cluster FILE if path is given, else the document's section, else a
  * default of n_devices: A100s, 8 to a node (300 GB/s inside, 25 GB/s between). A path
  * without '/' that is no file and is a preset's name means the preset; KIND alone means
- * one host, the preset KIND-N; KINDxHOSTS means as many hosts of the kind that a preset
- * KIND, or KIND at another number of hosts, has;
- * several of these with '+' between them mean hosts of several kinds, between which links
- * are the slowest of theirs.
+ * one host, the preset KIND-N; KINDxHOSTS means this number of hosts of the kind that a
+ * preset KIND, or KIND with another number of hosts, has; several of these joined by '+'
+ * mean hosts of several kinds, with the slowest of their links between them.
  */
 int ap_cluster_get(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
                    int64_t n_devices, struct ap_cluster *c, struct ap_err *err);
@@ -128,8 +129,8 @@ enum ap_cost_variant { AP_COST_DEFAULT, AP_COST_ALPA, AP_COST_BYTES };
 extern const char *const ap_cost_variant_names[]; /* "default", "alpa", "bytes" */
 
 /*
- * What can be set of Alpa's solver. Axes are numbered among those of the devices, without
- * the microbatch axis.
+ * The settings of Alpa's solver. Axes are numbered among the axes of devices, without the
+ * microbatch axis.
  */
 struct ap_alpa_rules {
     bool space;   /* conversions as Alpa makes them: sums at once, alpa.h says which */
@@ -139,8 +140,8 @@ struct ap_alpa_rules {
     double alpha[AP_MAX_AXES], beta[AP_MAX_AXES]; /* units, of the cost model alpa */
 };
 
-/* Factors on what plans of one graph are priced by: a step on two streams is bounded by
- * weighted sums of both (cmd/ap-shard/overlap.c). */
+/* Weights of the prices of one graph's plans: a step on two streams is bounded by
+ * weighted sums of compute and communication (cmd/ap-shard/overlap.c). */
 struct ap_weighting {
     double compute;       /* of every operator */
     const double *tensor; /* [node]: of its conversions */
@@ -185,14 +186,14 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
                           int64_t bytes);
 
 /*
- * Seconds that one device computes: as measured, where the cluster has a table for the
- * kernel in this type, else max(flops / peak / efficiency at this many, bytes / memory
+ * Seconds that one device computes: as measured, if the cluster has a table for the
+ * kernel in this type, else max(flops / peak / efficiency at this size, bytes / memory
  * bandwidth) + launch; 0 in the other variants, where compute is free. precise: operands
- * in f32 must not be rounded, which no table says.
+ * in f32 must not be rounded, for which there is no table.
  */
 double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, bool precise,
                       double flops, enum ap_dtype dtype, double bytes);
-/* The same, of the cluster. */
+/* The same for a cluster. */
 double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
                              bool precise, double flops, enum ap_dtype dtype,
                              double bytes);

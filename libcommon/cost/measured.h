@@ -1,6 +1,6 @@
 /*
- * Measured times in a cluster: tables that ap-cost --calibrate fits to profiles. Where a
- * cluster has one, it replaces the formula of cost.c.
+ * Measured times in a cluster: tables that ap-cost --calibrate fits to profiles. If a
+ * cluster has a table, it replaces the formula of cost.c.
  */
 #ifndef AP_MEASURED_H
 #define AP_MEASURED_H
@@ -28,9 +28,9 @@ struct ap_kernel_time {
 };
 
 /*
- * A collective on `devices` devices whose ring crosses the level (and none outside of
- * it), with `rings` such rings through one child of the level at once; by bytes of the
- * full tensor, below the first row as in it.
+ * The time of a collective on `devices` devices whose ring crosses the level (and no
+ * level outside of it), with `rings` such rings through one child of the level at once,
+ * by bytes of the full tensor. Below the first row it is constant.
  */
 struct ap_collective_time {
     enum ap_op op;
@@ -39,7 +39,8 @@ struct ap_collective_time {
     struct ap_time_rows bytes;
 };
 
-/* A message between two devices whose path crosses the level (and none outside of it). */
+/* The time of a message between two devices whose path crosses the level (and no level
+ * outside of it). */
 struct ap_send_time {
     int level;
     struct ap_time_rows bytes;
@@ -53,10 +54,10 @@ struct ap_measured {
     const struct ap_send_time *send;
 };
 
-/* Below the first row: on the line from (0, at_zero). */
+/* The time at a size; below the first row it is on the line from (0, at_zero). */
 double ap_time_at(const struct ap_time_rows *rows, double size, double at_zero);
 double ap_kernel_time_at(const struct ap_kernel_time *t, double flops, double bytes);
-/* NULL: there is none. */
+/* The table, or NULL. */
 const struct ap_kernel_time *ap_measured_kernel(const struct ap_measured *m,
                                                 enum ap_kernel kernel,
                                                 enum ap_dtype dtype);
@@ -65,21 +66,24 @@ const struct ap_collective_time *ap_measured_collective(const struct ap_measured
                                                         int64_t devices, int64_t rings);
 const struct ap_send_time *ap_measured_send(const struct ap_measured *m, int level);
 
-/* The members "kernels" (at: the object that has it), and "collectives" and "sends";
- * level names are those of level[n_levels]. Arena; -1 with err set. */
+/*
+ * Read the members "kernels", and "collectives" and "sends" (at: the object that has
+ * them), with the names of levels in level[n_levels]. Results are in the arena; -1 with
+ * err set.
+ */
 int ap_measured_kernels_from_json(struct ap_arena *arena, const json_t *o,
                                   const struct ap_at *at, struct ap_measured *m,
                                   struct ap_err *err);
 int ap_measured_links_from_json(struct ap_arena *arena, const json_t *o,
                                 const struct ap_at *at, const char *const *level,
                                 int n_levels, struct ap_measured *m, struct ap_err *err);
-/* The same members, a comma before them; nothing where there are none. */
+/* Put the same members, with a comma before them; nothing if there are no tables. */
 void ap_measured_put_kernels(const struct ap_measured *m, struct ap_buf *out);
 void ap_measured_put_links(const struct ap_measured *m, const char *const *level,
                            struct ap_buf *out);
 
-/* A machine that computes, moves bytes and launches kernels this many times as fast:
- * copies of the tables, in the arena. */
+/* Replaces the tables by copies (arena) for a machine that computes, moves bytes and
+ * launches kernels faster by these factors. */
 void ap_measured_faster(struct ap_arena *arena, struct ap_measured *m, double flops,
                         double bytes, double launch);
 void ap_measured_faster_level(struct ap_arena *arena, struct ap_measured *m, int level,

@@ -7,7 +7,8 @@
 
 #include "graph/build.h"
 
-/* Rows of optimizers; the name is that of --optimizer. NULL name ends. */
+/* A row of the table of optimizers, with its name in --optimizer; a NULL name ends the
+ * table. */
 struct ap_optimizer {
     const char *name, *help;
 };
@@ -28,9 +29,9 @@ struct ap_grad_params {
      */
     enum ap_dtype compute;
     bool master_weights;
-    /* With master_weights: all operators read weights in `compute`, not contractions
-       alone, so that what layers hand on has this type; gradients stay in it up to the
-       update. */
+    /* With master_weights: cast_weights: all operators, not contractions alone, read
+       weights in the type `compute`, so that values between layers have this type;
+       low_gradients: gradients keep this type up to the update. */
     bool cast_weights, low_gradients;
     /* Further node ids that the caller needs: `compute` puts the new ones here. */
     int *keep, n_keep;
@@ -45,8 +46,8 @@ struct ap_grad_params {
 /*
  * The optimizer's usual parameters: lr 1e-3 (sgd and momentum: 1e-2), momentum 0.9, beta1
  * 0.9, beta2 0.999, eps 1e-8, weight_decay 0 (adamw: 0.01); nothing frozen, no low
- * precision, no scale; loss -1. -1 with err naming the optimizers when there is no such
- * one.
+ * precision, no scale; loss -1. -1 with err listing the optimizers if there is no such
+ * optimizer.
  */
 int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_err *err);
 /* Whether the optimizer uses the parameter of this name: "lr", "beta1", ... */
@@ -66,7 +67,7 @@ bool ap_grad_uses(const char *optimizer, const char *param);
  * New nodes have phase backward and the scope of the node that they differentiate, or
  * phase update and scope "<optimizer>/<weight>".
  *
- * -1 with err naming the operator that has no derivative, or what is wrong with p.
+ * -1 with err naming the operator that has no derivative, or the error in p.
  */
 int ap_grad_train_step(struct ap_build *b, const struct ap_grad_params *p,
                        struct ap_result **results, int *n_results, struct ap_err *err);

@@ -1,4 +1,4 @@
-/* Inside differentiation only: what the rules (grad_rules_*.c) get and give. */
+/* Inside differentiation only: the interface of the rules (grad_rules_*.c). */
 #ifndef AP_GRAD_IMPL_H
 #define AP_GRAD_IMPL_H
 
@@ -13,12 +13,15 @@ struct grad {
 };
 
 /*
- * Adds what node i's gradient dy means for its operands. For tuples dy is -1 and the
- * parts' gradients are g->part[i]. -1 with err set when this use has no derivative.
+ * Adds the contributions of node i's gradient dy to the gradients of its operands. For
+ * tuples dy is -1 and the parts' gradients are g->part[i]. -1 with err set if this use
+ * has no derivative.
  */
 typedef int grad_rule(struct grad *g, int i, int dy);
 
-/* From ops.def; NULL: no derivative, grad_flat: zero wherever there is one. */
+/*
+ * From ops.def; NULL: no derivative; grad_flat: the derivative is zero where it exists.
+ */
 extern grad_rule *const grad_rules[AP_N_OPS];
 
 /* A copy: the builder's array moves when nodes are added. */
@@ -33,7 +36,7 @@ static inline bool grad_wants(const struct grad *g, int i, int k)
 }
 /* Adds d (-1: nothing) to the gradient of node x, if x wants one. */
 void grad_add(struct grad *g, int x, int d);
-/* Operand k of node i is refused: always -1. */
+/* Refuses operand k of node i; always returns -1. */
 int grad_refuse(const struct grad *g, int i, const char *why);
 
 /* ---- small expressions ---- */
@@ -44,12 +47,12 @@ int grad_mul(struct grad *g, int x, int y);
 int grad_where(struct grad *g, int pred, int dy);
 /* Sum over all dimensions, a scalar. */
 int grad_sum_all(struct grad *g, int x);
-/* x, of the dimensions of `like` without `dims`, spread over them. */
+/* Broadcasts x, which has the dimensions of `like` without `dims`, over `dims`. */
 int grad_spread(struct grad *g, int x, const struct ap_shape *like,
                 const struct ap_ints *dims);
 
-/* The window whose sum over a gradient gives back what window w took from n_in elements
- * for n_out places; reversal is turned round, as a kernel needs it. */
+/* The window that, summed over a gradient, is the transpose of window w from n_in
+ * elements to n_out places; reversal is inverted, as a kernel needs it. */
 struct ap_window_dim grad_transposed_window(const struct ap_window_dim *w, int64_t n_in,
                                             int64_t n_out);
 
@@ -62,9 +65,9 @@ static inline bool grad_listed(const struct ap_ints *v, int64_t d)
 }
 
 /*
- * Rebuilds b with contractions of type p->compute, see struct ap_grad_params; p->loss
- * and p->keep become the new nodes, in the type that they had. Nothing happens for other
- * types than bf16 and f16.
+ * Rebuilds b with contractions of type p->compute, see struct ap_grad_params; p->loss and
+ * p->keep become the new nodes, in the type that they had. Other types than bf16 and f16
+ * change nothing.
  */
 int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err);
 

@@ -1,6 +1,7 @@
 /*
- * Kernels: what runs a fusion group, in as many kinds as are worth measuring apart.
- * Tables of measured times (cost/measured.h) and profiles of ap-exec are by kind.
+ * Kinds of kernels that run a fusion group; kinds are distinguished if they are measured
+ * separately. Tables of measured times (cost/measured.h) and profiles of ap-exec have an
+ * entry per kind.
  */
 #ifndef AP_KERNEL_H
 #define AP_KERNEL_H
@@ -18,19 +19,19 @@ enum ap_kernel {
     AP_KERNEL_OTHER, /* factorizations, Fourier transforms, custom calls */
     AP_KERNEL_DOT,
     AP_KERNEL_CONVOLUTION,
-    AP_KERNEL_ATTENTION, /* several operators with contractions among them, as one */
+    AP_KERNEL_ATTENTION, /* several operators, contractions among them, as one kernel */
     AP_N_KERNELS
 };
 extern const char *const ap_kernel_names[AP_N_KERNELS];
 
 /* The kind of an operator that runs alone. */
 enum ap_kernel ap_kernel_of(enum ap_op op);
-/* Of a group: the last kind, in the order above, of its members; attention if it has a
- * contraction and more. */
+/* The kind of a group: the last one, in the order above, of its members' kinds, or
+ * attention if it has a contraction and other operators. */
 enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, int n);
-/* Whether one of them takes operands in f32 that must not be rounded (to tf32). */
+/* Whether a member reads operands in f32 that must not be rounded to tf32. */
 bool ap_kernel_is_precise(const struct ap_graph *g, const int *members, int n);
-/* The kind of this name, AP_N_KERNELS: there is none. */
+/* The kind of this name; AP_N_KERNELS if there is none. */
 enum ap_kernel ap_kernel_find(const char *name);
 
 #endif

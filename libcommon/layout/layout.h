@@ -6,7 +6,7 @@
  * cuts every run of `stride` elements of dimension d (the whole dimension when no stride
  * is given) into n blocks, block q to the devices with coordinate q.
  *
- * Axes on one dimension: the distinct strides, largest first, cut the dimension into
+ * Several axes may split one dimension: the distinct strides, largest first, cut it into
  * factors (an unsplit one of size D / s1 in front if the largest stride s1 < D; then
  * sizes s1 / s2, ..., sk / 1; each must divide). Axes with the same stride split the same
  * factor, nested in mesh order, first outermost: an extent L split by an axis of size n
@@ -22,10 +22,10 @@
 
 /*
  * Devices are numbered row-major over the axes: the last axis varies fastest. The first
- * axis may be the microbatch axis: its coordinate is the number of the microbatch at
- * hand, and all microbatches run on the same devices, one after the other. Split over it,
- * a value is one microbatch's share; partial, its sum is still to be accumulated;
- * replicated, it exists once per step.
+ * axis may be the microbatch axis: its coordinate is the number of the current
+ * microbatch, and all microbatches run on the same devices, one after the other. On this
+ * axis, a split value is one microbatch's share, a partial value is still to be
+ * accumulated, and a replicated value exists once per step.
  */
 struct ap_mesh {
     int n_axes;
@@ -44,10 +44,10 @@ static inline int ap_mesh_device_axis(const struct ap_mesh *mesh, int a)
 {
     return mesh->microbatch ? a - 1 : a;
 }
-/* Puts an axis of n microbatches in front, none for one. -1: too many axes, or its name
- * is taken. */
+/* Puts an axis of n microbatches in front, unless n is 1. -1 if there are too many axes,
+ * or the axis's name is taken. */
 int ap_mesh_add_microbatches(struct ap_mesh *mesh, int64_t n, struct ap_err *err);
-/* Takes the microbatch axis away, if there is one: the axes of the devices are left. */
+/* Removes the microbatch axis, if there is one, so that the axes of devices remain. */
 void ap_mesh_drop_microbatches(struct ap_mesh *mesh);
 /* Whether a value of this layout is computed once per microbatch. */
 static inline bool ap_layout_per_microbatch(const struct ap_mesh *mesh,
@@ -56,15 +56,15 @@ static inline bool ap_layout_per_microbatch(const struct ap_mesh *mesh,
     return mesh->microbatch && l->axis[0].kind != AP_REPLICATED;
 }
 /*
- * Takes an axis that is innermost in its factor out of a layout: the layout of what
- * ap-slice on this axis cuts. -1: there is none.
+ * Removes an axis that is innermost in its factor from a layout: the result is the layout
+ * of the operand of an ap-slice on this axis. -1 if there is no such layout.
  */
 int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
                       struct ap_layout *l, int axis);
 
 #define AP_MAX_DEVICES      (1 << 20)
 #define AP_MAX_MICROBATCHES (1 << 20)
-/* Product of the axes but the microbatch axis. */
+/* Product of the sizes of all axes except the microbatch axis. */
 int64_t ap_mesh_devices(const struct ap_mesh *mesh);
 /* Product of the sizes of a set of axes: devices of one group of a collective over it. */
 int64_t ap_mesh_group(const struct ap_mesh *mesh, unsigned axes);
@@ -72,7 +72,7 @@ int64_t ap_mesh_group(const struct ap_mesh *mesh, unsigned axes);
 int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
                   struct ap_err *err);
 
-/* What a mesh axis is for, by the names that JAX, PyTorch and their trainers use. */
+/* The purpose of a mesh axis, by the names that JAX, PyTorch and their trainers use. */
 enum ap_axis_use {
     AP_AXIS_ANY,
     AP_AXIS_DATA,   /* dp, data, batch, dp_replicate: the batch */
@@ -81,10 +81,10 @@ enum ap_axis_use {
     AP_AXIS_EXPERT  /* ep, expert */
 };
 enum ap_axis_use ap_mesh_axis_use(const struct ap_mesh *mesh, int axis);
-/* Set of the axes for this use; the microbatch axis is for none. */
+/* The set of axes for this use; the microbatch axis is never in it. */
 unsigned ap_mesh_axes_for(const struct ap_mesh *mesh, enum ap_axis_use use);
-/* The axis of tensor parallelism: the last one that is for it, else the last one that is
- * for nothing else; -1: there is none. */
+/* The axis of tensor parallelism: the last axis named for it, or else the last axis not
+ * named for another use; -1 if there is none. */
 int ap_mesh_tensor_axis(const struct ap_mesh *mesh);
 /* Coordinates of a rank on each axis; 0 on the microbatch axis. */
 void ap_mesh_coords(const struct ap_mesh *mesh, int64_t rank, int64_t *coords);
@@ -95,9 +95,9 @@ static inline struct ap_layout ap_layout_replicated(void)
 {
     return (struct ap_layout){.axis = {{0}}};
 }
-/* The same with sums made: R where it is partial. */
+/* The same layout with sums completed: R for every partial axis. */
 struct ap_layout ap_layout_whole(const struct ap_layout *l);
-/* A placement as one word, of strides below 2^48. */
+/* A placement as one word; strides must be below 2^48. */
 static inline uint64_t ap_placement_word(const struct ap_placement *p)
 {
     return (uint64_t)p->stride << 16 | (uint64_t)p->dim << 8 | (uint64_t)p->red << 2 |
@@ -107,9 +107,9 @@ bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b);
 uint64_t ap_layout_hash(const struct ap_layout *l);
 /*
  * Brings a layout of a tensor with these dims to its canonical form: a stride equal to
- * the dimension becomes 0; factors that can be one (fully split and followed by one whose
- * axes come later, or dividing evenly and followed by an unsplit one) are merged; axes of
- * size 1 become R; unused members are 0. -1 when strides do not divide.
+ * the dimension becomes 0; two factors are merged if they can be one (a fully split
+ * factor before one whose axes come later, or an evenly divided one before an unsplit
+ * one); axes of size 1 become R; unused members are 0. -1 if strides do not divide.
  */
 int ap_layout_canon(const struct ap_mesh *mesh, const struct ap_shape *shape,
                     struct ap_layout *l);
@@ -136,9 +136,9 @@ struct ap_shape ap_layout_local(struct ap_arena *arena, const struct ap_mesh *me
 int64_t ap_layout_local_bytes(const struct ap_mesh *mesh, const struct ap_shape *shape,
                               const struct ap_layout *l);
 /*
- * Where the elements of dimension d of one device's block lie in the whole tensor:
- * map[i] = global index of local index i, -1 for padding. map has room for the local
- * extent. coords are the device's.
+ * Maps the elements of dimension d of one device's block to the whole tensor: map[i] =
+ * global index of local index i, -1 for padding. map has room for the local extent.
+ * coords are the device's.
  */
 void ap_layout_index_map(const struct ap_mesh *mesh, const struct ap_shape *shape,
                          const struct ap_layout *l, int d, const int64_t *coords,

@@ -1,16 +1,16 @@
 /*
  * Operators as loop nests over factors, for whole fusion groups.
  *
- * A fusion group is one operator or a chain of elementwise ones; it is the unit of
- * decision: a choice gives each mesh axis one factor of the group's nest, or none
- * (replicated), or a linear set (the operands in it are partial, and so is the result).
- * An attention (ap-fuse) is a group of more than these; its first node is its
- * first contraction. What is partial inside may not be read there, so factors that would
- * make it so are whole: keys and the width of heads, not batch, heads and queries. Beside
- * its factors it has a ring: queries are split, and so are keys and values, whose blocks
- * go from device to device until each has seen all (Liu et al., "Ring Attention").
- * Which layouts operands and results have, what is partial, local shapes and FLOPs per
- * device all follow from the nest and the choice.
+ * A fusion group is one operator or a chain of elementwise operators, or an attention
+ * (ap-fuse). It is the unit of decision: a choice gives each mesh axis one factor of the
+ * group's nest, or none (replicated), or a linear set (the operands in it are partial,
+ * and so is the result). The first node of an attention is its first contraction. Values
+ * inside an attention must not be partial, so factors that would make them partial (keys,
+ * the width of heads) cannot be split, whereas batch, heads and queries can. In addition
+ * to its factors an attention has a ring: queries are split, and so are keys and values,
+ * whose blocks go from device to device until each device has seen all blocks (Liu et
+ * al., "Ring Attention"). The layouts of operands and results, partial values, local
+ * shapes and FLOPs per device all follow from the nest and the choice.
  */
 #ifndef AP_NEST_H
 #define AP_NEST_H
@@ -28,7 +28,8 @@ enum ap_factor_kind {
     AP_FACTOR_WHOLE    /* cannot be split */
 };
 
-/* Of a sequence in stripes (ap-fuse --stripes): which of them, or what is in each. */
+/* The factors of a sequence in stripes (ap-fuse --stripes): the number of the stripe, and
+ * the position in it. */
 enum ap_stripes { AP_STRIPES_NONE, AP_STRIPES_WHICH, AP_STRIPES_INSIDE };
 
 struct ap_factor {
@@ -57,18 +58,20 @@ struct ap_nest_in {
     struct ap_access access;
 };
 
-/* Operands in `ins` (bit i) that together may be partial (sum); all results then are. */
+/* Operands in `ins` (bit i) that may be partial (sum) together; all results are then
+ * partial. */
 struct ap_linear_set {
     uint64_t ins;
 };
 
 /*
- * The ring of an attention, choice n_factors: queries are split as by factor rows, keys
- * and values, and the gradients of both, as by factor keys.
+ * The ring of an attention, choice n_factors: queries are split as by factor rows, and
+ * keys and values, and the gradients of both, as by factor keys.
  */
 struct ap_ring {
     int rows, keys;
-    uint64_t ins; /* slots that go round: those of keys that contractions alone read */
+    uint64_t
+        ins; /* slots that go round: operands with keys that only contractions read */
 };
 
 #define AP_MAX_FACTORS 62
@@ -86,28 +89,28 @@ struct ap_nest {
     int n_outs;
     const int *outs; /* node ids of members whose value is used outside or is a result */
     const struct ap_access
-        *values;  /* access of each member's own value (tuples: of a part) */
-    int n_linear; /* of an attention with a ring: 1, the ring, in which nothing is partial
-                   */
+        *values;  /* access of each member's own value (for a tuple: of a part) */
+    int n_linear; /* for an attention with a ring: 1, the ring, in which nothing is
+                     partial */
     struct ap_linear_set *linear;
     const uint8_t *linear_values; /* per member: bit k = its value is partial in set k */
-    uint64_t maskable; /* slots that reductions combine the elements of (no indices) */
-    bool precise;      /* holds one whose operands in f32 must not be rounded */
-    bool heavy;        /* holds a dot or convolution */
+    uint64_t maskable; /* slots whose elements reductions combine (no indices) */
+    bool precise;      /* a member's operands in f32 must not be rounded */
+    bool heavy;        /* a member is a dot or convolution */
     enum ap_kernel kernel;
-    bool attention; /* several operators that are no chain of elementwise ones */
-    /* operands, then outs, that are not in memory for this group: they stay in the kernel
-       that the group is of, or another group of it has read them (ap-fuse --kernels); NULL:
-       none */
+    bool attention; /* several operators, not all of them elementwise */
+    /* operands, then outs, that take no memory traffic in this group, because they stay
+       in the group's kernel, or because another group of the kernel has read them
+       (ap-fuse --kernels); NULL: none */
     const bool *in_kernel;
     bool launched;                           /* another group of the kernel is launched */
     const struct ap_ring *ring;              /* NULL: none */
     const struct ap_nests *condition, *body; /* of a while's computations, else NULL */
 };
 
-/* Whether the tensor has a dimension that factor f is part of. */
+/* Whether factor f is part of a dimension of the tensor. */
 bool ap_access_has(const struct ap_access *access, int f);
-/* The shape that a node's nest talks about: the first part of a tuple. */
+/* The shape to which a node's nest refers: its own, or the first part of a tuple. */
 const struct ap_shape *ap_value_shape(const struct ap_node *n);
 
 /* All nests of a grouped graph; index = group id. */
@@ -119,10 +122,10 @@ struct ap_nests {
 
 /*
  * Factor rules of every group. Dimensions are first refined: the boundaries that reshapes
- * put into dimensions are carried along to all tensors that share the factor (bounded:
- * at most 3 factors a dimension from this), so that strided layouts exist wherever a
- * reshape could pass them on for free. -1 when a group has more than AP_MAX_FACTORS
- * factors (never for ops.def's).
+ * put into dimensions are carried along to all tensors that share the factor (bounded: at
+ * most 3 factors a dimension from this), so that strided layouts exist wherever a reshape
+ * could pass them on for free. -1 if a group has more than AP_MAX_FACTORS factors, which
+ * no operator of ops.def has.
  */
 int ap_nests_build(struct ap_arena *arena, const struct ap_graph *g,
                    struct ap_nests *nests, struct ap_err *err);
@@ -143,20 +146,22 @@ static inline bool ap_choice_is_ring(const struct ap_nest *nest, int c)
 {
     return nest->ring && c == nest->n_factors;
 }
-/* The axis that is a ring, -1: none. */
+/* The axis of the ring, or -1. */
 int ap_choice_ring_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
                         const struct ap_choice_vec *choice);
-/* Devices that share c, a factor or a linear set, under a choice: of all axes on it. */
+/* The number of devices that share c, a factor or a linear set, under a choice: the
+ * product of all axes on it. */
 int64_t ap_choice_devices(const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                           int c);
-/* Whether c is no factor, or one with an element for each device that shares it. */
+/* Whether c is not a factor, or is a factor with an element for each device that shares
+ * it. */
 bool ap_choice_reaches(const struct ap_nest *nest, const struct ap_mesh *mesh,
                        const struct ap_choice_vec *choice, int c);
 
 /*
- * Legal: factors splittable, linear sets exist and reduced and linear ones do not clash,
- * and no padded factor lies right before an unsplit one in a dimension (layouts
- * cannot say that).
+ * Whether a choice is legal: factors can be split, linear sets exist, reduced factors and
+ * linear sets do not conflict, and no padded factor lies right before an unsplit one in a
+ * dimension (no layout can express that).
  */
 bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
                   const struct ap_choice_vec *choice);
@@ -164,8 +169,8 @@ bool ap_choice_ok(const struct ap_nest *nest, const struct ap_mesh *mesh,
 /*
  * Layout of operand slot `in`, or of the value of members[m] (m is a position, not a node
  * id), under a choice; canonical. A parameter that is split over the microbatch axis is
- * there whole, with the rest of its layout as each microbatch's share has it, unless
- * another part of the graph passes it on share by share (struct ap_graph).
+ * whole on that axis, with the rest of its layout as in each microbatch's share, unless
+ * another part of the graph sends it share by share (struct ap_graph).
  */
 struct ap_layout ap_nest_in_layout(const struct ap_nest *nest, const struct ap_graph *g,
                                    const struct ap_mesh *mesh,
@@ -188,45 +193,49 @@ bool ap_nest_is_padded(const struct ap_nest *nest, const struct ap_mesh *mesh,
 uint64_t ap_nest_masked(const struct ap_nest *nest, const struct ap_mesh *mesh,
                         const struct ap_choice_vec *choice);
 
-/* Iterations of a while that is counted with: once if its trip count is not known. */
+/*
+ * The iterations of a while for which it is priced: one if its trip count is not known.
+ */
 double ap_nest_trips(const struct ap_nest *nest, const struct ap_graph *g);
 
 /* FLOPs and bytes that one device computes and moves for the group under a choice. */
 void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                   double *flops, double *bytes, enum ap_dtype *dtype);
-/* How often an operator that runs alone reads operand k (all of it, or what it takes of
- * it as often as its result), and how often it writes its result. */
+/* How often an operator that runs alone reads operand k (the whole operand, or the part
+ * that it uses, once per result), and how often it writes its result. */
 double ap_op_reads(enum ap_op op, int k);
 double ap_op_writes(enum ap_op op);
 /*
- * Those bytes by operand slot, then by out: moved[n_ins + n_outs]. What is looked up in
- * an operand counts with the value that it becomes. Not of loops.
+ * The same bytes by operand slot, then by out: moved[n_ins + n_outs]. Elements that are
+ * looked up in an operand count for the value that they become. Loops are not supported.
  */
 void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                    double *moved);
 
 /*
- * What each device sends to the next one in a round of a ring: blocks of operands, and of
- * results that are summed up on their way. The number of messages, 0 without a ring.
+ * The bytes that each device sends to the next one in a round of a ring: blocks of
+ * operands (*in), and blocks of results that are summed up on their way (*out). Returns
+ * the number of messages, 0 without a ring.
  */
 int ap_nest_ring_bytes(const struct ap_nest *nest, const struct ap_graph *g,
                        const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                        double *in, double *out);
 
-/* What a contraction does with the blocks of a ring. */
+/* The role of a contraction in a ring. */
 enum ap_ring_part {
-    AP_RING_NONE,   /* nothing: its operands are there */
+    AP_RING_NONE,   /* none: its operands are not blocks of the ring */
     AP_RING_SCORES, /* makes the scores of a block of keys */
     AP_RING_VALUES, /* sums over blocks of keys */
-    AP_RING_SUMS    /* makes what is summed over rows, of a block that goes round */
+    AP_RING_SUMS    /* makes sums over rows, for a block that goes round */
 };
 enum ap_ring_part ap_ring_part_of(const struct ap_nest *nest, const struct ap_graph *g,
                                   int m);
-/* Stripes of the keys: what is major to the ring's factor in their dimension. */
+/* The number of stripes of the keys: the extent that is major to the ring's factor in
+ * their dimension. */
 int64_t ap_ring_stripes(const struct ap_nest *nest, int m);
-/* The dimension of an operand or value that the ring's keys are in, -1. */
+/* The dimension of an operand or value that has the ring's keys, or -1. */
 int ap_ring_key_dim(const struct ap_nest *nest, const struct ap_access *access);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * Inner workings of the factor rules; only nest*.c include this.
  *
- * A rule describes one node by what its dimensions have to do with each other. It talks
- * about ports (operand positions, or AP_OUT for the result), their dimensions, and, where
- * it cuts a dimension, the pieces of it. What it does not mention is a parallel factor.
+ * A rule describes one node by the relations between its dimensions. It refers to ports
+ * (operand positions, or AP_OUT for the result), their dimensions, and, if it cuts a
+ * dimension, the pieces of it. A dimension that it does not mention is a parallel factor.
  */
 #ifndef AP_NEST_IMPL_H
 #define AP_NEST_IMPL_H
@@ -16,10 +16,10 @@
 
 struct ap_rule_at {
     int port, dim;
-    int piece; /* AP_UNCUT, or which piece of a dimension that the rule cut */
+    int piece; /* AP_UNCUT, or the number of a piece of a dimension that the rule cut */
 };
 
-/* Both are the same factors. */
+/* Two places with the same factors. */
 struct ap_rule_link {
     struct ap_rule_at a, b;
 };
@@ -43,7 +43,7 @@ struct ap_rule_cut {
 
 struct ap_refine;
 
-/* What a rule says of one node; reused from node to node, freed by ap_rule_free. */
+/* The rule of one node; reused from node to node, freed by ap_rule_free. */
 struct ap_rule {
     const struct ap_graph *g;
     const struct ap_node *node;
@@ -55,10 +55,10 @@ struct ap_rule {
     int64_t *sizes; /* of the cuts */
     int n_links, n_marks, n_partials, n_cuts, n_sizes;
     int cap_links, cap_marks, cap_partials, cap_cuts, cap_sizes;
-    bool opaque; /* all of the node's dimensions stay whole and are no factors at all */
+    bool opaque; /* the node's dimensions cannot be split and are not factors */
 };
 
-/* Fills `rule` for node `id`; -1 when the operator has no rule (programs only). */
+/* Fills `rule` for node `id`; -1 if the operator has no rule (programs only). */
 int ap_rule_run(struct ap_rule *rule, const struct ap_graph *g, int id,
                 const struct ap_refine *refine, struct ap_err *err);
 void ap_rule_free(struct ap_rule *rule);
@@ -69,11 +69,11 @@ void ap_rule_add_cut(struct ap_rule *rule, int port, int dim, int n, const int64
 
 /* ---- refinement (nest_refine.c) ---- */
 
-/* Boundaries inside a dimension: sizes of what is minor to each, descending. */
+/* Boundaries inside a dimension: the extent that is minor to each, descending. */
 struct ap_bounds {
     int n;
     int64_t minor[2];
-    int64_t stripe; /* of these, the one below the stripes of a sequence, 0: none */
+    int64_t stripe; /* the boundary below the stripes of a sequence, or 0 */
 };
 
 /* All dimensions of all nodes in classes that share factors. */
@@ -94,19 +94,20 @@ void ap_rule_reshape(struct ap_rule *rule);
 /* ---- masks of attentions (nest_scores.c) ---- */
 
 /*
- * Of the pairs of its queries and all keys, the share that a mask leaves to the device
- * with the last queries. scores: access of the contraction's scores; attr: its attribute,
- * of five numbers; extent: of each factor, on a device.
+ * The share of all pairs of its queries and keys that a mask leaves to the device with
+ * the last queries. scores: access of the contraction's scores; attr: its attribute of
+ * five numbers; extent: of each factor, on a device.
  */
 double ap_nest_seen(const struct ap_nest *nest, const struct ap_access *scores,
                     const struct ap_ints *attr, const int64_t *extent);
 
 /* ---- rings of attentions (nest_ring.c) ---- */
 
-/* Gives an attention its ring, if it can have one; after all else. */
+/* Gives an attention its ring, if it can have one; called when the rest of the nest is
+ * complete. */
 void ap_nest_find_ring(struct ap_arena *arena, const struct ap_graph *g,
                        struct ap_nest *nest);
-/* Whether a value of members[m] is split as keys are. */
+/* Whether the value of members[m] is split like the keys. */
 bool ap_ring_splits_keys(const struct ap_nest *nest, const struct ap_graph *g, int m);
 
 /* ---- linear sets (nest_linear.c) ---- */

@@ -1,12 +1,12 @@
 /*
- * The nested split of one dimension under a layout, as a list of factors: what layout.c
- * and cost/convert.c reason with. Not needed outside of the two.
+ * The nested split of one dimension under a layout, as a list of factors. Only layout.c
+ * and cost/convert.c use it.
  *
  * In a *finest* nested split no factor can be cut in two without moving elements, axes
- * that only ever hold padding at coordinates > 0 (dead: nothing was left to split) stand
- * apart, and no factor but the first is unsplit. Two layouts put the elements of a
- * dimension on the same devices at the same local places if and only if their finest
- * nested splits are equal.
+ * that hold only padding at coordinates > 0 (*dead* axes, which have no elements left to
+ * split) are listed separately, and no factor but the first is unsplit. Two layouts put
+ * the elements of a dimension on the same devices at the same local places if and only if
+ * their finest nested splits are equal.
  */
 #ifndef AP_NESTED_SPLIT_H
 #define AP_NESTED_SPLIT_H
@@ -20,29 +20,29 @@ struct ap_split_factor {
 };
 
 struct ap_nested_split {
-    int n; /* factors, major to minor; 0 when the dimension has one element or less */
+    int n; /* factors, major to minor; 0 if the dimension has at most one element */
     unsigned dead;
     struct ap_split_factor factor[AP_MAX_AXES + 2];
 };
 
-/* The stride that placement p stands for on a dimension of this size. */
+/* The stride of placement p on a dimension of this size. */
 static inline int64_t ap_stride(const struct ap_placement *p, int64_t size)
 {
     return p->stride ? p->stride : size;
 }
 
-/* Factors of dimension d as the strides cut it, not yet finest. -1: they do not divide.
- */
+/* The factors of dimension d as the strides cut it, not yet finest. -1 if strides do not
+ * divide. */
 int ap_nested_split_raw(const struct ap_mesh *mesh, const struct ap_shape *shape,
                         const struct ap_layout *l, int d, struct ap_nested_split *nested);
-/* Makes a nested split finest. -1: no layout has this nesting (an unsplit factor follows
- * an unevenly split one). */
+/* Makes a nested split finest. -1 if no layout has this nesting (an unsplit factor
+ * follows an unevenly split one). */
 int ap_nested_split_refine(const struct ap_mesh *mesh, struct ap_nested_split *nested);
 /* ap_nested_split_raw and ap_nested_split_refine. */
 int ap_nested_split_get(const struct ap_mesh *mesh, const struct ap_shape *shape,
                         const struct ap_layout *l, int d, struct ap_nested_split *nested);
 /*
- * Writes the placements of the nested split's axes into l, canonical. -1: no layout has
+ * Writes the placements of the nested split's axes into l, canonical. -1 if no layout has
  * this nesting (axes are nested against mesh order). The nested split must be finest.
  */
 int ap_nested_split_put(const struct ap_mesh *mesh, const struct ap_shape *shape,
@@ -51,9 +51,8 @@ int ap_nested_split_put(const struct ap_mesh *mesh, const struct ap_shape *shape
 int64_t ap_nested_split_local(const struct ap_mesh *mesh,
                               const struct ap_split_factor *f);
 /*
- * The stride at which the finest nested split holds axis a, which it splits. Unlike the
- * canonical one it does not depend on what other axes do to the dimension, if all divides
- * evenly.
+ * The stride of axis a in the finest nested split. Unlike the canonical stride it does
+ * not depend on how other axes split the dimension, if all sizes divide evenly.
  */
 int64_t ap_nested_split_stride(const struct ap_nested_split *nested, int a);
 

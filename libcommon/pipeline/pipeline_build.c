@@ -241,7 +241,7 @@ static void start_turns(struct builder *b, int stage, const bool *needed)
             forward |= needed[b->sub[stage].source[nest->members[m]]];
         int turn = forward ? 0 : phase == AP_BACKWARD ? 1 : 2;
         if (when) /* what runs once has turns of its own */
-            turn = when[i] == AP_BEHIND ? 2 : turn > 1 ? 1 : turn;
+            turn = when[i] == AP_AFTER ? 2 : turn > 1 ? 1 : turn;
         b->turn[stage][i] = turn;
     }
 }

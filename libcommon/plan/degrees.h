@@ -3,22 +3,22 @@
  * parallelism, sequence parallel activations, ZeRO's stage; and the plan of given
  * degrees.
  *
- * A plan has a choice per group, a trainer one use per device axis. What is said here is
- * the use that most FLOPs of the forward contractions make of an axis, and what share of
- * them agrees; per layer, too.
+ * A plan has a choice per group, whereas a trainer has one use per device axis. The
+ * degrees give the use that most FLOPs of the forward contractions make of an axis, and
+ * the share of FLOPs that agrees with it, for the whole plan and per layer.
  */
 #ifndef AP_DEGREES_H
 #define AP_DEGREES_H
 
 #include "plan/layers.h"
 
-/* What an axis of the mesh splits in a contraction. */
+/* The part of a contraction that an axis of the mesh splits. */
 enum ap_axis_split {
-    AP_USE_NONE,    /* nothing: its devices do the same */
+    AP_USE_NONE,    /* nothing: its devices do the same work */
     AP_USE_DATA,    /* the batch, or another dimension of the activation alone */
     AP_USE_CONTEXT, /* the sequence */
     AP_USE_TENSOR,  /* the weight (its columns, its rows), or the heads of attention */
-    AP_USE_EXPERT,  /* the experts: what weight and activation are batched by */
+    AP_USE_EXPERT,  /* the experts: a batch dimension of weight and activation */
     AP_N_AXIS_USES
 };
 
@@ -26,27 +26,29 @@ struct ap_degrees {
     enum ap_axis_split use[AP_MAX_AXES];        /* by contractions without experts */
     enum ap_axis_split expert_use[AP_MAX_AXES]; /* by those of experts */
     uint8_t zero_axis[AP_MAX_AXES]; /* ZeRO's stage on the axis; 0 where use is tensor */
-    /* devices by use; their product is the mesh's. idle: of no use */
+    /*
+     * devices by use, whose product is the number of devices; idle: devices without a use
+     */
     int64_t tensor, data, context, idle;
-    /* of the experts: devices that have different experts, and that split each; 0: the
-       model has none */
+    /* for experts: devices that have different experts, and devices that split each
+       expert; 0: the model has no experts */
     int64_t expert, expert_tensor;
-    bool sequence; /* what lies between tensor parallel regions is split along the
+    bool sequence; /* activations between tensor parallel regions are split along the
                       sequence */
-    bool ring;     /* of a plan to make: keys and values go round the outermost axis that
-                      splits the sequence; else they are gathered */
+    bool ring; /* for a plan to be made: keys and values go round the outermost axis that
+                  splits the sequence; else they are gathered */
     /*
      * 0: weights, gradients and states whole. 1: states and update sharded. 2: gradients,
      * too: they are reduce-scattered when they are computed. 3: weights, too: they are
      * gathered for each pass. Gradients that microbatches accumulate whole, or that are
      * all-reduced, make it 1. Weights that are sharded between steps and gathered once
-     * per step are no stage of their own (FSDP's SHARD_GRAD_OP, "no reshard after
+     * per step are not a separate stage (FSDP's SHARD_GRAD_OP, "no reshard after
      * forward").
      */
     int zero;
     int64_t shard;   /* devices that ZeRO shards over */
     double flops;    /* of the forward contractions */
-    double agreeing; /* of these, of contractions that use all axes as said */
+    double agreeing; /* the part of flops in contractions that use all axes in this way */
 };
 
 struct ap_plan_degrees {
@@ -55,13 +57,13 @@ struct ap_plan_degrees {
     struct ap_degrees *layer; /* [layer]; ZeRO of its own weights */
 };
 
-/* microbatches: of the step, where the plan's mesh does not have them (a stage's). Linear
- * in the operand slots, times axes. */
+/* microbatches: of the step, if the plan's mesh does not have them (as for a stage).
+ * Linear in operand slots times axes. */
 void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
                      int64_t microbatches, struct ap_plan_degrees *out);
 
-/* Of the inputs: the second dimension of integers [batch, seq], or of numbers
- * [batch, seq, features]; 0: none has one. */
+/* The sequence length of the inputs: the second dimension of integers [batch, seq], or of
+ * numbers [batch, seq, features]; 0 if no input has one. */
 int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
                            const struct ap_nests *nests);
 
@@ -69,27 +71,26 @@ int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
 bool ap_has_experts(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_nests *nests);
 
-/* Whether both say the same of the devices; not of flops. Without experts in one,
- * whatever the other says of experts. */
+/* Whether both give the same degrees; flops are not compared, nor are experts if one of
+ * the two has none. */
 bool ap_degrees_equal(const struct ap_degrees *a, const struct ap_degrees *b);
 
 /* "TP 8 with sequence parallelism · DP 4 · ZeRO-1"; "1 device". */
 void ap_degrees_print(const struct ap_degrees *d, struct ap_buf *out);
-/* Runs of layers that are alike: "layers 0-3 TP 4 · DP 2, layers 4-7 DP 8"; nothing where
- * all are. Layers are counted from 0 in the order in which they run. */
+/* Runs of layers with equal degrees: "layers 0-3 TP 4 · DP 2, layers 4-7 DP 8"; nothing
+ * if all layers are equal. Layers are counted from 0 in the order in which they run. */
 void ap_degrees_print_layers(const struct ap_plan_degrees *d, struct ap_buf *out);
 
 /*
  * Fills plan->choice, regather and whole (arena) for the graph, nests, mesh and
- * microbatch_choice already set: the plan in which every layer uses the axes as said
- * (d->use, expert_use, sequence, zero_axis), as a trainer would run it.
- * Gradients are reduce-scattered where states are sharded. -1 with the reason when there
- * is none.
+ * microbatch_choice already set: the plan in which every layer uses the axes as d gives
+ * them (use, expert_use, sequence, zero_axis), as a trainer would run it. Gradients are
+ * reduce-scattered if states are sharded. -1 with the reason if there is no such plan.
  */
 int ap_degrees_plan(struct ap_arena *arena, const struct ap_degrees *d,
                     struct ap_plan *plan, struct ap_err *err);
-/* Fills the devices by use, shard and zero, of use, expert_use (where experts) and
- * zero_axis on a mesh. */
+/* Fills the devices by use, shard and zero from use, expert_use (if the model has
+ * experts) and zero_axis on a mesh. */
 void ap_degrees_count(struct ap_degrees *d, const struct ap_mesh *mesh, bool experts);
 
 #endif

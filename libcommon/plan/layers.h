@@ -4,7 +4,8 @@
 
 #include "plan/plan.h"
 
-/* The weights named "<stem><number>..." of one number: "gpt/h_" 3, "model.layers." 0. */
+/* A layer: the weights named "<stem><number>..." with one number, such as "gpt/h_" 3 or
+ * "model.layers." 0. */
 struct ap_layer {
     const char *stem; /* arena; a stem has at least two numbers */
     int number;
@@ -14,22 +15,22 @@ struct ap_layers {
     int n;                        /* in the order of their first forward contraction */
     const struct ap_layer *layer; /* 0: the names have no numbers */
     int n_stems;                  /* 2: encoder and decoder, say */
-    /* [node]: layer of weights, states and operators; -1: before, between or after them
-       (embeddings, the head), or not told by the names */
+    /* [node]: layer of weights, states and operators; -1: before, between or after the
+       layers (embeddings, the head), or unknown by name */
     const int *of_node;
 };
 
-/* Per group: the weight (node) that its values are made of alone, by casts and moves; -1:
+/* Per group: the only weight (node) that its values are made of, by casts and moves; -1:
  * none, or more than one (arena). */
 int *ap_weight_origins(struct ap_arena *arena, const struct ap_graph *g,
                        const struct ap_nests *nests);
 
 /*
- * Layers with a weight of two or more dimensions that is contracted in the forward
- * phase. A name is cut at '/', '.', '[', ']' and quotes; the first component that ends in
- * a number, and of which several numbers exist, is the layer's. An operator's name is its
- * scope; a contraction without one is its weight's. Stems that take turns are merged: the
- * layer has the first one's. Linear in the names.
+ * Layers with a weight of two or more dimensions that is contracted in the forward phase.
+ * A name is cut at '/', '.', '[', ']' and quotes; the first component that ends in a
+ * number, and that occurs with several numbers, names the layer. An operator's name is
+ * its scope; a contraction without a scope belongs to its weight's layer. Stems that
+ * alternate are merged: the layer has the first stem. Linear in the names.
  */
 void ap_layers_find(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_nests *nests, struct ap_layers *out);

@@ -57,7 +57,7 @@ uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan)
         when[i] = each ? AP_EACH : AP_BEFORE;
         for (int k = 0; k < nest->n_ins && !each; k++)
             if (when[nodes[nest->ins[k].node].group] != AP_BEFORE)
-                when[i] = AP_BEHIND;
+                when[i] = AP_AFTER;
     }
     /* what no microbatch needs is as well made after them */
     bool *needed = AP_NEW_N(arena, nests->n, bool);
@@ -65,8 +65,8 @@ uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan)
         const struct ap_nest *nest = &nests->nest[i];
         bool param = nodes[nest->members[0]].op == AP_OP_PARAMETER;
         if (when[i] == AP_BEFORE && !needed[i] && !param)
-            when[i] = AP_BEHIND;
-        for (int k = 0; k < nest->n_ins && when[i] != AP_BEHIND; k++)
+            when[i] = AP_AFTER;
+        for (int k = 0; k < nest->n_ins && when[i] != AP_AFTER; k++)
             needed[nodes[nest->ins[k].node].group] = true;
     }
     return when;
@@ -91,7 +91,7 @@ int *ap_plan_order(struct ap_arena *arena, const struct ap_plan *plan,
 {
     int n = 0, n_groups = plan->nests->n, *order = AP_NEW_N(arena, n_groups, int);
 
-    for (int w = AP_BEFORE; w <= AP_BEHIND && !plan->turn; w++)
+    for (int w = AP_BEFORE; w <= AP_AFTER && !plan->turn; w++)
         for (int i = 0; i < n_groups; i++)
             if ((when ? when[i] : AP_BEFORE) == w)
                 order[n++] = i;
@@ -316,7 +316,7 @@ static int need_slot(struct splitter *s, const struct ap_nest *nest, int k,
     const struct ap_nest *made = &s->nests->nest[from];
     enum ap_red red;
 
-    if (when[from] == AP_BEHIND) {
+    if (when[from] == AP_AFTER) {
         if (ap_plan_group_phase(s->g, made) == AP_UPDATE)
             return refuse_each(s, nest, node, "it is of the update", err);
         *changed |= !s->each[from];
@@ -341,10 +341,10 @@ static int settle_each(struct ap_arena *arena, struct splitter *s, struct ap_err
 
     for (int i = 0; i < s->nests->n; i++) {
         const struct ap_nest *nest = &s->nests->nest[i];
-        if (when[i] == AP_BEHIND && !s->each[i] &&
+        if (when[i] == AP_AFTER && !s->each[i] &&
             ap_plan_group_phase(s->g, nest) != AP_UPDATE && mixes(s, nest, when))
             changed = s->each[i] = true;
-        for (int k = 0; k < nest->n_ins && when[i] != AP_BEHIND; k++)
+        for (int k = 0; k < nest->n_ins && when[i] != AP_AFTER; k++)
             if (takes_all_rows(s, nest, k))
                 return refuse_each(s, nest, nest->ins[k].node, rows, err);
         for (int k = 0; k < nest->n_ins && when[i] == AP_EACH; k++)
@@ -364,7 +364,7 @@ static int check_averages(struct ap_arena *arena, const struct splitter *s,
 
     for (int i = 0; i < s->nests->n; i++) {
         const struct ap_nest *nest = &s->nests->nest[i];
-        for (int k = 0; k < nest->n_ins && when[i] == AP_BEHIND; k++) {
+        for (int k = 0; k < nest->n_ins && when[i] == AP_AFTER; k++) {
             const struct ap_node *n = &s->g->nodes[nest->ins[k].node];
             if (s->each[n->group] && !ap_dtype_is_float(n->shape.dtype))
                 return refuse_each(s, nest, nest->ins[k].node, integers, err);

@@ -17,29 +17,28 @@ struct ap_plan {
     struct ap_choice_vec *choice;     /* per group */
     const int16_t *microbatch_choice; /* per group: the choice on the microbatch axis, see
                             microbatch.h; NULL without one */
-    /* per group: it has no factor on the microbatch axis, and runs with each microbatch
-       all the same, on estimates (microbatch.h); NULL: none does */
+    /* per group: whether it runs with each microbatch although it has no factor on the
+       microbatch axis, on estimates (microbatch.h); NULL: none does */
     const bool *each;
-    /* per result: each microbatch's estimate is passed on; NULL: of none */
+    /* per result: whether each microbatch's estimate is passed on; NULL: for none */
     const bool *each_result;
     /* per node: conversions of this node's value are recomputed in each phase that needs
        them instead of being kept from the first (ZeRO-3's weights); may be NULL (none) */
     bool *regather;
-    /* per node: where this node's value is partial it is reduced whole (all-reduce)
-       before it is brought to any other layout (ZeRO-1's gradients); may be NULL (none)
-     */
+    /* per node: if this node's value is partial, it is all-reduced before it is brought
+       to any other layout (ZeRO-1's gradients); may be NULL (none) */
     bool *whole;
-    /* per group: order among those that run before, with or after the microbatches: by
-       this, then by number; rises from operands to users; NULL: all equal */
+    /* per group: orders the groups that run before, with or after the microbatches,
+       before their numbers do; it rises from operands to users; NULL: all equal */
     const int *turn;
-    /* heavy operators may be replicated where the cost model has compute free */
+    /* heavy operators may be replicated although compute is free in the cost model */
     bool recompute_heavy;
 };
 
 /*
- * A tensor brought to a layout once, for all users of that layout (of one phase if the
- * tensor is regathered). Results: a result that becomes a parameter is brought to
- * the parameter's layout; any other result to R on every axis. Layouts equal to the
+ * A tensor that is brought to a layout once, for all users of that layout (of one phase,
+ * if the tensor is regathered). A result that becomes a parameter is brought to the
+ * parameter's layout, and any other result to R on every axis. Layouts equal to the
  * tensor's own need no conversion and are not listed.
  */
 struct ap_conversion {
@@ -47,8 +46,9 @@ struct ap_conversion {
     struct ap_layout from, to;
     enum ap_phase phase; /* of the first user */
     int first_group;     /* group before which it runs, n_groups for results */
-    bool each;           /* repeated for every microbatch though it does not differ */
-    bool estimate; /* of a sum over microbatches: what each would make of it alone */
+    bool each;     /* repeated for every microbatch although its value is the same */
+    bool estimate; /* for a sum over microbatches: makes each microbatch's estimate of it
+                    */
     struct ap_path path; /* its steps: arena */
 };
 
@@ -59,22 +59,22 @@ struct ap_conversions {
     /* operand slots: in_conv[in_start[g] + i] = index of the conversion that serves
        operand i of group g, -1 if the producer's layout serves */
     const int *in_start, *in_conv;
-    const int *result_conv; /* per graph result, likewise */
+    const int *result_conv; /* the same per graph result */
 };
 
-/* Target layout of result r under the plan; of what a part passes on, its own with sums
- * made whole. */
+/* Target layout of result r under the plan; for a result that a part passes on, its own
+ * layout with sums completed. */
 struct ap_layout ap_plan_result_layout(const struct ap_plan *plan, int r);
-/* From now on results that become no parameter keep their layout, their sums whole, as
- * in Alpa's space: sets g->taken. */
+/* Sets g->taken: from now on, results that do not become parameters keep their layout
+ * with sums completed, as in Alpa's space. */
 void ap_plan_results_lie(struct ap_arena *arena, struct ap_graph *g);
 /* Layout of node's own value (by its group's choice). */
 struct ap_layout ap_plan_node_layout(const struct ap_plan *plan, int node);
 
 /*
  * Phase of a group: that of its first member whose value is used outside the group or is
- * a result (of its first member when there is none). A fused chain that straddles two
- * phases thus counts for the one in which it is first needed.
+ * a result (or else its first member). A fused chain that straddles two phases thus
+ * counts for the one in which it is first needed.
  */
 enum ap_phase ap_plan_group_phase(const struct ap_graph *g, const struct ap_nest *nest);
 /* Position of node in its nest's members. */
@@ -82,94 +82,96 @@ int ap_nest_member(const struct ap_nest *nest, int node);
 
 /*
  * All conversions, each once per tensor and target (and per phase, forward or later, of a
- * regathered tensor). -1 when some pair of layouts cannot be converted.
+ * regathered tensor). -1 if a pair of layouts cannot be converted.
  */
 int ap_plan_conversions(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost, struct ap_conversions *out,
                         struct ap_err *err);
-/* Layouts of a plan that are at hand. */
+/* Layouts of a plan that the caller has computed. */
 struct ap_plan_layouts {
     const struct ap_layout *const *const *in; /* [group][operand] */
     const struct ap_layout *const *value;     /* [node]: of the outs of groups */
-    const enum ap_phase *phase;               /* [group]; of no plan. NULL: not at hand */
+    const enum ap_phase *phase; /* [group], the same for all plans; NULL: not computed */
 };
-/* The same with them; NULL: none are. */
+/* The same with these layouts; laid may be NULL. */
 int ap_plan_conversions_laid(struct ap_arena *arena, const struct ap_plan *plan,
                              const struct ap_plan_layouts *laid,
                              const struct ap_cost *cost, struct ap_conversions *out,
                              struct ap_err *err);
 
-/* True for what runs no kernel: values that are there already, views of others. */
+/* True if the group runs no kernel: its values exist already, or are views of others. */
 bool ap_plan_group_is_free(const struct ap_graph *g, const struct ap_nest *nest);
-/* The rounds of a group: of an attention in a ring one for each of its devices, else 1.
- */
+/* The rounds of a group: one for each device of the ring of an attention, else 1. */
 struct ap_rounds {
     int64_t n;
     unsigned axes;              /* of the ring */
-    double in_bytes, out_bytes; /* that a device sends on in a round: operands, sums */
-    int messages;               /* of which these are */
-    bool uneven; /* a contraction of rows that are not at multiples of 16 bytes, on a
-                    cluster where that counts (uneven_of_peak) */
+    double in_bytes, out_bytes; /* sent by a device in a round: operands, sums */
+    int messages;               /* number of messages that carry them */
+    bool uneven; /* a contraction with rows that do not begin at multiples of 16 bytes, on
+                    a cluster with uneven_of_peak */
 };
 struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_graph *g,
                                 const struct ap_cost *cost,
                                 const struct ap_choice_vec *choice);
 /*
- * Seconds of a group's FLOPs and bytes in rounds: blocks of operands travel while the one
- * before is computed with; the sums of the last round travel alone.
+ * Seconds of a group's FLOPs and bytes in rounds: blocks of operands travel while the
+ * previous block is computed with; the sums of the last round travel alone.
  */
 double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost,
                           const struct ap_rounds *r, double flops, enum ap_dtype dtype,
                           double bytes);
 /*
- * ap_cost_compute of a group: where it is a part of a kernel (ap-fuse --kernels) its
- * operators are hidden by the kernel's memory traffic, and the kernel is launched once.
+ * ap_cost_compute of a group. If the group is part of a kernel (ap-fuse --kernels), the
+ * kernel's memory traffic hides its operators, and the kernel is launched once.
  */
 double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost,
                           double flops, enum ap_dtype dtype, double bytes);
 /*
- * Seconds of one group under a choice: ap_nest_work and masks through ap_cost_compute, as
- * often as it runs in a step.
+ * Seconds of one group under a choice: ap_nest_work and masks, priced by ap_cost_compute,
+ * times the number of runs in a step.
  */
 double ap_plan_group_sec(const struct ap_nest *nest, const struct ap_graph *g,
                          const struct ap_cost *cost, const struct ap_choice_vec *choice);
 
 struct ap_price {
     double compute_sec, comm_sec, serial_sec; /* serial = compute + comm */
-    double step_sec; /* on two streams where the cluster says so (overlap.h), or serial */
-    /* of these, what runs once per microbatch (all microbatches together); 0 without */
+    double step_sec; /* on two streams if the cluster overlaps (overlap.h), else serial */
+    /* the parts that run once per microbatch (all microbatches together); 0 without
+     * microbatches */
     double each_compute_sec, each_comm_sec;
 };
-/* Sum over groups and conversions, in that order (so that equal plans price to the bit),
- * and the step that ap_plan_overlap simulates. */
+/* The sum over groups and conversions, in that order (so that equal plans have bit-equal
+ * prices), and the step that ap_plan_overlap simulates. */
 struct ap_price ap_plan_price(const struct ap_plan *plan, const struct ap_cost *cost,
                               const struct ap_conversions *conv);
-/* The sums with ap_plan_group_sec of every group at hand, NULL: not; step_sec is serial.
- */
+/* The same sums, with known ap_plan_group_sec of every group, or NULL; step_sec is
+ * serial. */
 struct ap_price ap_plan_price_known(const struct ap_plan *plan,
                                     const struct ap_cost *cost,
                                     const struct ap_conversions *conv,
                                     const double *group_sec);
 
 /*
- * An axis that the choice leaves idle though a factor of at least as many elements as
- * devices could take it, -1 for none. Heavy groups may have none where compute is free.
+ * An axis that the choice leaves idle although it could split a factor with at least one
+ * element per device; -1 if there is none. Heavy groups must not leave such an axis if
+ * compute is free.
  */
 int ap_plan_idle_axis(const struct ap_nest *nest, const struct ap_mesh *mesh,
                       const struct ap_choice_vec *choice);
 
 /*
- * Why the plan is not legal (choices that the nests do not allow, heavy operators
- * replicated where the cost model forbids it), or 0.
+ * Checks that the plan is legal; -1 with the reason (choices that the nests do not allow,
+ * heavy operators replicated although the cost model forbids it).
  */
 int ap_plan_check(const struct ap_plan *plan, const struct ap_cost *cost,
                   struct ap_err *err);
-/* The same but for the conversions, for those who list them next. */
+/* The same without the conversions, for callers that list them next. */
 int ap_plan_check_choices(const struct ap_plan *plan, const struct ap_cost *cost,
                           struct ap_err *err);
 /*
- * Seconds of a step: ap_plan_check, then step_sec of ap_plan_price to the bit, without
- * a list of the conversions where nothing overlaps. -1 where the plan is not legal.
+ * Seconds of a step: ap_plan_check, then a value bit-equal to step_sec of ap_plan_price,
+ * computed without a list of conversions if nothing overlaps. -1 if the plan is not
+ * legal.
  */
 int ap_plan_sec(const struct ap_plan *plan, const struct ap_cost *cost, double *sec,
                 struct ap_err *err);
@@ -187,9 +189,9 @@ struct ap_sharding {
     struct ap_alpa_rules alpa;                             /* as of the cost */
     double objective_sec, lower_bound_sec;
     int64_t peak_bytes;   /* per device, of the program's buffer plan */
-    int64_t limit_bytes;  /* what the plan was to fit; 0: no limit */
-    int64_t device_bytes; /* written only: what a device has; 0: not known */
-    /* doc/fingerprint.h, cost.h; NULL: not said */
+    int64_t limit_bytes;  /* memory limit of the search; 0: no limit */
+    int64_t device_bytes; /* written only: memory of a device; 0: not known */
+    /* doc/fingerprint.h, cost.h; NULL: not given */
     const char *graph_fingerprint, *cluster_fingerprint;
     const char *extra; /* written unchanged: members, each after a comma; or NULL */
 };

@@ -1,5 +1,5 @@
 /*
- * What weights are for, seen from the data flow of the forward phase: attention's
+ * The roles of weights, found by the data flow of the forward phase: attention's
  * projections, and the pairs of contractions of feed-forward layers.
  */
 #ifndef AP_WEIGHT_ROLES_H
@@ -8,9 +8,10 @@
 #include "plan/patterns.h"
 
 /*
- * A pattern for each of those weights that attention, or feed-forward layers, have:
- * columns into attention and for the first of a pair, rows out of it and for the second;
- * pattern[] of others stays. Returns how many there are.
+ * Sets a pattern for each weight of attention, or of feed-forward layers: columns for
+ * projections into attention and for the first weight of a pair, rows for the projection
+ * out of attention and for the second weight. pattern[] of other weights stays. Returns
+ * the number of weights that were set.
  */
 int ap_weight_roles_pattern(struct ap_arena *arena, const struct ap_plan *plan,
                             const struct ap_weights *weights, bool attention,

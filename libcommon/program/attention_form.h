@@ -1,5 +1,5 @@
-/* Attentions of a program: what the contractions of a group are (attention_form.c), and
- * what the group computes (attention_probe.c). */
+/* Attentions of a program: the roles of a group's contractions (attention_form.c), and
+ * the function that the group computes (attention_probe.c). */
 #ifndef AP_ATTENTION_FORM_H
 #define AP_ATTENTION_FORM_H
 
@@ -18,14 +18,15 @@ enum ap_attention_operand {
     AP_ATTENTION_OPERANDS
 };
 
-/* What a dimension of a tensor of an attention is; others are dimensions of the scores.
- */
+/* The kind of a dimension of a tensor of an attention; values from 0 on are dimensions of
+ * the scores. */
 enum { AP_OF_QUERIES = -2, AP_OF_KEYS = -3, AP_OF_WIDTH = -4 };
 
 /* An operand or the result of one of the group's contractions. */
 struct ap_attention_tensor {
-    int node;  /* -1: the attention has none */
-    int order; /* the node whose shape says how it lies: itself, or a transpose of it */
+    int node;  /* -1: the attention has no such tensor */
+    int order; /* the node whose shape is its order in memory: itself, or a transpose of
+                  it */
     int8_t is[AP_MAX_RANK]; /* [dimension of `order`] */
 };
 
@@ -35,43 +36,45 @@ struct ap_attention_form {
     bool backward;
     int scores, products; /* contractions: q k', and dO v' (-1) */
     int query, key;       /* dimensions of the scores */
-    int64_t back, ahead;  /* of the mask; INT64_MAX: no bound */
+    int64_t back, ahead;  /* of the mask; INT64_MAX: unbounded */
     struct ap_attention_tensor of[AP_ATTENTION_OPERANDS];
-    /* Scores that the contractions read whose results these are; of O, DQ, DK and DV */
+    /* The scores that the contraction of this result reads; for O, DQ, DK and DV */
     int weights[AP_ATTENTION_OPERANDS];
     /*
-     * A number per query, for each logarithm of a row's sum of exponentials. Of a forward
-     * group: the one value beside o that is read elsewhere; of a backward group: the one
-     * that it is handed. -1: there is none.
+     * A number per query: the logarithm of a row's sum of exponentials. In a forward
+     * group it is the only value besides o that is read elsewhere; a backward group reads
+     * it. -1: there is none.
      */
     int stats;
-    int8_t stats_is[AP_MAX_RANK]; /* its dimensions: OF_QUERIES, and of the scores */
-    /* Of a backward group: the sums of dO o, if it is handed o; else -1. Its dimensions
-     * are those of the scores without keys. */
+    int8_t stats_is[AP_MAX_RANK]; /* its dimensions: AP_OF_QUERIES, and dimensions of the
+                                     scores */
+    /* In a backward group that reads o: the sums of dO o; else -1. It has the dimensions
+     * of the scores without keys. */
     int total;
     double scale; /* ap_attention_probe */
 };
 
-/* By the form of the group that begins with a node: its contractions, and what they read.
- * false: it is none. */
+/* Finds the form of the group that begins with a node from its contractions and their
+ * operands. False if the group is not an attention. */
 bool ap_attention_form_of(const struct ap_graph *g, int first,
                           struct ap_attention_form *a);
 /*
- * By what the group computes: evaluates its elementwise operators and sums for
- * pseudo-random products, compares with softmax and its gradients, and finds the scale. A
- * forward group's `stats` that are something else are -1 then. Of a backward group that
- * is handed o, the sums of dO o count as what they are if o is the attention's: the
- * caller knows whether it is.
+ * Checks the function that the group computes: evaluates its elementwise operators and
+ * sums for pseudo-random products, compares them with softmax and its gradients, and
+ * finds the scale. `stats` of a forward group becomes -1 if it has another value. In a
+ * backward group that reads o, the sums of dO o are taken for granted: the caller knows
+ * whether o belongs to the attention.
  */
 bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
                         struct ap_attention_form *a);
 
-/* Whether a forward and a backward group, both probed, are of one attention: equal
- * operands and equal functions. */
+/* Whether a forward and a backward group, both probed, belong to one attention: they have
+ * equal operands and equal functions. */
 bool ap_attention_same(const struct ap_graph *g, const struct ap_attention_form *forward,
                        const struct ap_attention_form *backward);
-/* Whether a backward group, probed, is handed the statistics and the o of an attention
- * that is the same. */
+/*
+ * Whether a probed backward group reads the statistics and the o of the same attention.
+ */
 bool ap_attention_is_handed(struct ap_arena *arena, const struct ap_program *prog,
                             const struct ap_attention_form *backward);
 

@@ -14,45 +14,48 @@ struct kernel_unit {
 
 /* A new group. */
 struct kernel_set {
-    int run, place; /* where it goes: of its first member, as it was */
-    int unit;       /* -1: a group that stays, or an operator by itself */
-    bool columns;   /* reduces, that nobody in it reads */
-    bool alone;     /* one operator, for which nothing is computed again */
+    int run, place; /* stretch and old place of its first member */
+    int unit;       /* -1: an unchanged group, or a single operator */
+    bool columns;   /* consists of reduces, which no member reads */
+    bool alone;     /* one operator, for which no value is recomputed */
     int lead;       /* its first member */
-    int n_from;     /* of columns: values in memory that they read */
+    int n_from;     /* for columns: the values in memory that they read */
     const int *from;
 };
 
 struct kernels {
     struct ap_arena *arena;
     const struct ap_program *prog;
-    const struct ap_graph *g; /* as it was */
-    int *run;                 /* [group]: stretches of one turn that run equally often */
+    const struct ap_graph *g; /* before the change */
+    int *run; /* [group]: stretch: groups of one turn that run equally often */
     int n_units, cap_units;
     struct kernel_unit *unit;
     int n_sets, cap_sets;
     struct kernel_set *sets;
-    /* [node as it was] */
-    int *unit_of;      /* -1: it is of none */
-    int *set;          /* the new group that it is a member of */
-    bool *stored;      /* it is in memory, whatever the unit's groups read */
-    uint8_t *constant; /* not 0: made of constants alone, computed where it is read */
+    /* [node of g] */
+    int *unit_of; /* -1: it belongs to no unit */
+    int *set;     /* the new group of the node */
+    bool *stored; /* it is in memory in any case */
+    uint8_t
+        *constant; /* not 0: depends on constants alone, and is computed in each reader */
     int *class, *level;
-    bool *name;           /* a reshape that is a view, if it is alone */
-    int *tag, *low;       /* of the unit at hand, and of what lies between: levels */
-    bool *late;           /* of the unit at hand: made of values from outside */
+    bool *name;           /* a reshape, which is a view if it is a group of its own */
+    int *tag, *low;       /* levels of the current unit and of the nodes between */
+    bool *late;           /* in the current unit: depends on values from outside */
     int *up;              /* union-find: sets */
-    int *stamp, n_stamps; /* the latest search that met it */
+    int *stamp, n_stamps; /* the latest search that visited the node */
     int n_counts;
     struct kernel_count *counts; /* of the unit at hand */
 };
 
-/* Fills sets, and for each node its set; those of units that are not banned[unit] are
- * kernels (kernel_form.h). arena, prog and g are given; may be called again. */
+/*
+ * Fills sets, and the set of each node; sets of units without banned[unit] are kernels
+ * (kernel_form.h). The caller sets arena, prog and g. The function may be called again.
+ */
 void ap_kernel_units_find(struct kernels *k, const bool *banned);
 
-/* Whether node v of a set, or a copy of it in there, reads a copy of its operand `in`,
- * which is of another set. */
+/* Whether node v of a set, or a copy of it in the set, reads a copy of its operand `in`,
+ * which belongs to another set. */
 bool ap_kernel_copies(const struct kernels *k, const struct kernel_set *s, int v, int in);
 
 static inline const struct ap_node *kernels_node(const struct kernels *k, int v)

@@ -1,4 +1,4 @@
-/* From when to when a program's values are in memory: what buffer plans start from. */
+/* Lifetimes of a program's values, from which buffer plans are made. */
 #ifndef AP_LIVES_H
 #define AP_LIVES_H
 
@@ -7,7 +7,7 @@
 struct ap_lives {
     const struct ap_graph *g;
     /* Per local node */
-    int *root;  /* node that owns the memory (itself, or what it is a view of) */
+    int *root; /* node that owns the memory (itself, or the node of which it is a view) */
     int *birth; /* group that writes it; of roots */
     int *death; /* last group that reads it, n_groups for ever */
     bool *has;  /* owns memory */
@@ -22,7 +22,7 @@ void ap_lives_find(struct ap_arena *arena, const struct ap_program *prog,
 /* Bytes of a buffer: a multiple of AP_PACK_ALIGN above zero. */
 int64_t ap_buffer_align(int64_t bytes);
 
-/* Where the roots' buffers are known: those of all others. */
+/* Derives the buffers of all other nodes from those of the roots. */
 void ap_lives_share(const struct ap_lives *lives, struct ap_buffer *buffer);
 
 #endif

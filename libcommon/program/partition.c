@@ -125,7 +125,7 @@ static void add_steps(struct partition *p, int c, int end)
     const struct ap_conversion *conv = &p->conv->conv[c];
     int cur = p->n_made[c] ? p->conv_node[c] : p->node_of[conv->node];
 
-    if (p->n_made[c] == 0 && p->behind)
+    if (p->n_made[c] == 0 && p->after)
         cur = ap_part_average_of(p, conv->node, -1);
     for (int i = p->n_made[c]; i < end; i++)
         cur = add_step(p, conv, i, i > 0 ? narrowed(p, cur, conv) : cur);
@@ -436,7 +436,7 @@ static void add_operands(struct partition *p, const struct ap_nest *nest)
         add_conversion(p, p->next_conv++);
     const int *in_conv = p->conv->in_conv + p->conv->in_start[g];
     for (int i = 0; i < nest->n_ins; i++)
-        p->slot_node[i] = p->behind ? ap_part_average_of(p, nest->ins[i].node, in_conv[i])
+        p->slot_node[i] = p->after ? ap_part_average_of(p, nest->ins[i].node, in_conv[i])
                           : in_conv[i] < 0 ? p->node_of[nest->ins[i].node]
                                            : p->conv_node[in_conv[i]];
     uint64_t masked = ap_nest_masked(nest, &p->plan->mesh, &p->plan->choice[g]);
@@ -595,15 +595,15 @@ static int add_groups(struct partition *p, struct ap_err *err)
     for (int o = 0; o <= plan->nests->n; o++) {
         int when = AP_BEFORE;
         if (p->when)
-            when = o < plan->nests->n ? p->when[p->order[o]] : AP_BEHIND;
+            when = o < plan->nests->n ? p->when[p->order[o]] : AP_AFTER;
         if (last == AP_BEFORE && when > last)
             prepare_each(p);
         if (last == AP_BEFORE && when > last)
             p->prog->each_lo = p->n_groups;
-        if (last < AP_BEHIND && when == AP_BEHIND) {
+        if (last < AP_AFTER && when == AP_AFTER) {
             p->prog->each_hi = p->n_groups;
             p->now = 2;
-            p->behind = true;
+            p->after = true;
             ap_part_finish_averages(p);
             finish_leaving(p);
         }

@@ -1,4 +1,6 @@
-/* Inside libcommon: how one operator's attributes change on a shard (partition_ops.c). */
+/*
+ * Inside libcommon: the changes of an operator's attributes on a shard (partition_ops.c).
+ */
 #ifndef AP_PARTITION_H
 #define AP_PARTITION_H
 
@@ -10,15 +12,15 @@ struct ap_localise {
     const struct ap_graph *g; /* source */
     const struct ap_node *node;
     const struct ap_layout *layout;    /* of its value */
-    const struct ap_layout *in_layout; /* of operand 0; NULL when there is none */
+    const struct ap_layout *in_layout; /* of operand 0; NULL if there is none */
     const struct ap_shape *in_local;   /* local shape of operand 0; likewise */
     const struct ap_shape *in1_local;  /* of operand 1 */
     const struct ap_shape *local;      /* of its value */
 };
 
 /*
- * Attributes of the local node: the source's own where nothing changes, else a copy in
- * the arena. -1 when a dimension is split that the operator does not treat as a whole.
+ * Attributes of the local node: the source's own if nothing changes, else a copy in the
+ * arena. -1 if a dimension is split on which the operator does not work as a whole.
  */
 int ap_localise_attrs(struct ap_arena *arena, const struct ap_localise *l,
                       const struct ap_attrs **out, struct ap_err *err);

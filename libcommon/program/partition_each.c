@@ -59,10 +59,10 @@ bool ap_part_is_estimate(const struct partition *p, int node)
 }
 
 /* Whether a conversion is made after the microbatches. */
-static bool is_behind(const struct partition *p, int c)
+static bool is_after(const struct partition *p, int c)
 {
     const int group = p->conv->conv[c].first_group;
-    return !p->at_once[c] && (group == p->plan->nests->n || p->when[group] == AP_BEHIND);
+    return !p->at_once[c] && (group == p->plan->nests->n || p->when[group] == AP_AFTER);
 }
 
 /* What something after reads of a value, as it is or converted. */
@@ -70,7 +70,7 @@ static void list_average(struct partition *p, int node, int c)
 {
     if (!ap_part_is_estimate(p, node))
         return;
-    if (c < 0 || is_behind(p, c))
+    if (c < 0 || is_after(p, c))
         p->average[node] = -1;
     else
         p->conv_average[c] = -1;
@@ -84,7 +84,7 @@ void ap_part_list_averages(struct partition *p)
     p->average = AP_NEW_N(p->arena, plan->graph->n_nodes + 1, int);
     p->conv_average = AP_NEW_N(p->arena, conv->n + 1, int);
     for (int i = 0; i < plan->nests->n && plan->each; i++)
-        for (int k = 0; k < plan->nests->nest[i].n_ins && p->when[i] == AP_BEHIND; k++)
+        for (int k = 0; k < plan->nests->nest[i].n_ins && p->when[i] == AP_AFTER; k++)
             list_average(p, plan->nests->nest[i].ins[k].node,
                          conv->in_conv[conv->in_start[i] + k]);
     for (int r = 0; r < plan->graph->n_results && plan->each; r++)

@@ -1,6 +1,6 @@
 /*
- * Programs: what ap-rewrite writes and ap-exec runs. One module (for SPMD: one for all
- * ranks) is a local graph: the group's operators on local shapes, collectives and local
+ * Programs, which ap-rewrite writes and ap-exec runs. A module (one for all ranks, as
+ * SPMD) is a local graph: the groups' operators on local shapes, collectives and local
  * steps as nodes, in execution order, with buffers assigned.
  */
 #ifndef AP_PROGRAM_H
@@ -8,16 +8,16 @@
 
 #include "plan/plan.h"
 
-/* Where a node's value lives. Bytes of one arena per rank; offsets are 64-byte aligned.
- */
+/* The place of a node's value in the arena of a rank, in bytes; offsets are 64-byte
+ * aligned. */
 struct ap_buffer {
     int64_t offset; /* -1: no memory (fused inside its group, tuple, elided by alias) */
     int64_t bytes;
     int alias; /* node whose buffer this value shares (reshape, opt-barrier), or -1 */
 };
 
-/* A program's values at another place: buffers that lie within `bytes` from `at` on lie
- * `shift` further (pipeline/pipeline_program.h). */
+/* A shift of a program's values: buffers within `bytes` from `at` on move by `shift`
+ * (pipeline/pipeline_program.h). */
 struct ap_slot {
     int64_t at, bytes, shift;
 };
@@ -31,94 +31,100 @@ static inline int64_t ap_slot_offset(const struct ap_slot *slot,
 
 struct ap_program {
     struct ap_mesh mesh; /* of ranks */
-    /* Devices of the plan that a rank plays (program_tile.c), and their mesh, with the
-       axes of `mesh`; 0 or 1: each rank is one, and `devices` is not set. Collectives are
-       between ranks; layouts, and local steps along axes, are of devices: of the one in
-       attrs.device. */
+    /* The number of devices of the plan that a rank runs (program_tile.c), and the mesh
+       of devices, with the axes of `mesh`; 0 or 1: each rank is one device, and `devices`
+       is not set. Collectives are between ranks; layouts, and local steps along axes,
+       refer to the device in attrs.device. */
     int per_rank;
     struct ap_mesh devices;
-    /* Parameters are those of the source graph, in order, with local shapes; results are
-       the source's, each in its parameter's layout or replicated. Groups: nodes that run
-       as one fused pass share node.group; ids rise in execution order. With several
-       devices per rank these are the first device's, and after them come parameters that
-       others hold, and their new values. */
+    /* The parameters of the source graph, in order, with local shapes, and the source's
+       results, each in its parameter's layout or replicated. Nodes that run as one fused
+       pass share node.group; ids rise in execution order. With several devices per rank
+       these are the first device's parameters and results; the parameters that other
+       devices hold, and their new values, come after them. */
     struct ap_graph local;
-    const int *number;        /* [parameter]: in the source graph; NULL: its own */
+    const int
+        *number; /* [parameter]: its number in the source graph; NULL: the same number */
     struct ap_buffer *buffer; /* per local node */
     int64_t peak_bytes;       /* size of the arena */
-    int64_t alive_bytes;      /* the most of it that is in use at once; not written */
+    int64_t alive_bytes;      /* the most bytes that are in use at once; not written */
     /* Groups each_lo .. each_hi - 1 run once per microbatch, in order, with the
-       microbatch axis at its number; none without such an axis. Over that axis,
-       all-reduce adds to its own result (which the first microbatch starts), all-gather
-       writes its blocks into it, ap-slice reads: no communication. */
+       microbatch's number as coordinate of the microbatch axis; without such an axis
+       there are none. Over that axis, all-reduce adds to its own result (which the first
+       microbatch initializes), all-gather writes its block into its result, and ap-slice
+       reads its block, without communication. */
     int each_lo, each_hi;
     const int *source; /* per local node: node of the source graph that it computes
                           a part or a copy of */
     /* a part of a larger program: parameters may be one microbatch's share */
     bool part;
-    const int *turn; /* per group: struct ap_plan's; not written */
-    /* Per group: -1, or of a collective that only starts in its place the group
-       (n_groups: the end) before which it is awaited; nothing before that reads its
-       result or writes what it reads or writes. NULL: nothing is said. */
+    const int *turn; /* per group, as in struct ap_plan; not written */
+    /* Per group: -1, or, for a collective that starts in this place, the group (n_groups:
+       the end) before which it is awaited. No group before that one reads its result, or
+       writes a buffer that it reads or writes. NULL: collectives complete in their
+       places. */
     const int *wait;
 };
 
-/* What is made of a partitioned program before its buffers are planned. */
+/* The changes to a partitioned program before its buffers are planned. */
 struct ap_program_form {
-    bool split;         /* groups that can be run: ap_program_split or _kernels */
-    bool overlap;       /* collectives start early and are awaited late */
-    bool by_turn;       /* of a part of a pipeline: groups keep their turns */
-    int64_t pack_bytes; /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
+    bool split;   /* split groups so that they can run: ap_program_split or _kernels */
+    bool overlap; /* collectives start early and are awaited late */
+    bool by_turn; /* for a part of a pipeline: groups keep their turns */
+    int64_t pack_bytes;         /* size of a bucket of gradients; 0: no buckets; or
+                                   AP_BUCKET_BY_PRICE */
     const struct ap_cost *cost; /* for AP_BUCKET_BY_PRICE */
 };
-/* Buckets of at most AP_BUCKET_MOST bytes, such that the last one, which nothing hides,
- * and the latencies of all take least time together. */
+/* Buckets of at most AP_BUCKET_MOST bytes that minimize the time of the last bucket,
+ * which nothing hides, plus the latencies of all buckets. */
 #define AP_BUCKET_BY_PRICE -1
 /* DistributedDataParallel's bucket_cap_mb of 25 MiB. */
 #define AP_BUCKET_MOST (25 << 20)
 
 /*
- * SPMD partitioning: the plan as a local program. Each conversion once, before its first
- * user, or for a later phase as soon as nothing else needs the larger value; masks where
- * padded reduced factors need them; iota, constants, gather and scatter get their global
- * place (attrs.global, attrs.layout).
+ * SPMD partitioning: makes the local program of a plan. Each conversion runs once, before
+ * its first user, or, for a later phase, as soon as nothing else needs the larger value.
+ * Operands with padded reduced factors are masked. iota, constants, gather and scatter
+ * get their global place (attrs.global, attrs.layout).
  */
 int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  const struct ap_conversions *conv, struct ap_program *prog,
                  struct ap_err *err);
 
 /*
- * Attentions, which a plan has as one group each, as groups that an interpreter can run,
- * all or those in rings alone; before the buffers. (program_split.c)
+ * Splits attentions, which are one group each in a plan, into groups that an interpreter
+ * can run: all attentions, or only those in rings. Called before buffers are planned.
+ * (program_split.c)
  */
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog, bool only_rings);
 
 /*
- * What forward passes of attentions hand to their backward passes, where the device has
- * kernels for both: the result and a number per row, in place of two numbers per row.
- * Groups stay what they are. (program_attention.c)
+ * Changes the values that forward passes of attentions keep for their backward passes,
+ * for devices with kernels for both: the result and a number per row, in place of two
+ * numbers per row. Groups do not change. (program_attention.c)
  */
 void ap_program_attention(struct ap_arena *arena, struct ap_program *prog);
 
 /*
- * Groups that a device runs as one kernel each (kernel_form.h), of what `ap-fuse
- * --kernels` marked; with ap_program_attention, and rings split; before ap_program_pack.
- * (program_kernels.c)
+ * Makes groups that a device runs as one kernel each (kernel_form.h) from the kernels
+ * that `ap-fuse --kernels` marked. Includes ap_program_attention and the splitting of
+ * rings. Called before ap_program_pack. (program_kernels.c)
  */
 void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog);
 
 /*
- * Devices of a mesh in ranks of n consecutive ones: axis by axis, how many ranks; -1:
- * these are no ranges of its axes. (program_tile.c)
+ * Divides the devices of a mesh into ranks of n consecutive devices: *ranks has the
+ * number of ranks per axis. -1 if the ranks are not ranges of the axes. (program_tile.c)
  */
 int ap_tile_ranks(const struct ap_mesh *mesh, int64_t n, struct ap_mesh *ranks);
 /*
- * The same program with n devices per rank; before ap_program_pack and the buffers. -1
- * where n is no part of the mesh, or a collective cannot be made of parts.
+ * Changes the program to n devices per rank; called before ap_program_pack and before
+ * buffers are planned. -1 if n is not a part of the mesh, or a collective cannot be made
+ * of parts.
  */
 int ap_program_tile(struct ap_arena *arena, struct ap_program *prog, int n,
                     struct ap_err *err);
-/* The mesh of the plan's devices, and how many of them a rank plays. */
+/* The mesh of the plan's devices, and the number of devices that a rank runs. */
 static inline const struct ap_mesh *ap_program_devices(const struct ap_program *prog)
 {
     return prog->per_rank > 1 ? &prog->devices : &prog->mesh;
@@ -127,68 +133,70 @@ static inline int ap_program_per_rank(const struct ap_program *prog)
 {
     return prog->per_rank > 1 ? prog->per_rank : 1;
 }
-/* Coordinates, on the mesh of devices, of one that a rank plays. */
+/* Coordinates, on the mesh of devices, of a device that a rank runs. */
 static inline void ap_program_coords(const struct ap_program *prog, int rank,
                                      int64_t device, int64_t *coords)
 {
     ap_mesh_coords(ap_program_devices(prog),
                    (int64_t)rank * ap_program_per_rank(prog) + device, coords);
 }
-/* The graph with the source's parameters and results only: those of the first device. */
+/* The graph with the source's parameters and results only, which belong to the first
+ * device. */
 struct ap_graph ap_program_own(const struct ap_program *prog);
 
 /*
- * Gradients in buckets, collectives where they may start, and where they are awaited, as
- * the form says; before the buffers. (program_pack.c)
+ * Puts gradients into buckets, and chooses where collectives start and where they are
+ * awaited, as the form says. Called before buffers are planned. (program_pack.c)
  */
 void ap_program_pack(struct ap_arena *arena, struct ap_program *prog,
                      const struct ap_program_form *form);
-/* Whether the blocks of a collective node lie in memory as it sends and receives them:
- * only then it runs while others do. */
+/* Whether the blocks of a collective node lie in memory in the order in which it sends
+ * and receives them; only such a collective runs concurrently with other groups. */
 bool ap_program_is_direct(const struct ap_program *prog, int node);
 
 /*
  * Liveness-based buffer plan of a program (fills buffer and peak_bytes). Parameters live
  * throughout; a value lives from its group to its last user's group; values that only
  * their own fused group reads get no buffer; a result that becomes a parameter is copied
- * into the parameter's buffer at the end of the step unless it can be computed in place.
+ * to the parameter's buffer at the end of the step unless it can be computed in place.
  */
 void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
 /*
- * The same with no more work than it takes to see whether the arena can be kept within a
- * limit: peak_bytes is within it if and only if it is so by ap_plan_buffers.
+ * The same, stopped as soon as it is known whether the arena fits a limit: peak_bytes is
+ * within the limit if and only if it is with ap_plan_buffers.
  */
 void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
                             int64_t limit);
 
-/* Whether a value is read by its own group only, and by that at least once: it needs no
+/* Whether a value is read only, and at least once, by its own group, so that it needs no
  * memory. */
 bool ap_program_is_inner(const struct ap_graph *g, int node);
 
-/* Whether a node is alone in its group and no more than another name for its operand, or
- * for consecutive elements of a collective's result that begin at a multiple of 64 bytes.
- */
+/* Whether a node is alone in its group and a view: another name for its operand, or for
+ * consecutive elements of a collective's result that begin at a multiple of 64 bytes. */
 bool ap_program_is_view(const struct ap_graph *g, int node);
-/* Where such a node's value begins in its operand's, in bytes; -1: it is none. */
+/* The place in bytes at which a view begins in its operand's value; -1 if the node is not
+ * a view. */
 int64_t ap_program_view_offset(const struct ap_graph *g, int node);
-/* Whether a node is the all-reduce of a bucket that nobody else reads, which takes place
+/* Whether a node is the all-reduce of a bucket that no other node reads, so that it works
  * in the bucket's memory. */
 bool ap_program_reduces_in_place(const struct ap_program *prog, int node);
-/* Whether a node, over microbatches, keeps what the iterations before put there: it is
- * complete with the last one only. */
+/* Whether a node keeps the results of earlier microbatches, so that its value is complete
+ * after the last microbatch only. */
 bool ap_program_is_carried(const struct ap_program *prog, int node);
 
-/* Per group of the program (and at its end): bytes that are in use while it runs. */
+/* Per group of the program (and at its end): the bytes in use while it runs. */
 int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog);
 
 /*
- * A value that is born in one group and last read in another lives over the whole loop of
- * microbatches where it was there before, or is carried from one to the next.
+ * Extends the lifetime of a value, from its first to its last group, to the whole loop of
+ * microbatches if the value exists before the loop or is carried from one microbatch to
+ * the next.
  */
 void ap_program_stretch(const struct ap_program *prog, int node, int *birth, int *death);
 
 /* Collectives of a step: count and bytes (of the full tensor on the axes, per group) by
- * kind and axes, those of all microbatches together. */
+ * kind and axes, over all microbatches. */
 struct ap_coll_count {
     enum ap_op op;
     unsigned axes;
@@ -201,22 +209,24 @@ int ap_program_collectives(struct ap_arena *arena, const struct ap_program *prog
 int ap_conversion_collectives(struct ap_arena *arena, const struct ap_mesh *mesh,
                               const struct ap_conversions *conv,
                               struct ap_coll_count **out);
-/* "full tensor" bytes of a collective node, from its operand's local shape and coll. */
+/*
+ * Bytes of the full tensor of a collective node, from its operand's local shape and coll.
+ */
 int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,
                       const struct ap_shape *operand);
 
 /*
- * Whether an interpreter may trust the program: groups are ones that run as one,
- * collectives and shards fit the mesh, every value that is read from memory has as much
- * of the arena as its shape needs. at names the module. The graph has been indexed and
- * its shapes checked.
+ * Checks that an interpreter may trust the program: every group can run as one,
+ * collectives and shards fit the mesh, and every value that is read from memory has the
+ * part of the arena that its shape needs. `at` names the module. The graph has been
+ * indexed and its shapes checked.
  */
 int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
                      struct ap_err *err);
 
 /*
- * Whether every operator of a checked program finds its operands in memory: no buffer is
- * given to two values that are needed at once, in a step, over the microbatches of its
+ * Checks that every operator of a checked program finds its operands in memory: no two
+ * values that are needed at once share a buffer, in a step, over the microbatches of its
  * loop, and from step to step. O(log n) per operand. (program_memory.c)
  */
 int ap_program_check_memory(const struct ap_program *prog, const struct ap_at *at,
@@ -226,8 +236,8 @@ int ap_program_check_memory(const struct ap_program *prog, const struct ap_at *a
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
 int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_program *prog, struct ap_err *err);
-/* The same of a part of a larger program, whose memory is not checked; check: false if
- * nothing is, for somebody has. */
+/* The same for a part of a larger program, whose memory is not checked. check: false if
+ * nothing is to be checked, because the caller's program has been checked as a whole. */
 int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
                               const struct ap_at *at, bool check, struct ap_program *prog,
                               struct ap_err *err);

@@ -95,7 +95,7 @@ static void keep_in_time(struct ap_arena *arena, struct ap_plan *plan)
         when[i] = each ? AP_EACH : AP_BEFORE;
         for (int k = 0; k < nest->n_ins && !each; k++)
             if (when[nodes[nest->ins[k].node].group] != AP_BEFORE)
-                when[i] = AP_BEHIND;
+                when[i] = AP_AFTER;
         if (!each && nodes[nest->members[0]].op != AP_OP_PARAMETER)
             plan->choice[i].axis[0] = -1;
     }

@@ -74,7 +74,7 @@ static void test_choices(void)
     CHECK(runs(&plan, when, "h", AP_EACH) && runs(&plan, when, "y", AP_EACH) &&
               runs(&plan, when, "gr", AP_EACH) && runs(&plan, when, "g0", AP_EACH),
           "products run with each");
-    CHECK(runs(&plan, when, "w0", AP_BEHIND) && runs(&plan, when, "w1", AP_BEHIND),
+    CHECK(runs(&plan, when, "w0", AP_AFTER) && runs(&plan, when, "w1", AP_AFTER),
           "the update runs behind");
     CHECK(runs(&plan, when, "zeros", AP_EACH), "zeros are made share by share");
     CHECK(timed_plan(&arena, &s, 5, &plan, &err) &&
