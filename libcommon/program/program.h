@@ -178,8 +178,10 @@ bool ap_program_reduces_in_place(const struct ap_program *prog, int node);
  * complete with the last one only. */
 bool ap_program_is_carried(const struct ap_program *prog, int node);
 
-/* Per group of the program (and at its end): bytes that are in use while it runs. */
-int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog);
+/* Per group of the program (and at its end): bytes that are in use while it runs, of
+ * values or, aligned, of their buffers. */
+int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog,
+                          bool aligned);
 
 /*
  * A value that is born in one group and last read in another lives over the whole loop of

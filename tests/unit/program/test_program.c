@@ -369,7 +369,7 @@ static void test_readme(void)
                 slice = prog.local.nodes[i].group;
         int sum = group_named(&prog.local, "sum");
         int loss = group_named(&prog.local, "loss");
-        int64_t alive = ap_program_alive(&arena, &prog)[loss];
+        int64_t alive = ap_program_alive(&arena, &prog, true)[loss];
         CHECK(early ? slice == sum + 1 && slice < loss : slice > loss,
               "README of libcommon/program: the slice is made %s the loss",
               slice < loss ? "before" : "behind");
