@@ -210,24 +210,25 @@ int price_program(struct ap_arena *arena, const struct ap_doc *doc,
 {
     const struct ap_section *section = ap_doc_find(doc, "program");
     const struct ap_at at = {.key = "program"};
-    struct ap_program prog;
+    struct ap_pipeline_program one;
 
     if (!section || p->schedule)
         return 0;
     json_t *json = ap_doc_load(doc, section, err);
-    int rc = json ? ap_program_from_json(arena, json, &at, &prog, err) : -1;
+    int rc = json ? ap_pipeline_from_json(arena, json, &at, &one, err) : -1;
     json_decref(json);
     if (rc)
         return ap_doc_err(doc, err);
-    if (ap_program_per_rank(&prog) > 1) {
+    const struct ap_program *prog = &one.stage[0].prog;
+    if (ap_program_per_rank(prog) > 1) {
         ap_warn(
             "/program: its ranks play %d devices each; the price is that of the plan, "
             "with every device for itself",
-            ap_program_per_rank(&prog));
+            ap_program_per_rank(prog));
         return 0;
     }
-    price_packed(arena, in, &prog, p);
-    price_kernels(arena, in, &prog, p);
+    price_packed(arena, in, prog, p);
+    price_kernels(arena, in, prog, p);
     return 0;
 }
 

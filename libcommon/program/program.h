@@ -210,28 +210,15 @@ int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,
 /*
  * Whether an interpreter may trust the program: groups are ones that run as one,
  * collectives and shards fit the mesh, every value that is read from memory has as much
- * of the arena as its shape needs. at names the module. The graph has been indexed and
+ * of the arena as its shape needs. at names the section. The graph has been indexed and
  * its shapes checked.
  */
 int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
                      struct ap_err *err);
 
-/*
- * Whether every operator of a checked program finds its operands in memory: no buffer is
- * given to two values that are needed at once, in a step, over the microbatches of its
- * loop, and from step to step. O(log n) per operand. (program_memory.c)
- */
-int ap_program_check_memory(const struct ap_program *prog, const struct ap_at *at,
-                            struct ap_err *err);
-
-/* Section "program". The reader checks (ap_program_check, ap_program_check_memory). */
+/* Section "program". The reader takes numbers as they are: ap_program_check. */
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
 int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_program *prog, struct ap_err *err);
-/* The same of a part of a larger program, whose memory is not checked; check: false if
- * nothing is, for somebody has. */
-int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
-                              const struct ap_at *at, bool check, struct ap_program *prog,
-                              struct ap_err *err);
 
 #endif
