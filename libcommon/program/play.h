@@ -29,7 +29,7 @@ struct ap_play {
     const int *start; /* [group], and after the last: its first node */
     /* The number of node i is first + i * n_tags, and tag where it is one of `each` */
     int64_t first, n_tags, tag;
-    const bool *each;    /* NULL: no node */
+    const bool *each;    /* [node] */
     struct ap_slot slot; /* where its values lie now */
     /* [group]: a collective that is awaited before it, -1; [group of a collective]: one
        that is awaited at the same place */
@@ -51,7 +51,7 @@ struct ap_fault ap_play_groups(struct ap_play *p, int lo, int hi, bool again);
 int64_t ap_play_intruder(const struct ap_play *p, int node);
 void ap_play_take(struct ap_play *p, int node);
 /* Whether parameters and results are in memory, as the next step needs them. lasting:
- * [parameter], then [result]: which have to be; NULL: all. */
+ * [parameter], then [result]: which have to be. */
 struct ap_fault ap_play_end(const struct ap_play *p, const bool *lasting);
 /* The node of this program with that number, -1: it is not of this program. */
 int ap_play_node(const struct ap_play *p, int64_t number);
