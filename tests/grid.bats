@@ -386,3 +386,16 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
     [[ $output == *"FAILED: $model: "*" is quicker than auto"* ]]
     run -2 scripts/bench/grids-table --blocks
 }
+
+@test "published: regret is of the plan that the price puts first, among three at least" {
+    local table=$BATS_TEST_TMPDIR/t.tsv name batch dp tp pp sec
+    {
+        echo 'id source model layers hidden ffn ffn_kind heads kv_heads vocab tied_emb seq gpu gpu_mem_gb n_gpus nodes gpus_per_node interconnect dtype dp shard tp sp pp vpp pp_schedule cp ep micro_batch global_batch recompute attention compile step_s'
+        while read -r name batch dp tp pp sec; do
+            echo "$name Somebody GPT-S 4 1024 4096 gelu 16 16 1024 yes 1024 A100 80 4 1 4 NVLink bf16 $dp zero1 $tp yes $pp 1 1f1b 1 1 1 $batch none flash yes $sec"
+        done <<<$'dp 32 4 1 1 1.4\ndp-again 32 4 1 1 1.6\ntp 32 1 4 1 1\npp 32 1 1 4 2\ntwo 16 4 1 1 2\nother 16 1 4 1 1'
+    } | tr ' ' '\t' >"$table"
+    run -0 scripts/published --build "${AP_BUILD:-build}" "$table"
+    [[ $output == *'6 of 6 rows'* ]]
+    grep -E 'Somebody +1 +50\.0% +50\.0%  dp of 3, quickest tp$' <<<"$output"
+}

@@ -33,7 +33,8 @@ static double price_changed(const struct advice *a, const struct ap_cluster *clu
     double sec = INFINITY;
 
     if (a->p->schedule) {
-        const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, cluster};
+        struct ap_staged_graph of = ap_planned_of(&in->of);
+        of.cluster = cluster;
         if (ap_pipeline_price(&scratch, &of, stages, &other, &err) == 0) {
             sec = price_aim_of(stages, &other);
             *peak_bytes = other.peak_bytes;
@@ -64,7 +65,7 @@ static void try_change(struct advice *a, const struct ap_cluster *cluster,
 
 static void try_links(struct advice *a)
 {
-    const struct ap_cluster *cluster = &a->in->cluster;
+    const struct ap_cluster *cluster = &a->in->of.cluster;
 
     /* several kinds of devices have links of their own inside a host */
     for (int i = cluster->n_kinds ? 1 : 0; i < cluster->n_levels; i++) {
@@ -72,19 +73,19 @@ static void try_links(struct advice *a)
         struct ap_cluster c = *cluster;
         c.levels[i].bandwidth_bytes_per_sec *= 2;
         ap_measured_faster_level(a->arena, &c.measured, i, 2, 1);
-        try_change(a, &c, &a->in->stages,
+        try_change(a, &c, &a->in->of.stages,
                    ap_arena_printf(a->arena, "twice the bandwidth of %s", name));
         c = *cluster;
         c.levels[i].latency_sec /= 2;
         ap_measured_faster_level(a->arena, &c.measured, i, 1, 2);
-        try_change(a, &c, &a->in->stages,
+        try_change(a, &c, &a->in->of.stages,
                    ap_arena_printf(a->arena, "half the latency of %s", name));
     }
 }
 
 static void try_devices(struct advice *a)
 {
-    const struct ap_cluster *cluster = &a->in->cluster;
+    const struct ap_cluster *cluster = &a->in->of.cluster;
     struct ap_cluster c = *cluster;
 
     if (c.n_kinds)
@@ -93,28 +94,28 @@ static void try_devices(struct advice *a)
         c.flops_per_sec[t] *= 2;
     c.tf32_flops_per_sec *= 2;
     ap_measured_faster(a->arena, &c.measured, 2, 1, 1);
-    try_change(a, &c, &a->in->stages, "devices of twice the FLOP/s");
+    try_change(a, &c, &a->in->of.stages, "devices of twice the FLOP/s");
     c = *cluster;
     c.memory_bandwidth_bytes_per_sec *= 2;
     ap_measured_faster(a->arena, &c.measured, 1, 2, 1);
-    try_change(a, &c, &a->in->stages, "devices of twice the memory bandwidth");
+    try_change(a, &c, &a->in->of.stages, "devices of twice the memory bandwidth");
     c = *cluster;
     c.launch_sec /= 2;
     ap_measured_faster(a->arena, &c.measured, 1, 1, 2);
-    try_change(a, &c, &a->in->stages, "half the kernel-launch overhead");
+    try_change(a, &c, &a->in->of.stages, "half the kernel-launch overhead");
 }
 
 /* Other sizes of the one stage's mesh. */
 static void try_axes(struct advice *a)
 {
-    struct ap_stages s = a->in->stages;
+    struct ap_stages s = a->in->of.stages;
     struct ap_stage *stage = ap_arena_dup(a->arena, s.stage, sizeof *stage);
     const struct ap_mesh *mesh = &s.stage->sharding.plan.mesh;
     struct ap_mesh *wide = &stage->sharding.plan.mesh;
 
     s.stage = stage;
     for (int i = 0; i < mesh->n_axes; i++) {
-        struct ap_cluster c = a->in->cluster;
+        struct ap_cluster c = a->in->of.cluster;
         *wide = *mesh;
         if (mesh->microbatch >> i & 1) {
             wide->size[i] /= 2;
@@ -132,17 +133,17 @@ static void try_axes(struct advice *a)
 
 static void try_microbatches(struct advice *a, int64_t n)
 {
-    struct ap_stages s = a->in->stages;
+    struct ap_stages s = a->in->of.stages;
 
     s.microbatches = n;
     try_change(
-        a, &a->in->cluster, &s,
+        a, &a->in->of.cluster, &s,
         ap_arena_printf(a->arena, "%lld microbatch%s", (long long)n, n == 1 ? "" : "es"));
 }
 
 static void try_cuts(struct advice *a)
 {
-    int64_t n = a->in->stages.microbatches;
+    int64_t n = a->in->of.stages.microbatches;
 
     try_microbatches(a, 2 * n);
     if (n % 2 == 0)
@@ -151,7 +152,7 @@ static void try_cuts(struct advice *a)
 
 static void try_memory(struct advice *a)
 {
-    struct ap_stages s = a->in->stages;
+    struct ap_stages s = a->in->of.stages;
     struct ap_stage *stage = ap_arena_dup(a->arena, s.stage, (size_t)s.n * sizeof *stage);
     bool any = false;
 
@@ -161,7 +162,7 @@ static void try_memory(struct advice *a)
     }
     s.stage = stage;
     if (any)
-        try_change(a, &a->in->cluster, &s, "memory to keep recomputed activations");
+        try_change(a, &a->in->of.cluster, &s, "memory to keep recomputed activations");
 }
 
 static int by_sec(const void *a, const void *b)

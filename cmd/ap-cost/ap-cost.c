@@ -3,11 +3,10 @@
 #include "page.h"
 #include "tool/tool.h"
 
-/* Of a document whose rest is still to come. */
+/* What is known of a document whose rest is still to come. */
 struct known {
     struct ap_arena *arena;
-    struct ap_graph graph;
-    struct ap_nests nests; /* none: all has come at once */
+    struct ap_planned *of;
 };
 
 static void know_graph(void *ctx, const struct ap_doc *doc, bool more)
@@ -15,7 +14,7 @@ static void know_graph(void *ctx, const struct ap_doc *doc, bool more)
     struct known *known = ctx;
     struct ap_err err = {0};
 
-    if (more && price_read_graph(known->arena, doc, &known->graph, &known->nests, &err))
+    if (more && ap_planned_graph(known->arena, doc, known->of, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
 }
 
@@ -134,7 +133,7 @@ static void write_document(struct ap_arena *arena, struct ap_tool *tool,
     struct ap_new_section out[3] = {{.name = "cluster"}, {.name = "cost"}};
     struct ap_err err = {0};
 
-    ap_cluster_to_json(&in->cluster, &out[0].json);
+    ap_cluster_to_json(&in->of.cluster, &out[0].json);
     price_to_json(arena, in, plan, &out[1].json);
     out[2].name = plan->schedule ? "stages" : "sharding";
     out[2].json = price_correct(arena, in, plan, &err);
@@ -188,7 +187,7 @@ int main(int argc, char **argv)
     struct ap_doc doc;
     struct cost_input in = {0};
     struct priced plan = {0};
-    struct known known = {.arena = &arena};
+    struct known known = {&arena, &in.of};
     struct ap_err err = {0};
 
     ap_tool_start(&tool, argc, argv);
@@ -206,9 +205,6 @@ int main(int argc, char **argv)
     if (asked.on.overlap && ap_doc_find(&doc, "stages"))
         ap_die_usage("--overlap is for plans of one mesh; whether stages overlap is said "
                      "by their own member overlap");
-    in.graph = known.graph;
-    in.nests = known.nests;
-    in.nests.graph = &in.graph;
     read_plan(&arena, &doc, &asked.on, &in, &plan);
     if (price_program(&arena, &doc, &in, &plan, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);

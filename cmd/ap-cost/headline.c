@@ -11,8 +11,7 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
                       const struct priced *plan, struct headline *out)
 {
     const struct ap_pipeline_price *p = plan->schedule;
-    const struct ap_staged_graph of = {&in->graph, &in->nests, p ? &in->blocks : NULL,
-                                       &in->cluster};
+    const struct ap_staged_graph of = ap_planned_of(&in->of);
     double recomputed = 0;
 
     *out = (struct headline){.peak_bytes = plan->peak_bytes,
@@ -24,9 +23,9 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
         struct ap_plan_degrees *each;
         out->peak_bytes =
             arenas ? in->buffer_bytes[full] : p->result.devices[full].peak_bytes;
-        ap_words_of_stages(arena, &of, &in->stages, &out->says, &each);
-        ap_words_line(&out->says, each, &in->stages, &out->words);
-        recomputed = ap_stages_recomputed_flops(&in->graph, &in->stages);
+        ap_words_of_stages(arena, &of, &in->of.stages, &out->says, &each);
+        ap_words_line(&out->says, each, &in->of.stages, &out->words);
+        recomputed = ap_stages_recomputed_flops(&in->of.graph, &in->of.stages);
     } else {
         struct ap_plan_degrees d;
         ap_degrees_find(arena, &plan->plan, 1, &d);

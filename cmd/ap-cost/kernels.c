@@ -85,7 +85,7 @@ void price_kernels(struct ap_arena *arena, const struct cost_input *in,
     int *members = AP_NEW_N(arena, g->n_nodes + 1, int);
     double sum = 0, phase[AP_N_PHASES] = {0}, before = 0;
 
-    if (!in->cluster.fused_attention || !has_kernels(prog))
+    if (!in->of.cluster.fused_attention || !has_kernels(prog))
         return;
     for (int v = 0; v < g->n_nodes; v++) {
         members[v] = v;

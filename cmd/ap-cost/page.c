@@ -136,7 +136,7 @@ static void put_conversion(struct timeline *s, const struct ap_stretch *at)
 
     if (s->n[1] < MOST_SLICES / 2)
         put_slice(&s->row[1], &s->n[1], at->start_sec, at->sec, "collective",
-                  price_node_name(&s->in->graph.nodes[c->node]));
+                  price_node_name(&s->in->of.graph.nodes[c->node]));
 }
 
 /* Groups of one layer and phase that follow each other are one slice. */
@@ -160,8 +160,8 @@ static void put_group(struct ap_arena *arena, struct timeline *s,
                       const struct ap_stretch *at, struct run *run)
 {
     const struct cost_input *in = s->in;
-    const struct ap_nest *nest = &in->nests.nest[at->id];
-    int phase = ap_plan_group_phase(&in->graph, nest);
+    const struct ap_nest *nest = &in->of.nests.nest[at->id];
+    int phase = ap_plan_group_phase(&in->of.graph, nest);
     int layer = s->layers->of_node[nest->n_outs ? nest->outs[0] : nest->members[0]];
 
     if (run->end != at->start_sec || run->phase != phase || run->layer != layer)
@@ -202,7 +202,7 @@ static void put_rows(struct ap_arena *arena, const struct cost_input *in,
     struct timeline s = {.in = in, .p = p, .memory.end_sec = p->price.step_sec};
     int n = 0;
 
-    ap_layers_find(arena, &in->graph, &in->nests, &layers);
+    ap_layers_find(arena, &in->of.graph, &in->of.nests, &layers);
     s.layers = &layers;
     put_timeline(arena, &s);
     ap_put_key(out, "timeline");
@@ -297,7 +297,7 @@ static void put_device_memory(const struct cost_input *in,
     put_kind(out, &n, "state", state);
     put_kind(out, &n, "gradients and copies", h.fixed_bytes - weight - state);
     ap_buf_puts(out, "],\"rest\":\"microbatches in flight and work\"");
-    if (in->cluster.n_kinds > 0)
+    if (in->of.cluster.n_kinds > 0)
         ap_put_int(out, "limit_bytes", price_limit(in, d));
     put_curve(&c, out);
     ap_buf_putc(out, '}');
@@ -328,7 +328,7 @@ static const char *stage_name(struct ap_arena *arena, const struct cost_input *i
 {
     if (!p->schedule)
         return "all devices";
-    return in->cluster.n_kinds
+    return in->of.cluster.n_kinds
                ? ap_arena_printf(arena, "stage %d on %s", i, price_device(in, i)->device)
                : ap_arena_printf(arena, "stage %d", i);
 }
@@ -340,12 +340,12 @@ void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
     struct advice changes;
 
     headline_of_plan(arena, in, p, &head);
-    put_head(file, &in->graph, &in->cluster, &head, p->price.step_sec, out);
+    put_head(file, &in->of.graph, &in->of.cluster, &head, p->price.step_sec, out);
     headline_free(&head);
     ap_put_key(out, "stages");
     ap_buf_putc(out, '[');
-    for (int i = 0; i < in->stages.n; i++) {
-        const struct ap_sharding *s = &in->stages.stage[i].sharding;
+    for (int i = 0; i < in->of.stages.n; i++) {
+        const struct ap_sharding *s = &in->of.stages.stage[i].sharding;
         const struct page_part part = {
             &s->plan, p->schedule ? &p->schedule->breakdown[i].conv : &p->conv};
         ap_buf_puts(out, i ? "," : "");

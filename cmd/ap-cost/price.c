@@ -14,7 +14,7 @@
 /* How often a group runs in a step. */
 static double times(const struct cost_input *in, const struct ap_plan *plan, int group)
 {
-    return ap_runs_each(&in->nests.nest[group], &in->graph, &plan->mesh,
+    return ap_runs_each(&in->of.nests.nest[group], &in->of.graph, &plan->mesh,
                         &plan->choice[group])
                ? (double)ap_mesh_microbatches(&plan->mesh)
                : 1;
@@ -23,13 +23,13 @@ static double times(const struct cost_input *in, const struct ap_plan *plan, int
 static void count_phases(const struct cost_input *in, const struct ap_plan *plan,
                          const struct ap_conversions *conv, struct priced *out)
 {
-    for (int i = 0; i < in->nests.n; i++) {
-        const struct ap_nest *nest = &in->nests.nest[i];
+    for (int i = 0; i < in->of.nests.n; i++) {
+        const struct ap_nest *nest = &in->of.nests.nest[i];
         double flops, bytes;
         enum ap_dtype dtype;
-        out->phase_sec[in->graph.nodes[nest->members[0]].phase] +=
-            ap_plan_group_sec(nest, &in->graph, &in->cost, &plan->choice[i]);
-        ap_nest_work(nest, &in->graph, &plan->mesh, &plan->choice[i], &flops, &bytes,
+        out->phase_sec[in->of.graph.nodes[nest->members[0]].phase] +=
+            ap_plan_group_sec(nest, &in->of.graph, &in->cost, &plan->choice[i]);
+        ap_nest_work(nest, &in->of.graph, &plan->mesh, &plan->choice[i], &flops, &bytes,
                      &dtype);
         out->flops += flops * times(in, plan, i);
     }
@@ -41,8 +41,8 @@ static void count_phases(const struct cost_input *in, const struct ap_plan *plan
  * compute hides it. They go along one axis. */
 static void add_rings(const struct cost_input *in, struct priced *out)
 {
-    for (int i = 0; i < in->nests.n; i++) {
-        const struct ap_rounds r = ap_plan_rounds(&in->nests.nest[i], &in->graph,
+    for (int i = 0; i < in->of.nests.n; i++) {
+        const struct ap_rounds r = ap_plan_rounds(&in->of.nests.nest[i], &in->of.graph,
                                                   &in->cost, &out->plan.choice[i]);
         const double n = (double)(r.n - 1) * times(in, &out->plan, i);
         int c = 0;
@@ -104,7 +104,7 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
     for (int i = 0; i < prog->local.n_params; i++) {
         int64_t bytes = ap_shape_bytes(&prog->local.nodes[prog->local.params[i]].shape);
         out->parameter_bytes += bytes;
-        out->role_bytes[in->graph.nodes[in->graph.params[i]].role] += bytes;
+        out->role_bytes[in->of.graph.nodes[in->of.graph.params[i]].role] += bytes;
     }
     count_phases(in, plan, &out->conv, out);
     count_collectives(arena, in, &out->conv, out);
@@ -114,7 +114,7 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
 void price_named_plans(struct ap_arena *arena, const struct cost_input *in,
                        struct priced *out)
 {
-    const struct ap_plan *own = &in->stages.stage[0].sharding.plan;
+    const struct ap_plan *own = &in->of.stages.stage[0].sharding.plan;
 
     for (int row = 0; row < AP_N_NAMED_PLANS; row++) {
         struct ap_plan plan = {.graph = own->graph,
@@ -136,13 +136,13 @@ struct price_spent price_spent_by(const struct cost_input *in,
                                   const struct ap_pipeline_price *p, int device)
 {
     const struct ap_sim_device *d = &p->result.devices[device];
-    double times = (double)in->stages.microbatches;
+    double times = (double)in->of.stages.microbatches;
     struct price_spent s = {.send_sec = d->send_sec, .sync_sec = d->sync_sec};
 
-    for (int i = device; i < in->stages.n; i += p->result.n_devices) {
+    for (int i = device; i < in->of.stages.n; i += p->result.n_devices) {
         const struct ap_stage_breakdown *part = &p->breakdown[i];
         double comm = part->forward_comm_sec;
-        if (in->stages.schedule != AP_SCHEDULE_INFERENCE)
+        if (in->of.stages.schedule != AP_SCHEDULE_INFERENCE)
             comm += part->backward_comm_sec + part->recompute_comm_sec;
         s.comm_sec += times * comm + part->update_comm_sec;
     }
@@ -157,7 +157,7 @@ struct price_spent price_spent_by_all(const struct cost_input *in,
     struct price_spent sum = {0};
     for (int d = 0; d < p->result.n_devices; d++) {
         struct price_spent s = price_spent_by(in, p, d);
-        double share = (double)in->stages.stage[d].n_devices / (double)p->n_devices;
+        double share = (double)in->of.stages.stage[d].n_devices / (double)p->n_devices;
         sum.compute_sec += share * s.compute_sec;
         sum.comm_sec += share * s.comm_sec;
         sum.send_sec += share * s.send_sec;
@@ -171,15 +171,15 @@ int price_stages(struct ap_arena *arena, const struct cost_input *in,
                  struct ap_pipeline_price *schedule, struct priced *out,
                  struct ap_err *err)
 {
-    const struct ap_staged_graph of = {&in->graph, &in->nests, &in->blocks, &in->cluster};
-    int rc = ap_pipeline_price(arena, &of, &in->stages, schedule, err);
+    const struct ap_staged_graph of = ap_planned_of(&in->of);
+    int rc = ap_pipeline_price(arena, &of, &in->of.stages, schedule, err);
 
     if (rc)
         return rc;
-    *out = (struct priced){.name = in->stages.algorithm,
+    *out = (struct priced){.name = in->of.stages.algorithm,
                            .schedule = schedule,
                            .price.step_sec = schedule->result.step_sec,
-                           .planned_sec = price_aim_of(&in->stages, schedule),
+                           .planned_sec = price_aim_of(&in->of.stages, schedule),
                            .peak_bytes = schedule->peak_bytes};
     return 0;
 }
@@ -191,22 +191,22 @@ double price_aim_of(const struct ap_stages *s, const struct ap_pipeline_price *p
 
 double price_aim_sec(const struct cost_input *in, const struct priced *p)
 {
-    return p->schedule ? price_aim_of(&in->stages, p->schedule) : p->price.step_sec;
+    return p->schedule ? price_aim_of(&in->of.stages, p->schedule) : p->price.step_sec;
 }
 
 /* ---- memory ---- */
 
 const struct ap_cluster *price_device(const struct cost_input *in, int stage)
 {
-    const int64_t *devices = in->stages.stage[stage].devices;
+    const int64_t *devices = in->of.stages.stage[stage].devices;
 
-    return devices ? ap_cluster_of_device(&in->cluster, devices[0]) : &in->cluster;
+    return devices ? ap_cluster_of_device(&in->of.cluster, devices[0]) : &in->of.cluster;
 }
 
 int64_t price_limit(const struct cost_input *in, int stage)
 {
-    return in->stages.limit_bytes > 0 ? in->stages.limit_bytes
-                                      : price_device(in, stage)->memory_bytes;
+    return in->of.stages.limit_bytes > 0 ? in->of.stages.limit_bytes
+                                         : price_device(in, stage)->memory_bytes;
 }
 
 int price_fullest(const struct cost_input *in, const struct ap_pipeline_price *p,

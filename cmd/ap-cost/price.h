@@ -18,19 +18,13 @@ struct priced_on {
     const char *cluster_path;         /* NULL: the document's */
     const struct ap_cluster *cluster; /* this one, in place of that; NULL: none */
     int overlap, f32_matmul;          /* rows of ap_overlap_modes, ap_f32_matmul_modes */
+    bool alone;                       /* as if the document had no stages */
 };
 
-/*
- * A plan: stages, each with a sharding of its graph. The section "sharding" is a plan of
- * one stage, which holds the whole graph and has no schedule.
- */
+/* A plan, and what its price is made of; a stage that is alone has no schedule. */
 struct cost_input {
-    struct ap_graph graph;
-    struct ap_nests nests;
-    struct ap_blocks blocks; /* none without a schedule */
-    struct ap_cluster cluster;
-    struct ap_stages stages; /* one at least */
-    bool by_hand;            /* the section has no objective */
+    struct ap_planned of;
+    bool by_hand; /* the section has no objective */
     /* [device]: the arena that ap-rewrite plans for it; NULL: it can make no programs for
        such a plan, or there is no schedule */
     const int64_t *buffer_bytes;
@@ -66,25 +60,13 @@ struct priced {
 
 /* ---- reading and pricing (read.c, price.c) ---- */
 
-/* Reads a graph and its nests. -1: bad input. */
-int price_read_graph(struct ap_arena *arena, const struct ap_doc *doc, struct ap_graph *g,
-                     struct ap_nests *nests, struct ap_err *err);
-/* Reads a section "sharding" of the stage's graph and nests. -1: bad input. */
-int price_read_sharding(struct ap_arena *arena, const struct ap_doc *doc,
-                        const struct ap_section *section, struct ap_stage *stage,
-                        struct ap_err *err);
 /*
- * Reads and prices the document's plan: its stages, else its sharding, else all on one
- * device. in: zeros but for graph and nests where they are known; it must stay where it
- * is. -1: bad input; 1: no solution.
+ * Reads and prices the document's plan. in: zeros but for graph and nests where they are
+ * known; it must stay where it is. -1: bad input; 1: no solution.
  */
 int price_read(struct ap_arena *arena, const struct ap_doc *doc,
                const struct priced_on *on, struct cost_input *in, struct priced *p,
                struct ap_err *err);
-/* The same, whatever the document says of stages. */
-int price_read_one_stage(struct ap_arena *arena, const struct ap_doc *doc,
-                         const struct priced_on *on, struct cost_input *in,
-                         struct priced *p, struct ap_err *err);
 /* Prices the plan by the document's program where it has one. -1: bad input. */
 int price_program(struct ap_arena *arena, const struct ap_doc *doc,
                   const struct cost_input *in, struct priced *p, struct ap_err *err);

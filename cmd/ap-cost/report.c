@@ -156,7 +156,7 @@ static void put_kinds(struct kinds *ks, const char *title, struct ap_buf *out)
 
 static void put_model(const struct cost_input *in, struct ap_buf *out)
 {
-    const struct ap_graph *g = &in->graph;
+    const struct ap_graph *g = &in->of.graph;
     int64_t count[AP_N_ROLES] = {0}, elems[AP_N_ROLES] = {0};
     int n_heavy = 0;
 
@@ -165,12 +165,12 @@ static void put_model(const struct cost_input *in, struct ap_buf *out)
         count[p->role]++;
         elems[p->role] += ap_shape_elems(&p->shape);
     }
-    for (int i = 0; i < in->nests.n; i++)
-        n_heavy += in->nests.nest[i].heavy;
+    for (int i = 0; i < in->of.nests.n; i++)
+        n_heavy += in->of.nests.nest[i].heavy;
     ap_buf_printf(out,
                   "model %s: %d operators in %d groups, %d contractions\n"
                   "%lld weights (%.4g M parameters), %lld states, %lld inputs\n",
-                  g->name, g->n_nodes, in->nests.n, n_heavy,
+                  g->name, g->n_nodes, in->of.nests.n, n_heavy,
                   (long long)count[AP_ROLE_WEIGHT], (double)elems[AP_ROLE_WEIGHT] / 1e6,
                   (long long)count[AP_ROLE_STATE], (long long)count[AP_ROLE_INPUT]);
 }
@@ -197,7 +197,7 @@ static void put_plan(const struct cost_input *in, const struct priced *p,
     ap_buf_printf(out, "plan %s on mesh", p->name);
     for (int a = mesh->microbatch ? 1 : 0; a < mesh->n_axes; a++)
         ap_buf_printf(out, " %s=%lld", mesh->name[a], (long long)mesh->size[a]);
-    ap_buf_printf(out, " of %s (%s)", in->cluster.name, in->cluster.device);
+    ap_buf_printf(out, " of %s (%s)", in->of.cluster.name, in->of.cluster.device);
     if (mesh->microbatch)
         ap_buf_printf(out, ", %lld microbatches", (long long)mesh->size[0]);
     ap_buf_putc(out, '\n');
@@ -206,7 +206,7 @@ static void put_plan(const struct cost_input *in, const struct priced *p,
 static void put_tensors(const struct cost_input *in, const struct priced *p,
                         struct ap_buf *out)
 {
-    const struct ap_graph *g = &in->graph;
+    const struct ap_graph *g = &in->of.graph;
     const struct ap_mesh *mesh = &in->cost.mesh;
     struct kinds inputs = {0}, activations = {0};
 
@@ -393,10 +393,10 @@ static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
 static bool same_row(const struct cost_input *in, const struct ap_pipeline_price *p,
                      int a, int b)
 {
-    const struct ap_stage *x = &in->stages.stage[a], *y = &in->stages.stage[b];
+    const struct ap_stage *x = &in->of.stages.stage[a], *y = &in->of.stages.stage[b];
     return x->n_devices == y->n_devices && x->recompute == y->recompute &&
-           ap_cluster_kind_of(&in->cluster, x->devices[0]) ==
-               ap_cluster_kind_of(&in->cluster, y->devices[0]) &&
+           ap_cluster_kind_of(&in->of.cluster, x->devices[0]) ==
+               ap_cluster_kind_of(&in->of.cluster, y->devices[0]) &&
            strcmp(x->sharding.algorithm, y->sharding.algorithm) == 0 &&
            same_mesh(&x->sharding.plan.mesh, &y->sharding.plan.mesh) &&
            near(p->stage[a].forward_sec, p->stage[b].forward_sec) &&
@@ -416,7 +416,8 @@ static void put_range(struct ap_buf *out, int first, int last, int width)
 static void put_stages(const struct cost_input *in, const struct ap_pipeline_price *p,
                        int a, int b, struct ap_buf *out)
 {
-    const struct ap_stage *first = &in->stages.stage[a], *last = &in->stages.stage[b];
+    const struct ap_stage *first = &in->of.stages.stage[a],
+                          *last = &in->of.stages.stage[b];
     const struct ap_mesh *mesh = &first->sharding.plan.mesh;
     int64_t peak = 0;
     size_t at;
@@ -430,9 +431,10 @@ static void put_stages(const struct cost_input *in, const struct ap_pipeline_pri
                       (long long)mesh->size[i]);
     price_pad(out, at, -15);
     at = out->len;
-    ap_buf_puts(out, in->cluster.n_kinds
-                         ? ap_cluster_of_device(&in->cluster, first->devices[0])->device
-                         : first->sharding.algorithm);
+    ap_buf_puts(out,
+                in->of.cluster.n_kinds
+                    ? ap_cluster_of_device(&in->of.cluster, first->devices[0])->device
+                    : first->sharding.algorithm);
     price_pad(out, at, -11);
     price_put_sec(out, NULL, p->stage[a].forward_sec, 11);
     price_put_sec(out, NULL, p->stage[a].backward_sec + p->stage[a].recompute_sec, 11);
@@ -465,23 +467,23 @@ static void put_grids(const struct ap_stages *s, struct ap_buf *out)
 static void put_all_stages(const struct cost_input *in, const struct ap_pipeline_price *p,
                            struct ap_buf *out)
 {
-    const struct ap_stages *s = &in->stages;
+    const struct ap_stages *s = &in->of.stages;
     struct ap_buf kinds = {0};
     int rows = 0;
 
-    ap_cluster_put_kinds(&in->cluster, &kinds);
+    ap_cluster_put_kinds(&in->of.cluster, &kinds);
     ap_buf_printf(out,
                   "model %s: %d operators in %d blocks\n"
                   "plan %s: %d stage%s on %lld of %lld devices of %s (%s), %lld "
                   "microbatch%s, %s\n\n",
-                  in->graph.name, in->graph.n_nodes, in->blocks.n, s->algorithm, s->n,
-                  s->n == 1 ? "" : "s", (long long)p->n_devices,
-                  (long long)ap_cluster_devices(&in->cluster), in->cluster.name,
+                  in->of.graph.name, in->of.graph.n_nodes, in->of.blocks.n, s->algorithm,
+                  s->n, s->n == 1 ? "" : "s", (long long)p->n_devices,
+                  (long long)ap_cluster_devices(&in->of.cluster), in->of.cluster.name,
                   kinds.data, (long long)s->microbatches,
                   s->microbatches == 1 ? "" : "es", ap_schedule_names[s->schedule]);
     ap_buf_free(&kinds);
     ap_buf_printf(out, "%-6s%-8s%-15s%-11s%11s%11s%11s%11s%10s\n", "stage", "blocks",
-                  "devices", in->cluster.n_kinds ? "kind" : "sharding", "forward",
+                  "devices", in->of.cluster.n_kinds ? "kind" : "sharding", "forward",
                   "backward", "per step", "send on", "memory");
     for (int a = 0, b; a < s->n; a = b + 1) {
         for (b = a; b + 1 < s->n && same_row(in, p, a, b + 1);)
@@ -501,11 +503,11 @@ static void put_all_stages(const struct cost_input *in, const struct ap_pipeline
 static void put_again(const struct cost_input *in, const struct ap_pipeline_price *p,
                       int i, struct ap_buf *out)
 {
-    const struct ap_stage *st = &in->stages.stage[i];
+    const struct ap_stage *st = &in->of.stages.stage[i];
     int count[AP_N_OPS] = {0};
 
     for (int k = 0; k < st->n_recomputed; k++)
-        count[in->graph.nodes[st->recomputed[k]].op]++;
+        count[in->of.graph.nodes[st->recomputed[k]].op]++;
     ap_buf_printf(out, "  stage %d recomputes %d value%s in ", i, st->n_recomputed,
                   st->n_recomputed == 1 ? "" : "s");
     price_put_sec(out, NULL, p->stage[i].recompute_sec, 0);
@@ -527,8 +529,8 @@ static void put_selected(const struct cost_input *in, const struct ap_pipeline_p
 {
     int n = 0;
 
-    for (int i = 0; i < in->stages.n; i++) {
-        if (in->stages.stage[i].recompute != AP_RECOMPUTE_SELECTED)
+    for (int i = 0; i < in->of.stages.n; i++) {
+        if (in->of.stages.stage[i].recompute != AP_RECOMPUTE_SELECTED)
             continue;
         if (n++ < MOST_AGAIN)
             put_again(in, p, i, out);
@@ -556,13 +558,13 @@ static void put_spent(const struct cost_input *in, const struct ap_pipeline_pric
     if (step > 0)
         ap_buf_printf(out, ", %.4g PFLOP/s of the model, bubble %.1f %%",
                       p->flops / step / 1e15, 100 * p->result.bubble);
-    if (in->stages.schedule == AP_SCHEDULE_INFERENCE) {
+    if (in->of.stages.schedule == AP_SCHEDULE_INFERENCE) {
         ap_buf_puts(out, "\n  time between batches in a stream ");
         price_put_sec(out, NULL, ap_sim_batch_sec(&p->sim), 0);
     }
-    for (int i = 0; i < in->stages.n; i++)
-        again += p->stage[i].recompute_sec * (double)in->stages.microbatches *
-                 (double)in->stages.stage[i].n_devices / (double)p->n_devices;
+    for (int i = 0; i < in->of.stages.n; i++)
+        again += p->stage[i].recompute_sec * (double)in->of.stages.microbatches *
+                 (double)in->of.stages.stage[i].n_devices / (double)p->n_devices;
     ap_buf_printf(out, "\n  compute %.1f %%", 100 * s.compute_sec / step);
     if (again > 0)
         ap_buf_printf(out, " (recompute %.1f %%)", 100 * again / step);
@@ -571,8 +573,8 @@ static void put_spent(const struct cost_input *in, const struct ap_pipeline_pric
     put_share(out, "gradients", s.sync_sec, step);
     put_share(out, "waiting", s.wait_sec, step);
     ap_buf_puts(out, "\n  links:");
-    for (int l = 0; l < in->cluster.n_levels; l++) {
-        ap_buf_printf(out, "%s %s ", l ? "," : "", in->cluster.levels[l].name);
+    for (int l = 0; l < in->of.cluster.n_levels; l++) {
+        ap_buf_printf(out, "%s %s ", l ? "," : "", in->of.cluster.levels[l].name);
         price_put_bytes(out, p->level_bytes[l], 0);
     }
     if (p->tied_bytes > 0) {
@@ -638,7 +640,7 @@ static void put_fullest(const struct cost_input *in, const struct ap_pipeline_pr
 static void put_stage_weights(const struct cost_input *in,
                               const struct ap_pipeline_price *p, struct ap_buf *out)
 {
-    const struct ap_stages *s = &in->stages;
+    const struct ap_stages *s = &in->of.stages;
     int rows = 0;
 
     for (int a = 0, b; a < s->n && rows < MOST_TABLES; a = b + 1, rows++) {
@@ -682,7 +684,7 @@ void price_report(struct ap_arena *arena, const struct cost_input *in,
         put_all_stages(in, schedule, &rest);
         if (details)
             put_selected(in, schedule, &rest);
-        put_grids(&in->stages, &rest);
+        put_grids(&in->of.stages, &rest);
         put_spent(in, schedule, &rest);
         if (details)
             put_fullest(in, schedule, &rest);

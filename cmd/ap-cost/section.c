@@ -34,7 +34,7 @@ static void axes_json(const struct ap_mesh *mesh, unsigned axes, struct ap_buf *
 static void put_one_by_one(const struct cost_input *in, const struct priced *p,
                            struct ap_buf *out)
 {
-    double peak = ap_cluster_peak(&in->cluster, AP_F32) * p->price.step_sec;
+    double peak = ap_cluster_peak(&in->of.cluster, AP_F32) * p->price.step_sec;
 
     price_put_num(out, "step_sec", p->price.step_sec);
     price_put_num(out, "serial_sec", p->price.serial_sec);
@@ -101,10 +101,10 @@ static void put_stage(const struct cost_input *in, const struct ap_pipeline_pric
     const struct ap_stage_breakdown *part = &p->breakdown[i];
 
     ap_buf_puts(out, "{\"blocks\":[");
-    for (int k = 0; k < in->stages.stage[i].n_blocks; k++)
-        ap_buf_printf(out, "%s%d", k ? "," : "", in->stages.stage[i].blocks[k]);
+    for (int k = 0; k < in->of.stages.stage[i].n_blocks; k++)
+        ap_buf_printf(out, "%s%d", k ? "," : "", in->of.stages.stage[i].blocks[k]);
     ap_buf_puts(out, "]");
-    if (in->cluster.n_kinds > 0)
+    if (in->of.cluster.n_kinds > 0)
         ap_put_str(out, "device", price_device(in, i)->device);
     price_put_num(out, "forward_sec", s->forward_sec);
     price_put_num(out, "backward_sec", s->backward_sec);
@@ -172,7 +172,7 @@ static void put_device(const struct cost_input *in, const struct ap_pipeline_pri
         sep = ",";
     }
     ap_buf_putc(out, ']');
-    ap_put_int(out, "n_devices", in->stages.stage[device].n_devices);
+    ap_put_int(out, "n_devices", in->of.stages.stage[device].n_devices);
     put_spent(out, &spent);
     price_put_num(out, "end_sec", d->end_sec);
     ap_put_int(out, "peak_in_flight", d->peak_in_flight);
@@ -194,7 +194,7 @@ static void put_schedule(const struct cost_input *in, const struct ap_pipeline_p
     double step = p->result.step_sec;
 
     price_put_num(out, "step_sec", step);
-    if (in->stages.schedule == AP_SCHEDULE_INFERENCE)
+    if (in->of.stages.schedule == AP_SCHEDULE_INFERENCE)
         price_put_num(out, "batch_sec", ap_sim_batch_sec(&p->sim));
     put_spent(out, &spent);
     price_put_num(out, "bubble", p->result.bubble);
@@ -202,15 +202,15 @@ static void put_schedule(const struct cost_input *in, const struct ap_pipeline_p
     price_put_num(out, "flops_per_sec", step > 0 ? p->flops / step : 0);
     price_put_num(out, "mfu", p->mfu);
     ap_put_int(out, "n_devices", p->n_devices);
-    ap_put_str(out, "schedule", ap_schedule_names[in->stages.schedule]);
-    ap_put_int(out, "microbatches", in->stages.microbatches);
+    ap_put_str(out, "schedule", ap_schedule_names[in->of.stages.schedule]);
+    ap_put_int(out, "microbatches", in->of.stages.microbatches);
     price_put_num(out, "norm_sec", p->sim.norm_sec);
     ap_put_int(out, "tied_bytes", p->tied_bytes);
     ap_put_int(out, "peak_bytes", p->peak_bytes);
     ap_put_key(out, "levels");
-    for (int l = 0; l < in->cluster.n_levels; l++) {
+    for (int l = 0; l < in->of.cluster.n_levels; l++) {
         ap_buf_puts(out, l ? ",{\"name\":" : "[{\"name\":");
-        ap_json_str(out, in->cluster.levels[l].name);
+        ap_json_str(out, in->of.cluster.levels[l].name);
         price_put_num(out, "bytes", p->level_bytes[l]);
         ap_buf_putc(out, '}');
     }
@@ -221,7 +221,7 @@ static void put_schedule(const struct cost_input *in, const struct ap_pipeline_p
                       (long long)link->to, (long long)link->bytes);
     }
     ap_buf_puts(out, "],\"stages\":[");
-    for (int i = 0; i < in->stages.n; i++) {
+    for (int i = 0; i < in->of.stages.n; i++) {
         ap_buf_puts(out, i ? "," : "");
         put_stage(in, p, i, out);
     }

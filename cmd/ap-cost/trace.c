@@ -35,59 +35,26 @@ struct trace {
 
 /* ---- memory ---- */
 
-/* Bytes that live while each group of the local program runs. */
-static int64_t *live_bytes(struct ap_arena *arena, const struct ap_program *prog)
-{
-    const struct ap_graph *g = &prog->local;
-    int *last = AP_NEW_N(arena, g->n_nodes, int);
-    int64_t *live = AP_NEW_N(arena, g->n_groups + 1, int64_t);
-
-    for (int i = 0; i < g->n_nodes; i++) {
-        int root = prog->buffer[i].alias < 0 ? i : prog->buffer[i].alias;
-        last[root] = last[root] > g->nodes[i].group ? last[root] : g->nodes[i].group;
-        for (int u = g->user_start[i]; u < g->user_start[i + 1]; u++) {
-            int user = g->nodes[g->users[u]].group;
-            last[root] = last[root] > user ? last[root] : user;
-        }
-    }
-    for (int r = 0; r < g->n_results; r++) {
-        int node = g->results[r].node, alias = prog->buffer[node].alias;
-        last[alias < 0 ? node : alias] = g->n_groups - 1;
-    }
-    for (int i = 0; i < g->n_nodes; i++) {
-        if (prog->buffer[i].offset < 0 || prog->buffer[i].alias >= 0)
-            continue;
-        bool param = g->nodes[i].op == AP_OP_PARAMETER;
-        int first = g->nodes[i].group;
-        ap_program_stretch(prog, i, &first, &last[i]);
-        live[param ? 0 : first] += prog->buffer[i].bytes;
-        live[param ? g->n_groups : last[i] + 1] -= prog->buffer[i].bytes;
-    }
-    for (int k = 0; k < g->n_groups; k++)
-        live[k + 1] += live[k];
-    return live;
-}
-
-/* The same by groups of the source graph in their order: what runs for one counts for the
- * latest one that has begun. (arena) */
+/* Bytes of values by groups of the source graph in their order: what runs for one counts
+ * for the latest one that has begun. (arena) */
 static int64_t *memory_of_groups(struct ap_arena *arena, const struct cost_input *in,
                                  const struct ap_program *prog, const int *order)
 {
     const struct ap_graph *g = &prog->local;
-    int64_t *live = live_bytes(arena, prog);
-    int64_t *memory = AP_NEW_N(arena, in->nests.n, int64_t);
-    int *turn = AP_NEW_N(arena, in->nests.n, int);
+    int64_t *live = ap_program_alive(arena, prog, false);
+    int64_t *memory = AP_NEW_N(arena, in->of.nests.n, int64_t);
+    int *turn = AP_NEW_N(arena, in->of.nests.n, int);
     int latest = 0;
 
-    for (int i = 0; i < in->nests.n; i++)
+    for (int i = 0; i < in->of.nests.n; i++)
         turn[order[i]] = i;
     for (int i = 0; i < g->n_nodes; i++) {
-        int from = turn[in->graph.nodes[prog->source[i]].group];
+        int from = turn[in->of.graph.nodes[prog->source[i]].group];
         latest = from > latest ? from : latest;
         int64_t now = live[g->nodes[i].group];
         memory[latest] = now > memory[latest] ? now : memory[latest];
     }
-    for (int i = 1; i < in->nests.n; i++)
+    for (int i = 1; i < in->of.nests.n; i++)
         memory[i] = memory[i] ? memory[i] : memory[i - 1];
     return memory;
 }
@@ -109,7 +76,7 @@ static void put_conversion(struct trace *t, const struct ap_stretch *at)
                        now, step->sec * share);
         now += step->sec * share;
         ap_buf_puts(t->out, ",\"args\":{\"tensor\":");
-        ap_json_str(t->out, t->in->graph.nodes[c->node].name);
+        ap_json_str(t->out, t->in->of.graph.nodes[c->node].name);
         ap_buf_puts(t->out, ",\"axes\":\"");
         for (int a = 0; a < mesh->n_axes; a++)
             if (step->coll.axes >> a & 1)
@@ -118,7 +85,7 @@ static void put_conversion(struct trace *t, const struct ap_stretch *at)
         ap_put_int(t->out, "bytes", step->bytes);
         ap_buf_puts(t->out, "}}");
     }
-    if (c->first_group < t->in->nests.n && t->sec[c->first_group] > 0 &&
+    if (c->first_group < t->in->of.nests.n && t->sec[c->first_group] > 0 &&
         !t->arrived[at->id]) /* not that of a later microbatch */
         ap_trace_flow(t->out, "conversion", at->id, true, PID, COMM, at->start_sec);
 }
@@ -127,7 +94,7 @@ static void put_group(struct trace *t, const struct ap_stretch *at)
 {
     const int group = at->id;
     const struct cost_input *in = t->in;
-    const struct ap_nest *nest = &in->nests.nest[group];
+    const struct ap_nest *nest = &in->of.nests.nest[group];
     int node = nest->n_outs ? nest->outs[0] : nest->members[0];
 
     ap_trace_memory(t->out, PID, at->start_sec, t->memory[group]);
@@ -139,12 +106,12 @@ static void put_group(struct trace *t, const struct ap_stretch *at)
         t->arrived[c] = true;
         ap_trace_flow(t->out, "conversion", c, false, PID, COMPUTE, at->start_sec);
     }
-    enum ap_phase phase = ap_plan_group_phase(&in->graph, nest);
-    ap_trace_slice(t->out, PID, COMPUTE, in->graph.nodes[node].name,
+    enum ap_phase phase = ap_plan_group_phase(&in->of.graph, nest);
+    ap_trace_slice(t->out, PID, COMPUTE, in->of.graph.nodes[node].name,
                    ap_phase_names[phase], at->start_sec, at->sec);
     ap_buf_printf(t->out, ",\"args\":{\"group\":%d,\"operators\":%d", group,
                   nest->n_members);
-    ap_put_str(t->out, "scope", in->graph.nodes[node].scope);
+    ap_put_str(t->out, "scope", in->of.graph.nodes[node].scope);
     ap_buf_puts(t->out, "}}");
 }
 
@@ -167,22 +134,22 @@ static const struct ap_stretch *one_by_one(struct ap_arena *arena,
                                            int *n)
 {
     struct ap_stretch *list =
-        AP_NEW_N(arena, in->nests.n + p->conv.n + 1, struct ap_stretch);
+        AP_NEW_N(arena, in->of.nests.n + p->conv.n + 1, struct ap_stretch);
     double now = 0;
     int c = 0;
 
     *n = 0;
-    for (int k = 0; k <= in->nests.n; k++) {
-        const int g = k < in->nests.n ? order[k] : in->nests.n;
+    for (int k = 0; k <= in->of.nests.n; k++) {
+        const int g = k < in->of.nests.n ? order[k] : in->of.nests.n;
         for (; c < p->conv.n && p->conv.conv[c].first_group == g; c++) {
             if (p->conv.conv[c].path.sec <= 0)
                 continue;
             list[(*n)++] = (struct ap_stretch){true, c, 1, now, p->conv.conv[c].path.sec};
             now += p->conv.conv[c].path.sec;
         }
-        if (k == in->nests.n)
+        if (k == in->of.nests.n)
             break;
-        double sec = ap_plan_group_sec(&in->nests.nest[g], &in->graph, &in->cost,
+        double sec = ap_plan_group_sec(&in->of.nests.nest[g], &in->of.graph, &in->cost,
                                        &p->plan.choice[g]);
         if (sec > 0)
             list[(*n)++] = (struct ap_stretch){false, g, 1, now, sec};
@@ -211,13 +178,13 @@ int64_t *price_memory(struct ap_arena *arena, const struct cost_input *in,
 {
     const int *order = ap_plan_order(arena, &p->plan, ap_plan_when(arena, &p->plan));
     const int64_t *at = memory_of_groups(arena, in, &p->prog, order);
-    int64_t *memory = AP_NEW_N(arena, in->nests.n + 1, int64_t), most = 0;
+    int64_t *memory = AP_NEW_N(arena, in->of.nests.n + 1, int64_t), most = 0;
 
-    for (int i = 0; i < in->nests.n; i++) {
-        const struct ap_nest *nest = &in->nests.nest[order[i]];
+    for (int i = 0; i < in->of.nests.n; i++) {
+        const struct ap_nest *nest = &in->of.nests.nest[order[i]];
         most = at[i] > most ? at[i] : most;
         memory[order[i]] = most;
-        if (!ap_plan_group_is_free(&in->graph, nest))
+        if (!ap_plan_group_is_free(&in->of.graph, nest))
             most = 0;
     }
     return memory;
@@ -230,13 +197,13 @@ static void put_one_by_one(struct ap_arena *arena, const struct cost_input *in,
     const struct ap_stretch *list = price_stretches(arena, in, p, &n);
     struct trace t = {.in = in,
                       .p = p,
-                      .sec = AP_NEW_N(arena, in->nests.n + 1, double),
+                      .sec = AP_NEW_N(arena, in->of.nests.n + 1, double),
                       .arrived = AP_NEW_N(arena, p->conv.n + 1, bool),
                       .memory = price_memory(arena, in, p),
                       .out = out};
     const char *who =
         ap_arena_printf(arena, "each of %lld x %s",
-                        (long long)ap_mesh_devices(&p->plan.mesh), in->cluster.device);
+                        (long long)ap_mesh_devices(&p->plan.mesh), in->of.cluster.device);
     double end = 0;
 
     ap_trace_name(out, PID, 0, "process_name", who);
@@ -310,8 +277,8 @@ static void put_device(const struct schedule_trace *t, struct ap_arena *arena, i
 
     ap_trace_name(t->out, pid, 0, "process_name",
                   ap_arena_printf(arena, "stage %d: each of %lld x %s", device,
-                                  (long long)t->in->stages.stage[device].n_devices,
-                                  t->in->cluster.device));
+                                  (long long)t->in->of.stages.stage[device].n_devices,
+                                  t->in->of.cluster.device));
     ap_trace_name(t->out, pid, COMPUTE, "thread_name", "microbatches");
     for (int i = device; i < t->p->sim.n_stages; i += t->p->result.n_devices) {
         ap_trace_name(t->out, pid, send_track(t, i, false), "thread_name",

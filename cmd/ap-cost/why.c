@@ -130,7 +130,7 @@ static int why_of_group(struct ap_arena *arena, const struct cost_input *in,
                         const struct priced *p, const char *name, struct ap_buf *out,
                         struct ap_err *err)
 {
-    const struct ap_graph *g = &in->graph;
+    const struct ap_graph *g = &in->of.graph;
     int node = price_find_node(g, name);
     if (node < 0)
         return ap_err_set(err, "the graph has no node %s", name);
@@ -144,7 +144,7 @@ static int why_of_group(struct ap_arena *arena, const struct cost_input *in,
     ap_buf_printf(out, "node %d %s (%s), %s, in group %d of %d operators\n", node,
                   g->nodes[node].name, ap_ops[g->nodes[node].op].name,
                   ap_phase_names[g->nodes[node].phase], group,
-                  in->nests.nest[group].n_members);
+                  in->of.nests.nest[group].n_members);
     ap_buf_printf(out, "choices of its group, everything else as in the plan%s\n",
                   freely ? "" : ", one mesh axis at a time");
     ap_buf_printf(out, "  %14s%14s%14s  layouts: own <- operands\n", "step", "compute",
@@ -180,7 +180,7 @@ struct retry {
 /* Stages are recomputed as in the plan; selected operators are those of the plan. */
 static double sum_of(const struct retry *r, const struct ap_stage_point *point)
 {
-    bool again = r->in->stages.stage[r->stage].recompute == AP_RECOMPUTE_ALL;
+    bool again = r->in->of.stages.stage[r->stage].recompute == AP_RECOMPUTE_ALL;
     return (double)r->micro.n *
                (point->forward_sec * (again ? 2 : 1) + point->backward_sec) +
            point->sync_sec + point->update_sec;
@@ -190,7 +190,7 @@ static struct ap_price simulate_with(void *context, const struct ap_plan *plan,
                                      const struct ap_conversions *conv)
 {
     struct retry *r = context;
-    const struct ap_stage *st = &r->in->stages.stage[r->stage];
+    const struct ap_stage *st = &r->in->of.stages.stage[r->stage];
     struct ap_mark mark = ap_arena_mark(r->arena);
     struct ap_sim sim = r->p->sim;
     struct ap_sim_result result;
@@ -231,16 +231,18 @@ static int why_in_stage(struct ap_arena *arena, const struct cost_input *in,
                         const struct ap_pipeline_price *p, const char *name,
                         struct ap_buf *out, struct ap_err *err)
 {
-    int node = price_find_node(&in->graph, name), own = 0;
+    int node = price_find_node(&in->of.graph, name), own = 0;
     if (node < 0)
         return ap_err_set(err, "the graph has no node %s", name);
-    int stage = ap_stages_of_nodes(arena, &in->stages, &in->graph, &in->blocks)[node];
-    const struct ap_stage *st = &in->stages.stage[stage];
-    struct cost_input part = {.graph = st->sub.graph,
-                              .nests = st->nests,
-                              .cluster = p->breakdown[stage].cost.cluster,
-                              .stages = {.stage = in->stages.stage + stage, .n = 1},
-                              .price = simulate_with};
+    int stage =
+        ap_stages_of_nodes(arena, &in->of.stages, &in->of.graph, &in->of.blocks)[node];
+    const struct ap_stage *st = &in->of.stages.stage[stage];
+    struct cost_input part = {
+        .of = {.graph = st->sub.graph,
+               .nests = st->nests,
+               .cluster = p->breakdown[stage].cost.cluster,
+               .stages = {.stage = in->of.stages.stage + stage, .n = 1}},
+        .price = simulate_with};
     struct retry r = {
         .arena = arena, .in = in, .p = p, .cost = &part.cost, .stage = stage};
     struct priced priced = {.plan = st->sharding.plan};
@@ -249,17 +251,17 @@ static int why_in_stage(struct ap_arena *arena, const struct cost_input *in,
         own++;
     if (own == st->sub.graph.n_nodes)
         return ap_err_set(err, "node %s is used by no stage", name);
-    if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, in->stages.microbatches,
-                                 &r.micro, err) ||
-        ap_cost_init(arena, &part.cost, AP_COST_DEFAULT, &part.cluster, &priced.plan.mesh,
-                     err))
+    if (ap_stage_microbatch_axis(arena, &in->of.graph, &in->of.nests,
+                                 in->of.stages.microbatches, &r.micro, err) ||
+        ap_cost_init(arena, &part.cost, AP_COST_DEFAULT, &part.of.cluster,
+                     &priced.plan.mesh, err))
         return -1;
     part.price_context = &r;
     priced.price = simulate_with(&r, &priced.plan, &p->breakdown[stage].conv);
     ap_buf_printf(
         out, "stage %d of %d, %lld devices, %lld microbatches; ids are the stage's\n",
-        stage, in->stages.n, (long long)st->n_devices,
-        (long long)in->stages.microbatches);
+        stage, in->of.stages.n, (long long)st->n_devices,
+        (long long)in->of.stages.microbatches);
     int rc =
         why_of_group(arena, &part, &priced, ap_arena_printf(arena, "%d", own), out, err);
     ap_cost_free(&part.cost);
@@ -303,16 +305,16 @@ static int add_parts(const struct cost_input *in, const struct priced *p, double
                      struct part *list)
 {
     int n = 0;
-    for (int i = 0; i < in->nests.n; i++) {
-        const struct ap_nest *nest = &in->nests.nest[i];
+    for (int i = 0; i < in->of.nests.n; i++) {
+        const struct ap_nest *nest = &in->of.nests.nest[i];
         int node = nest->n_outs ? nest->outs[0] : nest->members[0];
-        price_kind(price_node_name(&in->graph.nodes[node]), list[n].kind);
+        price_kind(price_node_name(&in->of.graph.nodes[node]), list[n].kind);
         list[n++].compute_sec =
-            sign * ap_plan_group_sec(nest, &in->graph, &in->cost, &p->plan.choice[i]);
+            sign * ap_plan_group_sec(nest, &in->of.graph, &in->cost, &p->plan.choice[i]);
     }
     for (int i = 0; i < p->conv.n; i++) {
         const struct ap_conversion *c = &p->conv.conv[i];
-        price_kind(price_node_name(&in->graph.nodes[c->node]), list[n].kind);
+        price_kind(price_node_name(&in->of.graph.nodes[c->node]), list[n].kind);
         list[n++].comm_sec = sign * c->path.sec;
     }
     return n;
@@ -338,7 +340,7 @@ static int join_parts(struct part *list, int n)
 static int check_alike(const struct cost_input *a, const struct cost_input *b,
                        struct ap_err *err)
 {
-    const struct ap_graph *g = &a->graph, *h = &b->graph;
+    const struct ap_graph *g = &a->of.graph, *h = &b->of.graph;
 
     if (a->cost.variant != b->cost.variant)
         return ap_err_set(err, "cost models differ: %s and %s",
@@ -380,18 +382,19 @@ static int diff_groups(struct ap_arena *arena, const struct cost_input *in,
                        const struct priced *p, const struct ap_doc *doc,
                        struct ap_buf *out, struct ap_err *err)
 {
-    const struct priced_on on = {.cluster = &in->cluster};
+    const struct priced_on on = {.cluster = &in->of.cluster, .alone = true};
     struct cost_input other_in = {0};
     struct priced other = {0};
     struct ap_err why = {0};
 
-    int rc = price_read_one_stage(arena, doc, &on, &other_in, &other, err);
+    int rc = price_read(arena, doc, &on, &other_in, &other, err);
     if (rc)
         return rc;
     if (check_alike(in, &other_in, &why))
         return ap_err_set(err, "%s: %s", doc->file, why.msg);
-    struct part *list = AP_NEW_N(
-        arena, in->nests.n + p->conv.n + other_in.nests.n + other.conv.n, struct part);
+    struct part *list =
+        AP_NEW_N(arena, in->of.nests.n + p->conv.n + other_in.of.nests.n + other.conv.n,
+                 struct part);
     int n = add_parts(in, p, 1, list);
     n += add_parts(&other_in, &other, -1, list + n);
     n = join_parts(list, n);
@@ -430,17 +433,17 @@ static int add_stage(struct ap_arena *arena, const struct cost_input *in,
                      const struct ap_blocks *blocks, struct spent *parts,
                      struct ap_err *err)
 {
-    const struct ap_stage *st = &in->stages.stage[i];
+    const struct ap_stage *st = &in->of.stages.stage[i];
     const struct ap_conversions *conv = &p->breakdown[i].conv;
-    const bool *again = ap_stage_recomputed_groups(arena, st, in->graph.n_nodes);
+    const bool *again = ap_stage_recomputed_groups(arena, st, in->of.graph.n_nodes);
     double *group = AP_NEW_N(arena, st->nests.n, double);
     double *moved = AP_NEW_N(arena, conv->n + 1, double);
     double share = (double)st->n_devices / (double)p->n_devices;
     struct ap_stage_microbatch micro;
     struct ap_cost cost;
 
-    if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, in->stages.microbatches,
-                                 &micro, err) ||
+    if (ap_stage_microbatch_axis(arena, &in->of.graph, &in->of.nests,
+                                 in->of.stages.microbatches, &micro, err) ||
         ap_cost_init(arena, &cost, AP_COST_DEFAULT, &p->breakdown[i].cost.cluster,
                      &st->sharding.plan.mesh, err))
         return -1;
@@ -469,7 +472,7 @@ static int find_parts(struct ap_arena *arena, const struct cost_input *in,
 {
     double known = 0;
 
-    for (int i = 0; i < in->stages.n; i++)
+    for (int i = 0; i < in->of.stages.n; i++)
         if (add_stage(arena, in, p, i, blocks, parts, err))
             return -1;
     for (int b = 0; b < blocks->n; b++)
@@ -488,37 +491,36 @@ static int read_spmd(struct ap_arena *arena, const struct ap_doc *doc,
                      const struct cost_input *like, struct cost_input *in,
                      struct priced *p, struct ap_err *err)
 {
-    const struct ap_section *section = ap_doc_find(doc, "sharding");
     struct ap_stage *st = AP_NEW(arena, struct ap_stage);
-    int *blocks = AP_NEW_N(arena, like->blocks.n, int);
+    int *blocks = AP_NEW_N(arena, like->of.blocks.n, int);
 
-    if (!section)
+    if (!ap_doc_find(doc, "sharding"))
         return ap_err_set(err, "%s: no plan: neither /stages nor /sharding", doc->file);
     *in = *like;
-    for (int b = 0; b < like->blocks.n; b++)
+    for (int b = 0; b < like->of.blocks.n; b++)
         blocks[b] = b;
     st->blocks = blocks;
-    st->n_blocks = like->blocks.n;
-    int *all = AP_NEW_N(arena, in->graph.n_nodes, int);
-    if (ap_subgraph_blocks(arena, &in->graph, all, 0, 0, &st->sub, err) ||
+    st->n_blocks = like->of.blocks.n;
+    int *all = AP_NEW_N(arena, in->of.graph.n_nodes, int);
+    if (ap_subgraph_blocks(arena, &in->of.graph, all, 0, 0, &st->sub, err) ||
         ap_nests_build(arena, &st->sub.graph, &st->nests, err) ||
-        price_read_sharding(arena, doc, section, st, err))
+        ap_doc_sharding(arena, doc, st, err))
         return -1;
-    in->stages = (struct ap_stages){.algorithm = st->sharding.algorithm,
-                                    .schedule = AP_SCHEDULE_1F1B,
-                                    .stage = st,
-                                    .n = 1,
-                                    .chunks = 1,
-                                    .microbatches = 1};
+    in->of.stages = (struct ap_stages){.algorithm = st->sharding.algorithm,
+                                       .schedule = AP_SCHEDULE_1F1B,
+                                       .stage = st,
+                                       .n = 1,
+                                       .chunks = 1,
+                                       .microbatches = 1};
     st->n_devices = ap_mesh_devices(&st->sharding.plan.mesh);
     int64_t *devices = AP_NEW_N(arena, st->n_devices, int64_t);
     for (int64_t d = 0; d < st->n_devices; d++)
         devices[d] = d;
     st->devices = devices;
-    if (st->n_devices > ap_cluster_devices(&in->cluster))
+    if (st->n_devices > ap_cluster_devices(&in->of.cluster))
         return ap_err_set(err, "%s: the mesh has %lld devices, cluster %s %lld",
-                          doc->file, (long long)st->n_devices, in->cluster.name,
-                          (long long)ap_cluster_devices(&in->cluster));
+                          doc->file, (long long)st->n_devices, in->of.cluster.name,
+                          (long long)ap_cluster_devices(&in->of.cluster));
     return price_stages(arena, in, AP_NEW(arena, struct ap_pipeline_price), p, err)
                ? ap_doc_err(doc, err)
                : 0;
@@ -533,9 +535,9 @@ static void put_schedule_total(struct ap_buf *out, const struct cost_input *in,
     price_put_sec(out, NULL, p->result.step_sec, 16);
     ap_buf_printf(
         out, "  %s: %d stage%s on %lld devices, %lld microbatch%s, %.1f %% of peak, ",
-        in->stages.algorithm, in->stages.n, in->stages.n == 1 ? "" : "s",
-        (long long)p->n_devices, (long long)in->stages.microbatches,
-        in->stages.microbatches == 1 ? "" : "es", 100 * p->mfu);
+        in->of.stages.algorithm, in->of.stages.n, in->of.stages.n == 1 ? "" : "s",
+        (long long)p->n_devices, (long long)in->of.stages.microbatches,
+        in->of.stages.microbatches == 1 ? "" : "es", 100 * p->mfu);
     price_put_bytes(out, (double)p->peak_bytes, 0);
     ap_buf_puts(out, p->result.devices[full].peak_bytes > limit ? ", too large\n" : "\n");
 }
@@ -581,7 +583,7 @@ static int diff_blocks(struct ap_arena *arena, const struct cost_input *in,
                        const struct priced *p, const struct ap_doc *doc,
                        struct ap_buf *out, struct ap_err *err)
 {
-    int n = in->blocks.n + N_OTHERS;
+    int n = in->of.blocks.n + N_OTHERS;
     struct spent *a = AP_NEW_N(arena, n, struct spent),
                  *b = AP_NEW_N(arena, n, struct spent);
     struct cost_input other = {0};
@@ -592,14 +594,14 @@ static int diff_blocks(struct ap_arena *arena, const struct cost_input *in,
         return -1;
     ap_group(arena, &g);
     if (strcmp(ap_graph_fingerprint(arena, &g),
-               ap_graph_fingerprint(arena, &in->graph)) != 0)
+               ap_graph_fingerprint(arena, &in->of.graph)) != 0)
         return ap_err_set(err, "%s: plans of two graphs", doc->file);
     int rc = ap_doc_find(doc, "stages")
-                 ? price_read(arena, doc, &(struct priced_on){.cluster = &in->cluster},
+                 ? price_read(arena, doc, &(struct priced_on){.cluster = &in->of.cluster},
                               &other, &q, err)
                  : read_spmd(arena, doc, in, &other, &q, err);
-    if (rc || find_parts(arena, in, p->schedule, &in->blocks, a, err) ||
-        find_parts(arena, &other, q.schedule, &in->blocks, b, err))
+    if (rc || find_parts(arena, in, p->schedule, &in->of.blocks, a, err) ||
+        find_parts(arena, &other, q.schedule, &in->of.blocks, b, err))
         return -1;
     for (int i = 0; i < n; i++) {
         a[i].compute_sec -= b[i].compute_sec;
@@ -607,7 +609,7 @@ static int diff_blocks(struct ap_arena *arena, const struct cost_input *in,
     }
     put_schedule_total(out, in, p->schedule);
     put_schedule_total(out, &other, q.schedule);
-    put_spent(out, in->blocks.n, a, p->price.step_sec);
+    put_spent(out, in->of.blocks.n, a, p->price.step_sec);
     return 0;
 }
 

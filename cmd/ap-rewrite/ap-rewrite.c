@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "hlo.h"
-#include "pipe.h"
 #include "placement.h"
 #include "rewrite.h"
 #include "stage_texts.h"
@@ -34,31 +33,6 @@ static const struct ap_choice rankfiles[] = {
     [RANKFILE_SLURM] = {"slurm", "SLURM_HOSTFILE of srun --distribution=arbitrary"},
     {NULL, NULL},
 };
-
-static void rewrite(struct ap_arena *arena, const struct ap_doc *doc,
-                    const struct ap_program_form *form, int per_rank, struct job *job)
-{
-    struct ap_err err = {0};
-    const struct ap_plan *plan = &job->sharding.plan;
-    struct ap_program_form priced = *form;
-    priced.cost = &job->cost;
-    if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err) ||
-        ap_partition(arena, plan, &job->conv, &job->prog, &err))
-        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    if (job->cluster.fused_attention)
-        ap_program_kernels(arena, &job->prog);
-    else
-        ap_program_split(arena, &job->prog, false);
-    if (ap_program_tile(arena, &job->prog, per_rank, &err))
-        ap_die(
-            AP_USAGE, "%s: --devices-per-rank %d: %s", doc->file, per_rank,
-            ap_doc_find(doc, "sharding")
-                ? err.msg
-                : "there is no plan, so that one device runs it all: ap-shard makes one");
-    ap_program_pack(arena, &job->prog, &priced);
-    ap_plan_buffers(arena, &job->prog);
-    ap_cost_free(&job->cost);
-}
 
 /* Members of the --stats line of a plan without stages. */
 static const char *stats(struct ap_arena *arena, const struct ap_program *prog)
@@ -120,20 +94,20 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
     struct ap_err err = {0};
     struct ap_buf text = {0};
     struct hlo_lost lost;
-    const struct ap_plan *plan = &job->sharding.plan;
+    struct ap_conversions conv;
+    const struct ap_plan *plan = &job->in.stages.stage->sharding.plan;
     if (plan->mesh.microbatch)
         ap_die_usage("--to %s: the plan has %lld microbatches, and annotations express "
                      "shardings only; plan without --microbatches",
                      forms[form].name, (long long)plan->mesh.size[0]);
-    if (ap_plan_conversions(arena, plan, &job->cost, &job->conv, &err))
+    if (ap_plan_conversions(arena, plan, &job->cost, &conv, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     if (form == TO_JAX)
-        jax_print(plan, &job->conv, &text, &lost);
-    else if (hlo_print(arena, plan, &job->conv, (enum hlo_dialect)dialect, &text, &lost,
-                       &err))
+        jax_print(plan, &conv, &text, &lost);
+    else if (hlo_print(arena, plan, &conv, (enum hlo_dialect)dialect, &text, &lost, &err))
         ap_die(AP_USAGE, "%s: %s", doc->file, err.msg);
     if (form == TO_JAX && !tool->quiet)
-        warn_pinned(arena, plan, &job->conv);
+        warn_pinned(arena, plan, &conv);
     ap_cost_free(&job->cost);
     hlo_warn_lost(tool, forms[form].name, &lost);
     ap_tool_write_bytes(tool, &text);
@@ -149,58 +123,27 @@ struct asked {
     struct placement_asked place;
 };
 
-/* Programs and the cluster's devices that run them, by rank. */
-struct placed {
-    struct ap_pipeline_program program;
-    const struct ap_cluster *cluster;
-    const int *devices;
-};
-
-/* Of a plan without stages, of which a rank plays so many devices. */
-static struct placed place_program(struct ap_arena *arena, const struct ap_doc *doc,
-                                   const struct asked *asked, struct job *job)
-{
-    struct placed out = {.cluster = &job->cluster};
-
-    rewrite(arena, doc, &asked->program, (int)asked->per_rank, job);
-    ap_pipeline_of_program(arena, &job->prog, &out.program);
-    int *devices = AP_NEW_N(arena, out.program.n_ranks + 1, int);
-    for (int r = 0; r < out.program.n_ranks; r++)
-        devices[r] = r * (int)asked->per_rank;
-    out.devices = devices;
-    return out;
-}
-
-static struct placed place_stages(struct ap_arena *arena, const struct ap_doc *doc,
-                                  const struct asked *asked)
-{
-    struct staged_input *in = AP_NEW(arena, struct staged_input);
-    struct placed out = {.cluster = &in->cluster};
-
-    pipe_build(arena, doc, &asked->program, in, &out.program);
-    out.devices = pipe_devices(arena, in, out.program.n_ranks);
-    return out;
-}
-
 /* The section of the programs, with their place; programs of the other section were of an
  * older plan. */
 static int write_programs(struct ap_tool *tool, struct ap_arena *arena,
-                          const struct ap_doc *doc, const struct placed *placed,
-                          const struct asked *asked)
+                          const struct ap_doc *doc, const struct asked *asked,
+                          struct job *job)
 {
-    const struct ap_pipeline_program *r = &placed->program;
-    struct ap_new_section out[] = {{.name = ap_pipeline_section(r)},
-                                   {.name = r->alone ? "pipeline" : "program"},
-                                   {.name = "placement"}};
+    struct ap_pipeline_program r;
 
+    rewrite_build(arena, doc, &asked->program, job, &r);
+    struct ap_new_section out[] = {{.name = ap_pipeline_section(&r)},
+                                   {.name = r.alone ? "pipeline" : "program"},
+                                   {.name = "placement"}};
     if (asked->form == TO_TASKGRAPH)
-        return taskgraph_write(tool, arena, r);
-    ap_pipeline_to_json(r, &out[0].json);
-    placement_write(&asked->place, arena, placed->cluster, placed->devices, r->n_ranks,
-                    &out[2].json);
+        return taskgraph_write(tool, arena, &r);
+    ap_pipeline_to_json(&r, &out[0].json);
+    placement_write(&asked->place, arena, &job->in.cluster,
+                    rewrite_devices(arena, job, r.n_ranks, (int)asked->per_rank),
+                    r.n_ranks, &out[2].json);
     ap_tool_write(tool, doc, out, 3, "");
-    return ap_tool_finish(tool, r->alone ? stats(arena, &r->stage[0].prog)
-                                         : stats_of_stages(arena, r));
+    return ap_tool_finish(tool, r.alone ? stats(arena, &r.stage[0].prog)
+                                        : stats_of_stages(arena, &r));
 }
 
 static void check_options(const struct ap_tool *tool, const struct asked *all)
@@ -322,23 +265,17 @@ int main(int argc, char **argv)
         return torch_rewrite(&tool, &arena, &doc);
     if (form >= TO_TRAINER)
         return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);
-    if (ap_doc_find(&doc, "stages")) {
-        if (asked.per_rank > 1)
-            ap_die_usage("--devices-per-rank: pipeline stages run on one device per rank "
-                         "only");
-        if (form == TO_PROGRAM || form == TO_TASKGRAPH) {
-            const struct placed placed = place_stages(&arena, &doc, &asked);
-            return write_programs(&tool, &arena, &doc, &placed, &asked);
-        }
+    if (asked.per_rank > 1 && ap_doc_find(&doc, "stages"))
+        ap_die_usage(
+            "--devices-per-rank: pipeline stages run on one device per rank only");
+    asked.program.per_rank = (int)asked.per_rank;
+    rewrite_read(&arena, &doc, &job);
+    if (form == TO_PROGRAM || form == TO_TASKGRAPH)
+        return write_programs(&tool, &arena, &doc, &asked, &job);
+    if (!job.in.stages.alone)
         return form == TO_JAX
-                   ? stages_to_jax(&tool, &arena, &doc)
-                   : stages_to_hlo(&tool, &arena, &doc, (enum hlo_dialect)dialect);
-    }
-    rewrite_set_up(&arena, &doc, &job);
-    if (form != TO_PROGRAM && form != TO_TASKGRAPH) {
-        write_text(&tool, &arena, &doc, &job, form, dialect);
-        return ap_tool_finish(&tool, "");
-    }
-    const struct placed placed = place_program(&arena, &doc, &asked, &job);
-    return write_programs(&tool, &arena, &doc, &placed, &asked);
+                   ? stages_to_jax(&tool, &arena, &doc, &job)
+                   : stages_to_hlo(&tool, &arena, &doc, (enum hlo_dialect)dialect, &job);
+    write_text(&tool, &arena, &doc, &job, form, dialect);
+    return ap_tool_finish(&tool, "");
 }

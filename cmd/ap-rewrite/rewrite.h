@@ -1,22 +1,27 @@
-/* Private to ap-rewrite: the document's sharding plan. */
+/* Private to ap-rewrite: the document's plan, and its programs. */
 #ifndef REWRITE_H
 #define REWRITE_H
 
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 #include "tool/tool.h"
 
 struct job {
-    struct ap_graph graph;
-    struct ap_nests nests;
-    struct ap_sharding sharding;
-    struct ap_cluster cluster;
-    struct ap_cost cost; /* ap_cost_free */
-    struct ap_conversions conv;
-    struct ap_program prog;
+    struct ap_planned in;
+    struct ap_cost cost; /* of a sharding; ap_cost_free */
 };
 
-/* Graph, plan (the trivial one of a single device without), cluster and cost model; ends
- * the tool when something is bad. */
-void rewrite_set_up(struct ap_arena *arena, const struct ap_doc *doc, struct job *job);
+/* Reads the plan; ends the tool when something is bad. */
+void rewrite_read(struct ap_arena *arena, const struct ap_doc *doc, struct job *job);
+/* Its programs in that form; ends the tool where there are none. */
+void rewrite_build(struct ap_arena *arena, const struct ap_doc *doc,
+                   const struct ap_program_form *form, struct job *job,
+                   struct ap_pipeline_program *program);
+/* Ends the tool with the message, and the file before a JSON pointer. */
+_Noreturn void rewrite_refuse(const struct ap_doc *doc, int exit_code,
+                              const struct ap_err *err);
+/* The cluster's devices that n ranks run on, by rank (arena); per_rank: devices that a
+ * rank plays. */
+const int *rewrite_devices(struct ap_arena *arena, const struct job *job, int n,
+                           int per_rank);
 
 #endif

@@ -8,47 +8,27 @@
  */
 #include "stage_texts.h"
 
-#include "pipe.h"
-#include "pipeline/pipeline_program.h"
-
 struct texts {
     struct ap_arena *arena;
-    struct staged_input in;
+    const struct ap_planned *in;
     struct ap_pipeline_program program;
     struct hlo_lost lost;     /* of all stages */
     struct jax_pinned pinned; /* of all stages */
 };
 
-static void set_up(struct ap_arena *arena, const struct ap_doc *doc, struct texts *t)
-{
-    struct ap_err err = {0};
-    bool unsupported = false;
-
-    t->arena = arena;
-    pipe_read(arena, doc, &t->in);
-    const struct ap_staged_graph of = {&t->in.graph, &t->in.nests, &t->in.blocks,
-                                       &t->in.cluster};
-    if (ap_pipeline_build(arena, &of, &t->in.stages,
-                          &(struct ap_program_form){.split = true}, &t->program,
-                          &unsupported, &err))
-        pipe_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
-}
-
 /* A stage's plan with what it passes on, and its conversions. */
 static void lay_stage(const struct texts *t, int i, struct ap_plan *plan,
                       struct ap_conversions *conv)
 {
-    const struct ap_stage *st = &t->in.stages.stage[i];
+    const struct ap_stage *st = &t->in->stages.stage[i];
     struct ap_graph *g = ap_arena_dup(t->arena, t->program.stage[i].graph, sizeof *g);
-    struct ap_cluster own;
     struct ap_cost cost;
     struct ap_err err = {0};
 
     g->name = ap_arena_printf(t->arena, "%s.stage_%d", g->name, i);
     *plan = st->sharding.plan;
     plan->graph = g;
-    if (ap_cluster_take(&t->in.cluster, st->n_devices, st->devices, &own, &err) ||
-        ap_cost_init(t->arena, &cost, AP_COST_DEFAULT, &own, &plan->mesh, &err) ||
+    if (ap_stage_cost(t->arena, &t->in->cluster, st, &plan->mesh, &cost, &err) ||
         ap_plan_conversions(t->arena, plan, &cost, conv, &err))
         ap_die(AP_BAD_INPUT, "/stages/stages/%d: %s", i, err.msg);
     ap_cost_free(&cost);
@@ -100,7 +80,7 @@ static void put_module(struct texts *t, const struct ap_doc *doc, int i,
         ap_die(AP_USAGE, "%s: /stages/stages/%d: %s", doc->file, i, err.msg);
     add_lost(&t->lost, &lost);
     ap_buf_printf(out, "%s\n    {", i ? "," : "");
-    put_devices(&t->in.stages.stage[i], out);
+    put_devices(&t->in->stages.stage[i], out);
     ap_buf_puts(out, "     \"mesh\": ");
     ap_mesh_to_json(&plan.mesh, out);
     ap_buf_puts(out, ",\n     \"module\": ");
@@ -110,16 +90,16 @@ static void put_module(struct texts *t, const struct ap_doc *doc, int i,
 }
 
 int stages_to_hlo(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
-                  enum hlo_dialect dialect)
+                  enum hlo_dialect dialect, struct job *job)
 {
-    struct texts t = {.lost = {0}};
+    struct texts t = {.arena = arena, .in = &job->in};
     struct ap_buf out = {0};
 
-    set_up(arena, doc, &t);
+    rewrite_build(arena, doc, &(struct ap_program_form){.split = true}, job, &t.program);
     ap_buf_printf(&out,
                   "{\"schedule\": \"%s\", \"chunks\": %d, \"microbatches\": %d,\n"
                   " \"stages\": [",
-                  ap_schedule_names[t.program.schedule], t.in.stages.chunks,
+                  ap_schedule_names[t.program.schedule], t.in->stages.chunks,
                   t.program.microbatches);
     for (int i = 0; i < t.program.n_stages; i++)
         put_module(&t, doc, i, dialect, &out);
@@ -154,18 +134,19 @@ static void put_specs(struct texts *t, int i, struct ap_buf *out)
     t->pinned.change_bytes = ap_add64(t->pinned.change_bytes, own.change_bytes);
     t->pinned.strided += own.strided;
     ap_buf_puts(out, "    {");
-    put_devices(&t->in.stages.stage[i], out);
+    put_devices(&t->in->stages.stage[i], out);
     jax_put_specs(&plan, true, out, &lost);
     ap_buf_puts(out, "    },\n");
     add_lost(&t->lost, &lost);
 }
 
-int stages_to_jax(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
+int stages_to_jax(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
+                  struct job *job)
 {
-    struct texts t = {.lost = {0}};
+    struct texts t = {.arena = arena, .in = &job->in};
     struct ap_buf out = {0}, stages = {0}, said = {0};
 
-    set_up(arena, doc, &t);
+    rewrite_build(arena, doc, &(struct ap_program_form){.split = true}, job, &t.program);
     for (int i = 0; i < t.program.n_stages; i++)
         put_specs(&t, i, &stages);
     jax_put_pinned(arena, &t.pinned, &said);
@@ -175,7 +156,7 @@ int stages_to_jax(struct ap_tool *tool, struct ap_arena *arena, const struct ap_
         "from jax.sharding import PartitionSpec as P\n\n"
         "schedule = \"%s\"\nchunks = %d\nmicrobatches = %d\n\nstages = [\n%s]\n\n"
         "transfers = [\n",
-        said.data, ap_schedule_names[t.program.schedule], t.in.stages.chunks,
+        said.data, ap_schedule_names[t.program.schedule], t.in->stages.chunks,
         t.program.microbatches, stages.data);
     for (int x = 0; x < t.program.n_transfers; x++) {
         ap_buf_puts(&out, "    ");

@@ -3,6 +3,7 @@
 #define REWRITE_STAGE_TEXTS_H
 
 #include "hlo.h"
+#include "rewrite.h"
 
 /*
  * One JSON object: an HLO module per stage, annotated with the stage's shardings, on its
@@ -10,8 +11,9 @@
  * exit code; ends the tool when the plan is bad or cannot be run.
  */
 int stages_to_hlo(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
-                  enum hlo_dialect dialect);
+                  enum hlo_dialect dialect, struct job *job);
 /* A Python module: PartitionSpecs per stage, and the same transfers. */
-int stages_to_jax(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc);
+int stages_to_jax(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc,
+                  struct job *job);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include <string.h>
 
-#include "pipe.h"
 #include "program/program.h"
 #include "rewrite.h"
 
@@ -375,41 +374,32 @@ static void put_start(const char *model, int64_t microbatches, struct ap_buf *ou
     ap_buf_printf(out, ",\n\"microbatches\": %lld,\n", (long long)microbatches);
 }
 
-static void write_plan(const struct ap_tool *tool, struct ap_arena *arena,
-                       const struct ap_doc *doc, struct trainer_notes *notes,
-                       struct ap_buf *out)
+static void put_alone(struct ap_arena *arena, const struct ap_doc *doc, struct job *job,
+                      struct trainer_notes *notes, struct ap_buf *out)
 {
-    struct job job = {0};
+    const struct ap_plan *plan = &job->in.stages.stage->sharding.plan;
+    struct ap_conversions conv;
     struct ap_err err = {0};
 
-    rewrite_set_up(arena, doc, &job);
-    const struct ap_plan *plan = &job.sharding.plan;
-    if (torch_check_names(&job.graph, &err))
-        ap_die_usage("--to torch: %s", err.msg);
-    if (ap_plan_conversions(arena, plan, &job.cost, &job.conv, &err))
+    if (ap_plan_conversions(arena, plan, &job->cost, &conv, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    ap_cost_free(&job.cost);
+    ap_cost_free(&job->cost);
     struct torch_part part = {
-        .arena = arena, .plan = plan, .conv = &job.conv, .notes = notes};
-    put_start(job.graph.name, ap_mesh_microbatches(&plan->mesh), out);
+        .arena = arena, .plan = plan, .conv = &conv, .notes = notes};
     put_part(&part, out);
-    put_end(tool, notes, out);
 }
 
-static void put_stage(struct ap_arena *arena, const struct staged_input *in,
+static void put_stage(struct ap_arena *arena, const struct ap_planned *in,
                       const struct ap_stage_microbatch *micro, int i, const char *start,
                       struct trainer_notes *notes, struct ap_buf *out)
 {
     static const char *const recompute[] = {"none", "all", "selected"};
     const struct ap_stage *st = &in->stages.stage[i];
     struct ap_conversions conv;
-    struct ap_cluster own;
     struct ap_cost cost;
     struct ap_err err = {0};
 
-    if (ap_cluster_take(&in->cluster, st->n_devices, st->devices, &own, &err) ||
-        ap_cost_init(arena, &cost, AP_COST_DEFAULT, &own, &st->sharding.plan.mesh,
-                     &err) ||
+    if (ap_stage_cost(arena, &in->cluster, st, &st->sharding.plan.mesh, &cost, &err) ||
         ap_plan_conversions(arena, &st->sharding.plan, &cost, &conv, &err))
         ap_die(AP_BAD_INPUT, "/stages/stages/%d: %s", i, err.msg);
     ap_cost_free(&cost);
@@ -453,48 +443,48 @@ static int check_devices(const struct ap_stages *stages, struct ap_err *err)
     return 0;
 }
 
-static void write_stages(const struct ap_tool *tool, struct ap_arena *arena,
-                         const struct ap_doc *doc, struct trainer_notes *notes,
-                         struct ap_buf *out)
+static void put_stages(struct ap_arena *arena, const struct ap_planned *in,
+                       struct trainer_notes *notes, struct ap_buf *out)
 {
-    struct staged_input in = {0};
+    const struct ap_stages *stages = &in->stages;
     struct ap_err err = {0};
 
-    pipe_read(arena, doc, &in);
-    if (torch_check_names(&in.graph, &err))
-        ap_die_usage("--to torch: %s", err.msg);
-    if (in.stages.schedule == AP_SCHEDULE_INFERENCE)
+    if (stages->schedule == AP_SCHEDULE_INFERENCE)
         ap_die_usage("--to torch: the schedule is inference, and the loader trains");
-    if (in.stages.schedule == AP_SCHEDULE_EAGER)
+    if (stages->schedule == AP_SCHEDULE_EAGER)
         ap_die_usage("--to torch: PyTorch has no schedule eager-1f1b");
     struct ap_stage_microbatch micro;
-    if (ap_stage_microbatch_axis(arena, &in.graph, &in.nests, in.stages.microbatches,
+    if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, stages->microbatches,
                                  &micro, &err))
         ap_die(AP_BAD_INPUT, "/stages/microbatches: %s", err.msg);
-    const int *stage_of = ap_stages_of_nodes(arena, &in.stages, &in.graph, &in.blocks);
+    const int *stage_of = ap_stages_of_nodes(arena, stages, &in->graph, &in->blocks);
     const char **start;
-    if (check_devices(&in.stages, &err) ||
-        torch_stage_starts(arena, &in.graph, stage_of, in.stages.n, notes, &start, &err))
+    if (check_devices(stages, &err) ||
+        torch_stage_starts(arena, &in->graph, stage_of, stages->n, notes, &start, &err))
         ap_die_usage("--to torch: %s", err.msg);
-    put_start(in.graph.name, in.stages.microbatches, out);
     ap_buf_printf(out, "\"schedule\": \"%s\",\n\"chunks\": %d,\n\"stages\": [",
-                  ap_schedule_names[in.stages.schedule], in.stages.chunks);
-    for (int i = 0; i < in.stages.n; i++) {
-        put_stage(arena, &in, &micro, i, start[i], notes, out);
-    }
+                  ap_schedule_names[stages->schedule], stages->chunks);
+    for (int i = 0; i < stages->n; i++)
+        put_stage(arena, in, &micro, i, start[i], notes, out);
     ap_buf_putc(out, ']');
-    put_end(tool, notes, out);
 }
 
 int torch_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
 {
     struct trainer_notes notes = {.arena = arena};
+    struct job job = {0};
     struct ap_buf out = {0};
+    struct ap_err err = {0};
 
-    if (ap_doc_find(doc, "stages"))
-        write_stages(tool, arena, doc, &notes, &out);
+    rewrite_read(arena, doc, &job);
+    if (torch_check_names(&job.in.graph, &err))
+        ap_die_usage("--to torch: %s", err.msg);
+    put_start(job.in.graph.name, job.in.stages.microbatches, &out);
+    if (job.in.stages.alone)
+        put_alone(arena, doc, &job, &notes, &out);
     else
-        write_plan(tool, arena, doc, &notes, &out);
+        put_stages(arena, &job.in, &notes, &out);
+    put_end(tool, &notes, &out);
     ap_tool_write_bytes(tool, &out);
     ap_buf_free(&out);
     return ap_tool_finish(tool, "");

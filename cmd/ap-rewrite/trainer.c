@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "pipe.h"
 #include "plan/named_plan.h"
 #include "rewrite.h"
 
@@ -189,7 +188,7 @@ static void note_differences(struct trainer_notes *notes, const struct ap_plan *
 static int build(struct ap_arena *arena, struct job *job, const struct ap_degrees *d,
                  struct ap_plan *now, struct trainer_price *out, struct ap_err *err)
 {
-    const struct ap_plan *plan = &job->sharding.plan;
+    const struct ap_plan *plan = &job->in.stages.stage->sharding.plan;
 
     *now = (struct ap_plan){.graph = plan->graph,
                             .nests = plan->nests,
@@ -209,7 +208,7 @@ static void shard_weights(struct ap_arena *arena, struct job *job, struct ap_pla
     struct trainer_price own;
     struct ap_plan sharded;
     struct ap_err ignored = {0};
-    int64_t limit = job->cluster.memory_bytes;
+    int64_t limit = job->in.cluster.memory_bytes;
 
     if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
         return;
@@ -233,14 +232,14 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
     struct ap_err err = {0};
     struct ap_plan now;
 
-    rewrite_set_up(arena, doc, &job);
-    const struct ap_plan *plan = &job.sharding.plan;
+    rewrite_read(arena, doc, &job);
+    const struct ap_plan *plan = &job.in.stages.stage->sharding.plan;
     if (job.cost.variant != AP_COST_DEFAULT)
         ap_die_usage("--to %s: cost model %s is not in seconds", f->trainer->name,
-                     job.sharding.cost_model);
+                     ap_cost_variant_names[job.cost.variant]);
     ap_degrees_find(arena, plan, 1, &d);
     ap_words_of_plan(arena, plan, &d, &f->planned);
-    f->plan = (struct trainer_plan){.model = job.graph.name,
+    f->plan = (struct trainer_plan){.model = job.in.graph.name,
                                     .s = f->planned,
                                     .experts = d.all.expert > 0,
                                     .n_layers = d.layers.n,
@@ -259,7 +258,7 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
     note_differences(&f->notes, plan, &now, &f->plan.s.degrees);
     if (f->notes.n > n || !same_price(f))
         note_mixture(&f->notes, &d);
-    note_memory(f, job.cluster.memory_bytes);
+    note_memory(f, job.in.cluster.memory_bytes);
     ap_cost_free(&job.cost);
 }
 
@@ -482,15 +481,16 @@ static void fit_memory(struct ap_arena *arena, const struct trainer_plan *start,
 
 static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
 {
-    struct staged_input in = {0};
+    struct ap_planned in = {0};
     struct ap_pipeline_price planned;
     struct ap_plan_degrees *each;
     struct ap_layers layers;
     struct ap_err err = {0};
     bool recompute = false;
 
-    pipe_read(arena, doc, &in);
-    const struct ap_staged_graph of = {&in.graph, &in.nests, &in.blocks, &in.cluster};
+    if (ap_doc_planned(arena, doc, NULL, NULL, &in, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    const struct ap_staged_graph of = ap_planned_of(&in);
     ap_words_of_stages(arena, &of, &in.stages, &f->planned, &each);
     ap_layers_find(arena, &in.graph, &in.nests, &layers);
     f->plan = (struct trainer_plan){.model = in.graph.name,
@@ -510,7 +510,7 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
     f->trainer->fit(&f->plan, &f->notes);
     fit_batch(&f->plan, &f->notes);
     if (ap_pipeline_price(arena, &of, &in.stages, &planned, &err))
-        pipe_refuse(doc, AP_BAD_INPUT, &err);
+        rewrite_refuse(doc, AP_BAD_INPUT, &err);
     f->planned_price =
         (struct trainer_price){planned.result.step_sec, planned.peak_bytes};
     int rc = trainer_price_stages(arena, &of, &layers, &in.stages, f->trainer, &f->plan,

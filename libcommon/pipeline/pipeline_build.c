@@ -176,33 +176,18 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
 static int partition(struct builder *b, int stage, const struct ap_plan *plan,
                      struct ap_program *prog, struct ap_err *err)
 {
-    const struct ap_stage *st = &b->stages->stage[stage];
-    struct ap_cluster own;
+    struct ap_program_form form = *b->form;
     struct ap_cost cost;
     struct ap_conversions conv;
-    int variant = AP_COST_DEFAULT;
 
-    while (strcmp(ap_cost_variant_names[variant], st->sharding.cost_model) != 0)
-        variant++; /* the reader knows that it is there */
-    if (ap_cluster_take(b->cluster, st->n_devices, st->devices, &own, err) ||
-        ap_cost_init(b->arena, &cost, (enum ap_cost_variant)variant, &own, &plan->mesh,
-                     err))
+    if (ap_stage_cost(b->arena, b->cluster, &b->stages->stage[stage], &plan->mesh, &cost,
+                      err))
         return -1;
-    cost.alpa = st->sharding.alpa;
-    int rc = ap_plan_check(plan, &cost, err);
-    if (!rc)
-        rc = ap_plan_conversions(b->arena, plan, &cost, &conv, err);
-    if (!rc)
-        rc = ap_partition(b->arena, plan, &conv, prog, err);
-    struct ap_program_form form = *b->form;
     form.by_turn = true;
     form.cost = &cost;
-    if (!rc && form.split && own.fused_attention)
-        ap_program_kernels(b->arena, prog);
-    else if (!rc && form.split)
-        ap_program_split(b->arena, prog, false);
+    int rc = ap_plan_check(plan, &cost, err);
     if (!rc)
-        ap_program_pack(b->arena, prog, &form);
+        rc = ap_program_make(b->arena, plan, &form, &conv, prog, err);
     ap_cost_free(&cost);
     prog->part = true;
     return rc;
@@ -617,11 +602,32 @@ static int lie_in_time(struct builder *b, bool *unsupported, struct ap_err *err)
     return 0;
 }
 
+/* The one stage of a sharding. */
+static int build_alone(struct ap_arena *arena, const struct ap_plan *plan,
+                       const struct ap_program_form *form,
+                       struct ap_pipeline_program *program, bool *unsupported,
+                       struct ap_err *err)
+{
+    struct ap_conversions conv;
+    struct ap_program prog;
+    const int rc = ap_program_make(arena, plan, form, &conv, &prog, err);
+
+    *unsupported = rc > 0;
+    if (rc)
+        return -1;
+    ap_plan_buffers(arena, &prog);
+    ap_pipeline_of_program(arena, &prog, program);
+    return 0;
+}
+
 int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                       const struct ap_stages *stages, const struct ap_program_form *form,
                       struct ap_pipeline_program *program, bool *unsupported,
                       struct ap_err *err)
 {
+    if (stages->alone)
+        return build_alone(arena, &stages->stage->sharding.plan, form, program,
+                           unsupported, err);
     struct builder b = {.arena = arena,
                         .g = of->graph,
                         .nests = of->nests,

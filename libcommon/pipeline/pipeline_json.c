@@ -165,21 +165,21 @@ static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_a
 {
     struct ap_at prog_at = {at, "program", 0};
     const struct ap_graph *g = &st->prog.local;
-    const int *cuts;
+    const struct ap_pipeline_cuts *c = &st->cuts;
 
-    if (read_int(o, at, "lane", 0, r->n_lanes - 1, &st->lane, err) ||
-        ap_program_part_from_json(arena, json_object_get(o, "program"), &prog_at, !part,
-                                  &st->prog, err) ||
+    if (ap_program_from_json(arena, json_object_get(o, "program"), &prog_at, &st->prog,
+                             err))
+        return -1;
+    st->prog.part = true;
+    if ((!part && ap_program_check(&st->prog, &prog_at, err)) ||
         ap_get_ids(arena, o, at, "params", g->n_params, -1, INT_MAX - 1, NULL, &st->param,
                    err) ||
         ap_get_ids(arena, o, at, "results", g->n_results, -1, INT_MAX - 1, NULL,
                    &st->result, err) ||
-        ap_get_ids(arena, o, at, "cuts", 3, 0, g->n_groups, NULL, &cuts, err))
+        read_slots(arena, o, at, r, st, err))
         return -1;
-    st->cuts = (struct ap_pipeline_cuts){cuts[0], cuts[1], cuts[2]};
-    if (read_slots(arena, o, at, r, st, err))
-        return -1;
-    if (cuts[0] > cuts[1] || cuts[1] > cuts[2])
+    if (c->each_lo > c->backward_lo || c->backward_lo > c->each_hi ||
+        c->each_hi > g->n_groups)
         return ap_at_err(at, err, "cuts: expected groups in order");
     if (ap_mesh_microbatches(&st->prog.mesh) != r->microbatches)
         return ap_at_err(&prog_at, err, "is of %lld microbatches, the pipeline of %d",
@@ -316,8 +316,9 @@ static int read_lane(struct ap_arena *arena, const json_t *o, const struct ap_at
     return 0;
 }
 
+/* expected: how many; 0: any number. */
 static int read_lanes(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                      struct ap_pipeline_program *r, struct ap_err *err)
+                      int expected, struct ap_pipeline_program *r, struct ap_err *err)
 {
     struct ap_at list = {at, "lanes", 0};
     bool *seen = AP_NEW_N(arena, r->n_ranks, bool);
@@ -326,6 +327,8 @@ static int read_lanes(struct ap_arena *arena, const json_t *o, const struct ap_a
     if (ap_get_arr(o, at, "lanes", &lanes, err))
         return -1;
     r->n_lanes = (int)json_array_size(lanes);
+    if (expected > 0 && r->n_lanes != expected)
+        return ap_at_err(&list, err, "%d lanes, the plan has %d", r->n_lanes, expected);
     r->lane = AP_NEW_N(arena, r->n_lanes + 1, struct ap_lane);
     for (int i = 0; i < r->n_lanes; i++) {
         struct ap_at here = {&list, NULL, i};
@@ -336,6 +339,60 @@ static int read_lanes(struct ap_arena *arena, const json_t *o, const struct ap_a
     for (int i = 0; i < r->n_ranks; i++)
         if (!seen[i])
             return ap_at_err(&list, err, "rank %d is in no lane", i);
+    return 0;
+}
+
+/* The stage's lane, and where its program is cut. */
+static int read_place(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                      const struct ap_pipeline_program *r, struct ap_pipeline_stage *st,
+                      struct ap_err *err)
+{
+    const int *cuts;
+
+    if (read_int(o, at, "lane", 0, r->n_lanes - 1, &st->lane, err) ||
+        ap_get_ids(arena, o, at, "cuts", 3, 0, INT_MAX, NULL, &cuts, err))
+        return -1;
+    st->cuts = (struct ap_pipeline_cuts){cuts[0], cuts[1], cuts[2]};
+    return 0;
+}
+
+int ap_pipeline_lists_from_json(struct ap_arena *arena, const json_t *o,
+                                const struct ap_at *at, const struct ap_stages *of,
+                                struct ap_pipeline_program *r, struct ap_err *err)
+{
+    static const char *const modes[] = {"exact", "each"};
+    const struct ap_at list = {at, "stages", 0};
+    int schedule = AP_SCHEDULE_INFERENCE, mode = 0;
+    json_t *stages;
+
+    *r = (struct ap_pipeline_program){0};
+    if (!json_is_object(o))
+        return ap_at_err(at, err, "expected an object");
+    if (ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
+                    err) ||
+        ap_opt_name(o, at, "microbatch", modes, 2, &mode, err) ||
+        read_int(o, at, "microbatches", 1, AP_MAX_MICROBATCHES, &r->microbatches, err) ||
+        read_int(o, at, "n_ranks", 1, AP_MAX_DEVICES, &r->n_ranks, err))
+        return -1;
+    r->schedule = (enum ap_schedule)schedule;
+    r->each = mode == 1;
+    if (of && (r->schedule != of->schedule || r->microbatches != of->microbatches))
+        return ap_at_err(at, err,
+                         "is of another plan than the stages: pipe them through "
+                         "ap-rewrite");
+    if (read_lanes(arena, o, at, of ? of->n / of->chunks : 0, r, err) ||
+        ap_get_arr(o, at, "stages", &stages, err))
+        return -1;
+    r->n_stages = (int)json_array_size(stages);
+    if (of && r->n_stages != of->n)
+        return ap_at_err(&list, err, "%d stages, the plan has %d", r->n_stages, of->n);
+    r->stage = AP_NEW_N(arena, r->n_stages + 1, struct ap_pipeline_stage);
+    for (int i = 0; i < r->n_stages; i++) {
+        const struct ap_at here = {&list, NULL, i};
+        if (read_place(arena, json_array_get(stages, (size_t)i), &here, r, &r->stage[i],
+                       err))
+            return -1;
+    }
     return 0;
 }
 
@@ -569,18 +626,16 @@ void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *pro
     add_run(lane, prog->each_hi, g->n_groups, 0);
 }
 
-/* part: checked before. */
 static int read_program(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                         bool part, struct ap_pipeline_program *r, struct ap_err *err)
 {
     struct ap_program prog;
 
-    if (part ? ap_program_part_from_json(arena, o, at, false, &prog, err)
-             : ap_program_from_json(arena, o, at, &prog, err))
+    if (ap_program_from_json(arena, o, at, &prog, err) ||
+        (!part && ap_program_check(&prog, at, err)))
         return -1;
-    prog.part = false; /* it is all of the graph */
     ap_pipeline_of_program(arena, &prog, r);
-    return 0;
+    return part ? 0 : ap_pipeline_check_memory(r, at, err);
 }
 
 static bool is_program(const struct ap_at *at)
@@ -593,29 +648,15 @@ static int read_pipeline(struct ap_arena *arena, const json_t *o, const struct a
                          bool part, struct ap_pipeline_program *r, struct ap_err *err)
 {
     struct ap_at stages_at = {at, "stages", 0}, transfers_at = {at, "transfers", 0};
-    json_t *stages, *transfers;
-    int schedule = AP_SCHEDULE_INFERENCE, mode = 0;
-    static const char *const modes[] = {"exact", "each"};
+    json_t *transfers;
 
-    *r = (struct ap_pipeline_program){0};
-    if (!json_is_object(o))
-        return ap_at_err(at, err, "expected an object");
-    if (ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
-                    err) ||
-        ap_opt_name(o, at, "microbatch", modes, 2, &mode, err) ||
-        read_int(o, at, "microbatches", 1, AP_MAX_MICROBATCHES, &r->microbatches, err) ||
-        read_int(o, at, "n_ranks", 1, AP_MAX_DEVICES, &r->n_ranks, err) ||
-        read_lanes(arena, o, at, r, err) || ap_get_arr(o, at, "stages", &stages, err) ||
+    if (ap_pipeline_lists_from_json(arena, o, at, NULL, r, err) ||
         ap_get_arr(o, at, "transfers", &transfers, err))
         return -1;
-    r->schedule = (enum ap_schedule)schedule;
-    r->each = mode == 1;
-    r->n_stages = (int)json_array_size(stages);
-    r->stage = AP_NEW_N(arena, r->n_stages + 1, struct ap_pipeline_stage);
     for (int i = 0; i < r->n_stages; i++) {
         struct ap_at here = {&stages_at, NULL, i};
-        if (read_stage(arena, json_array_get(stages, (size_t)i), &here, part, r,
-                       &r->stage[i], err))
+        const json_t *stage = json_array_get(json_object_get(o, "stages"), (size_t)i);
+        if (read_stage(arena, stage, &here, part, r, &r->stage[i], err))
             return -1;
     }
     r->n_transfers = (int)json_array_size(transfers);

@@ -62,7 +62,7 @@ static struct ap_fault open_stage(struct lane_play *p, int s, int64_t *first)
             ap_play_take(&mine->play, g->params[k]);
     }
     for (int k = 0; k < g->n_results; k++)
-        mine->lasting[g->n_params + k] = st->result[k] >= 0;
+        mine->lasting[g->n_params + k] = p->r->alone || st->result[k] >= 0;
     return ap_play_open(&p->arena, &mine->play);
 }
 
@@ -107,24 +107,25 @@ static struct ap_fault follow(const struct lane_play *p,
     return f;
 }
 
-static int complain(const struct lane_play *p, const struct ap_at *at, int rank,
-                    int stage, const struct ap_fault *f, struct ap_err *err)
+/* at: of the lane, or of its instruction; of a program alone, the section. */
+static int complain(struct lane_play *p, const struct ap_at *at, int rank, int stage,
+                    const struct ap_fault *f, struct ap_err *err)
 {
-    const struct ap_graph *g = &p->r->stage[stage].prog.local;
-    const struct ap_graph *by = NULL;
-    int node = -1;
+    const struct ap_at list = {at, "modules", 0}, module = {&list, NULL, 0};
+    const struct ap_at graph = {&module, "graph", 0}, nodes = {&graph, "nodes", 0};
+    const struct ap_at here = {&nodes, NULL, f->node};
+    const char *name = p->r->stage[stage].prog.local.nodes[f->node].name, *by = "";
 
-    for (int s = 0; s < p->r->n_stages && node < 0; s++) {
-        if (p->stage[s].play.prog && f->other >= 0)
-            node = ap_play_node(&p->stage[s].play, f->other);
-        by = &p->r->stage[s].prog.local;
+    for (int s = 0; s < p->r->n_stages && f->other >= 0; s++) {
+        const int node =
+            p->stage[s].play.prog ? ap_play_node(&p->stage[s].play, f->other) : -1;
+        if (node >= 0)
+            by = ap_arena_printf(&p->arena, " (by node %d, %s)", node,
+                                 p->r->stage[s].prog.local.nodes[node].name);
     }
-    if (node < 0)
-        return ap_at_err(at, err, "(rank %d) stage %d: node %d (%s) %s", rank, stage,
-                         f->node, g->nodes[f->node].name, f->what);
-    return ap_at_err(at, err, "(rank %d) stage %d: node %d (%s) %s (by node %d, %s)",
-                     rank, stage, f->node, g->nodes[f->node].name, f->what, node,
-                     by->nodes[node].name);
+    return p->r->alone ? ap_at_err(&here, err, "(%s) %s%s", name, f->what, by)
+                       : ap_at_err(at, err, "(rank %d) stage %d: node %d (%s) %s%s", rank,
+                                   stage, f->node, name, f->what, by);
 }
 
 static int check_lane(struct lane_play *p, int l, const struct ap_at *at,
@@ -156,9 +157,11 @@ static int check_lane(struct lane_play *p, int l, const struct ap_at *at,
     }
     for (int i = 0; i < lane->n; i++) {
         const struct ap_at here = {&list, NULL, i};
+        if (r->alone && lane->instr[i].message > 1)
+            continue; /* as the second microbatch does */
         f = follow(p, &lane->instr[i], &s);
         if (f.what)
-            return complain(p, &here, lane->ranks[0], s, &f, err);
+            return complain(p, r->alone ? at : &here, lane->ranks[0], s, &f, err);
     }
     for (s = 0; s < r->n_stages; s++) {
         if (r->stage[s].lane != l)
@@ -179,7 +182,7 @@ int ap_pipeline_check_memory(const struct ap_pipeline_program *program,
     for (int l = 0; l < program->n_lanes && !rc; l++) {
         const struct ap_at here = {&lanes, NULL, l};
         struct lane_play p = {.r = program};
-        rc = check_lane(&p, l, &here, err);
+        rc = check_lane(&p, l, program->alone ? at : &here, err);
         ap_arena_free(&p.arena);
     }
     return rc;

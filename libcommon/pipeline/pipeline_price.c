@@ -29,17 +29,13 @@ static int lay_stage(struct ap_pricing *p, int i, struct ap_err *err)
 {
     const struct ap_stage *st = &p->stages->stage[i];
     struct ap_stage_breakdown *part = &p->out->breakdown[i];
-    struct ap_cluster own;
     struct ap_err why = {0};
 
     if (check_stage(st, i, err))
         return -1;
-    if (ap_cluster_take(p->cluster, st->n_devices, st->devices, &own, &why) ||
-        ap_cost_init(p->arena, &part->cost, AP_COST_DEFAULT, &own,
-                     &st->sharding.plan.mesh, &why))
-        return ap_err_set(err, "/stages/stages/%d: %s", i, why.msg);
-    part->cost.alpa = st->sharding.alpa;
-    if (ap_plan_check_choices(&st->sharding.plan, &part->cost, &why) ||
+    if (ap_stage_cost(p->arena, p->cluster, st, &st->sharding.plan.mesh, &part->cost,
+                      &why) ||
+        ap_plan_check_choices(&st->sharding.plan, &part->cost, &why) ||
         ap_plan_conversions(p->arena, &st->sharding.plan, &part->cost, &part->conv, &why))
         return ap_err_set(err, "/stages/stages/%d: %s", i, why.msg);
     return 0;

@@ -136,7 +136,7 @@ void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *pro
 /* Sections "pipeline" and "program": which of the two the programs are written as. */
 const char *ap_pipeline_section(const struct ap_pipeline_program *program);
 /* The reader is of the section that at->key names. It checks all of it (ap_program_check,
- * ap_program_check_memory; ap_pipeline_check, its flow and its memory). */
+ * ap_pipeline_check, its flow and its memory). */
 void ap_pipeline_to_json(const struct ap_pipeline_program *program, struct ap_buf *out);
 int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                           struct ap_pipeline_program *program, struct ap_err *err);
@@ -152,6 +152,15 @@ ap_pipeline_part(struct ap_arena *arena, const struct ap_pipeline_program *of, i
 int ap_pipeline_part_from_json(struct ap_arena *arena, const json_t *o,
                                const struct ap_at *at,
                                struct ap_pipeline_program *program, struct ap_err *err);
+
+/*
+ * Of the section "pipeline" only what lanes run: the head, the lanes with their
+ * instructions, and lane and cuts of each stage, without programs and unchecked. of: the
+ * plan that the section must be of; NULL: any.
+ */
+int ap_pipeline_lists_from_json(struct ap_arena *arena, const json_t *o,
+                                const struct ap_at *at, const struct ap_stages *of,
+                                struct ap_pipeline_program *program, struct ap_err *err);
 
 /*
  * The order in which each device of stages runs their microbatches, by the section

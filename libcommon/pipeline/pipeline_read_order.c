@@ -7,15 +7,11 @@
  */
 #include "pipeline/pipeline_program.h"
 
-#include <limits.h>
-#include <string.h>
-
 struct order_reader {
     struct ap_arena *arena;
     const struct ap_stages *stages;
+    const struct ap_pipeline_program *r; /* its lists */
     struct ap_err *err;
-    int n_lanes;
-    const int **cuts; /* [stage] */
 };
 
 static bool is_same(const struct ap_instr *a, const struct ap_instr *b)
@@ -24,100 +20,49 @@ static bool is_same(const struct ap_instr *a, const struct ap_instr *b)
            a->backward == b->backward;
 }
 
-static int read_head(const struct order_reader *r, const json_t *o,
-                     const struct ap_at *at)
-{
-    const struct ap_stages *s = r->stages;
-    int64_t microbatches;
-    int schedule = -1;
-
-    if (!json_is_object(o))
-        return ap_at_err(at, r->err, "expected an object");
-    if (ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
-                    r->err) ||
-        ap_get_int(o, at, "microbatches", 1, INT_MAX, &microbatches, r->err))
-        return -1;
-    if (schedule != (int)s->schedule || microbatches != s->microbatches)
-        return ap_at_err(at, r->err,
-                         "is of another plan than the stages: pipe them through "
-                         "ap-rewrite");
-    return 0;
-}
-
-static int read_cuts(const struct order_reader *r, const json_t *o,
-                     const struct ap_at *at)
-{
-    struct ap_at list = {at, "stages", 0};
-    json_t *stages;
-
-    if (ap_get_arr(o, at, "stages", &stages, r->err))
-        return -1;
-    if ((int)json_array_size(stages) != r->stages->n)
-        return ap_at_err(&list, r->err, "%d stages, the plan has %d",
-                         (int)json_array_size(stages), r->stages->n);
-    for (int i = 0; i < r->stages->n; i++) {
-        const json_t *st = json_array_get(stages, (size_t)i);
-        struct ap_at here = {&list, NULL, i};
-        int64_t lane;
-        if (!json_is_object(st))
-            return ap_at_err(&here, r->err, "expected an object");
-        if (ap_get_int(st, &here, "lane", 0, INT_MAX, &lane, r->err) ||
-            ap_get_ids(r->arena, st, &here, "cuts", 3, 0, INT_MAX, NULL, &r->cuts[i],
-                       r->err))
-            return -1;
-        if (lane != i % r->n_lanes)
-            return ap_at_err(&here, r->err, "lane: the plan has the stage on lane %d",
-                             i % r->n_lanes);
-    }
-    return 0;
-}
-
 /* Adds the pass that an instruction is of, if it is not the one before. */
-static int read_instr(const struct order_reader *r, const json_t *o,
-                      const struct ap_at *at, int lane, struct ap_instr_list *out)
+static int add_pass(const struct order_reader *o, const struct ap_pipeline_instr *x,
+                    const struct ap_at *at, int lane, struct ap_instr_list *out)
 {
-    const int n = (int)r->stages->microbatches;
-    const int *groups;
-    int64_t stage, m;
-
-    if (!json_is_object(o))
-        return ap_at_err(at, r->err, "expected an object");
-    if (!json_object_get(o, "run"))
+    if (x->what != AP_PIPELINE_RUN)
         return 0;
-    if (ap_get_int(o, at, "run", 0, r->stages->n - 1, &stage, r->err) ||
-        ap_get_int(o, at, "microbatch", 0, n - 1, &m, r->err) ||
-        ap_get_ids(r->arena, o, at, "groups", 2, 0, INT_MAX, NULL, &groups, r->err))
-        return -1;
-    const int *cuts = r->cuts[stage];
-    const struct ap_instr pass = {(int)stage, (int)m, groups[0] >= cuts[1]};
-    if (stage % r->n_lanes != lane)
-        return ap_at_err(at, r->err, "the stage is not of this lane");
-    if (groups[0] < cuts[0] || groups[0] >= cuts[2] ||
-        (out->n > 0 && is_same(&out->list[out->n - 1], &pass)))
-        return 0;
-    out->list[out->n++] = pass;
+    if (x->stage >= o->r->n_stages || o->r->stage[x->stage].lane != lane)
+        return ap_at_err(at, o->err, "the stage is not of this lane");
+    if (x->message >= o->r->microbatches)
+        return ap_at_err(at, o->err, "there is no microbatch %d", x->message);
+    const struct ap_pipeline_stage *st = &o->r->stage[x->stage];
+    const struct ap_instr pass = {x->stage, x->message, x->lo >= st->cuts.backward_lo};
+    if (ap_pipeline_is_each(st, x->lo) &&
+        !(out->n > 0 && is_same(&out->list[out->n - 1], &pass)))
+        out->list[out->n++] = pass;
     return 0;
+}
+
+/* Whether some groups of the stage are of the pass. */
+static bool has_groups(const struct ap_pipeline_cuts *c, bool backward)
+{
+    return backward ? c->backward_lo < c->each_hi : c->each_lo < c->backward_lo;
 }
 
 /* Every pass is there once: those of the schedule's list, or of it without those of spans
  * without groups, which then has to be the order. */
-static int check_lane(const struct order_reader *r, int lane, const struct ap_at *at,
+static int check_lane(const struct order_reader *o, int lane, const struct ap_at *at,
                       struct ap_instr_list *list)
 {
-    const struct ap_schedule_size size = {
-        r->stages->schedule, r->n_lanes, r->stages->chunks, (int)r->stages->microbatches};
-    const int b = (int)r->stages->microbatches;
-    bool *there = AP_NEW_N(r->arena, 2 * r->stages->n * b + 1, bool);
+    const int b = o->r->microbatches;
+    const struct ap_schedule_size size = {o->stages->schedule, o->r->n_lanes,
+                                          o->stages->chunks, b};
+    bool *there = AP_NEW_N(o->arena, 2 * o->stages->n * b + 1, bool);
     struct ap_instr *all;
     int n, k = 0;
 
-    if (ap_schedule_order(r->arena, &size, lane, &all, &n, r->err))
+    if (ap_schedule_order(o->arena, &size, lane, &all, &n, o->err))
         return -1;
     for (int i = 0; i < list->n; i++) {
         const struct ap_instr *x = &list->list[i];
         bool *seen = &there[(2 * x->stage + x->backward) * b + x->microbatch];
         if (*seen)
-            return ap_at_err(at, r->err,
+            return ap_at_err(at, o->err,
                              "microbatch %d goes through stage %d in two parts",
                              x->microbatch, x->stage);
         *seen = true;
@@ -126,55 +71,55 @@ static int check_lane(const struct order_reader *r, int lane, const struct ap_at
         return 0;
     for (int i = 0; i < n; i++) {
         const struct ap_instr *x = &all[i];
-        const int *cuts = r->cuts[x->stage];
         if (!there[(2 * x->stage + x->backward) * b + x->microbatch] &&
-            cuts[x->backward] < cuts[x->backward + 1])
-            return ap_at_err(at, r->err, "leaves out microbatch %d of stage %d",
+            has_groups(&o->r->stage[x->stage].cuts, x->backward))
+            return ap_at_err(at, o->err, "leaves out microbatch %d of stage %d",
                              x->microbatch, x->stage);
         k += k < list->n && is_same(x, &list->list[k]);
     }
     if (k < list->n)
-        return ap_at_err(at, r->err,
+        return ap_at_err(at, o->err,
                          "passes without groups can only be simulated in the schedule's "
                          "order");
     *list = (struct ap_instr_list){n, all};
     return 0;
 }
 
-int ap_pipeline_read_order(struct ap_arena *arena, const json_t *o,
+static int read_lane(const struct order_reader *o, int i, const struct ap_at *at,
+                     struct ap_instr_list *out)
+{
+    const struct ap_lane *lane = &o->r->lane[i];
+    const struct ap_at list = {at, "instructions", 0};
+
+    out->list = AP_NEW_N(o->arena, lane->n + 1, struct ap_instr);
+    for (int k = 0; k < lane->n; k++) {
+        const struct ap_at here = {&list, NULL, k};
+        if (add_pass(o, &lane->instr[k], &here, i, out))
+            return -1;
+    }
+    return check_lane(o, i, &list, out);
+}
+
+int ap_pipeline_read_order(struct ap_arena *arena, const json_t *json,
                            const struct ap_at *at, struct ap_stages *stages,
                            struct ap_err *err)
 {
-    struct ap_at lanes_at = {at, "lanes", 0};
-    struct order_reader r = {.arena = arena,
-                             .stages = stages,
-                             .err = err,
-                             .n_lanes = stages->n / stages->chunks,
-                             .cuts = AP_NEW_N(arena, stages->n + 1, const int *)};
-    struct ap_instr_list *order = AP_NEW_N(arena, r.n_lanes + 1, struct ap_instr_list);
-    json_t *lanes;
+    const struct ap_at list = {at, "stages", 0}, lanes = {at, "lanes", 0};
+    struct ap_pipeline_program r;
+    const struct order_reader o = {arena, stages, &r, err};
 
-    if (read_head(&r, o, at) || read_cuts(&r, o, at) ||
-        ap_get_arr(o, at, "lanes", &lanes, err))
+    if (ap_pipeline_lists_from_json(arena, json, at, stages, &r, err))
         return -1;
-    if ((int)json_array_size(lanes) != r.n_lanes)
-        return ap_at_err(&lanes_at, err, "%d lanes, the plan has %d",
-                         (int)json_array_size(lanes), r.n_lanes);
+    for (int i = 0; i < r.n_stages; i++) {
+        const struct ap_at here = {&list, NULL, i};
+        if (r.stage[i].lane != i % r.n_lanes)
+            return ap_at_err(&here, err, "lane: the plan has the stage on lane %d",
+                             i % r.n_lanes);
+    }
+    struct ap_instr_list *order = AP_NEW_N(arena, r.n_lanes + 1, struct ap_instr_list);
     for (int i = 0; i < r.n_lanes; i++) {
-        const json_t *lane = json_array_get(lanes, (size_t)i);
-        struct ap_at here = {&lanes_at, NULL, i}, list = {&here, "instructions", 0};
-        json_t *instr;
-        if (!json_is_object(lane))
-            return ap_at_err(&here, err, "expected an object");
-        if (ap_get_arr(lane, &here, "instructions", &instr, err))
-            return -1;
-        order[i].list = AP_NEW_N(arena, json_array_size(instr) + 1, struct ap_instr);
-        for (size_t k = 0; k < json_array_size(instr); k++) {
-            struct ap_at item = {&list, NULL, (int)k};
-            if (read_instr(&r, json_array_get(instr, k), &item, i, &order[i]))
-                return -1;
-        }
-        if (check_lane(&r, i, &list, &order[i]))
+        const struct ap_at here = {&lanes, NULL, i};
+        if (read_lane(&o, i, &here, &order[i]))
             return -1;
     }
     stages->order = order;

@@ -91,20 +91,13 @@ int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *clust
                           struct ap_stage *st, struct ap_err *err)
 {
     struct ap_sharding *s = &st->sharding;
-    struct ap_cluster own;
     struct ap_cost cost;
     struct ap_conversions conv;
     struct ap_program prog;
     struct ap_buf json = {0};
-    int variant = AP_COST_DEFAULT;
 
-    while (strcmp(ap_cost_variant_names[variant], s->cost_model) != 0)
-        variant++;
-    if (ap_cluster_take(cluster, st->n_devices, st->devices, &own, err) ||
-        ap_cost_init(arena, &cost, (enum ap_cost_variant)variant, &own, &s->plan.mesh,
-                     err))
+    if (ap_stage_cost(arena, cluster, st, &s->plan.mesh, &cost, err))
         return -1;
-    cost.alpa = s->alpa;
     int rc = ap_plan_conversions(arena, &s->plan, &cost, &conv, err);
     if (!rc && s->objective_sec <= 0)
         s->objective_sec = ap_plan_price(&s->plan, &cost, &conv).serial_sec;
@@ -765,24 +758,23 @@ static int doc_blocks(struct ap_arena *arena, const struct ap_doc *doc,
     return rc;
 }
 
-int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
-                  const struct ap_graph *g, const char *cluster_path,
-                  const struct ap_cluster *given, struct ap_blocks *blocks,
-                  struct ap_cluster *cluster, struct ap_stages *s, struct ap_err *err)
+int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
+                  const struct ap_cluster *given, struct ap_planned *p,
+                  struct ap_err *err)
 {
-    const struct ap_staged_graph of = {g, NULL, blocks, cluster};
+    const struct ap_staged_graph of = {&p->graph, NULL, &p->blocks, &p->cluster};
     const struct ap_at at = {.key = "stages"};
 
-    if (doc_blocks(arena, doc, g, blocks, err))
+    if (doc_blocks(arena, doc, &p->graph, &p->blocks, err))
         return -1;
     struct loaded from;
     int rc = load(arena, doc, ap_doc_find(doc, "stages"), &from, err);
     if (given)
-        *cluster = *given;
+        p->cluster = *given;
     else if (!rc)
-        rc = get_cluster(arena, doc, &from, &at, cluster_path, cluster, err);
+        rc = get_cluster(arena, doc, &from, &at, path, &p->cluster, err);
     if (!rc)
-        rc = read_section(arena, &from, &at, &of, s, err);
+        rc = read_section(arena, &from, &at, &of, &p->stages, err);
     unload(&from);
     return rc;
 }

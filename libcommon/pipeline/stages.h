@@ -51,6 +51,9 @@ struct ap_grid_row {
 };
 
 struct ap_stages {
+    /* of a section "sharding": one stage, which is the whole graph, on devices that are
+       not numbered, without a schedule */
+    bool alone;
     const char *algorithm, *stopped;
     const char *shard_command; /* NULL: written by hand */
     enum ap_schedule schedule;
@@ -99,16 +102,47 @@ int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
                         const struct ap_stage *const *known, struct ap_stages *s,
                         struct ap_err *err);
 
+/* ---- a document's plan (planned.c) ---- */
+
+struct ap_planned {
+    struct ap_graph graph; /* grouped */
+    struct ap_nests nests;
+    struct ap_blocks blocks; /* none where the stage is alone */
+    struct ap_cluster cluster;
+    struct ap_stages stages;
+};
+struct ap_staged_graph ap_planned_of(const struct ap_planned *p);
+
 /*
- * The same of a document, with its section "blocks". The cluster is the one given, or the
- * one at path, or the document's, or as large a default as the devices that are named.
- * 1: the one at path has not all of these. Nine arguments: three results are filled, and
- * the cluster has three sources.
+ * The document's plan: its stages, with its section "blocks", else its sharding, else all
+ * on one device. The cluster is the one given, or the one at path, or the document's, or
+ * as large a default as the plan's devices. p: zeros but for graph and nests where they
+ * are known; it must stay where it is. -1: bad input; 1: the cluster at path has not all
+ * devices that the stages name. Messages name the file.
  */
-int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc,
-                  const struct ap_graph *g, const char *cluster_path,
-                  const struct ap_cluster *given, struct ap_blocks *blocks,
-                  struct ap_cluster *cluster, struct ap_stages *s, struct ap_err *err);
+int ap_doc_planned(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
+                   const struct ap_cluster *given, struct ap_planned *p,
+                   struct ap_err *err);
+/* The same as if the document had no stages. */
+int ap_doc_alone(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
+                 const struct ap_cluster *given, struct ap_planned *p,
+                 struct ap_err *err);
+/* Only the graph and its nests, where they are not known. */
+int ap_planned_graph(struct ap_arena *arena, const struct ap_doc *doc,
+                     struct ap_planned *p, struct ap_err *err);
+/* Only the section "sharding", of the stage's graph and nests. */
+int ap_doc_sharding(struct ap_arena *arena, const struct ap_doc *doc, struct ap_stage *st,
+                    struct ap_err *err);
+/* Private to planned.c: only the sections "blocks" and "stages", and the cluster. */
+int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
+                  const struct ap_cluster *given, struct ap_planned *p,
+                  struct ap_err *err);
+
+/* The cost model of a stage's sharding on its devices, for this mesh (that of the
+ * sharding, or with microbatches before it); ap_cost_free. */
+int ap_stage_cost(struct ap_arena *arena, const struct ap_cluster *cluster,
+                  const struct ap_stage *st, const struct ap_mesh *mesh,
+                  struct ap_cost *cost, struct ap_err *err);
 
 /* Groups of a stage's graph that run again before each backward (arena); n_nodes is of
  * the whole graph. */

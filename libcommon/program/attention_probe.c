@@ -107,74 +107,24 @@ static double iota_at(struct probe *p, const struct ap_node *n, const int64_t *a
     return (double)at[d];
 }
 
-static double compare(enum ap_direction direction, double a, double b)
-{
-    switch (direction) {
-    case AP_EQ:
-        return a == b;
-    case AP_NE:
-        return a != b;
-    case AP_GE:
-        return a >= b;
-    case AP_GT:
-        return a > b;
-    case AP_LE:
-        return a <= b;
-    case AP_LT:
-        return a < b;
-    }
-    return 0;
-}
-
-/* Of the operands' values. */
+/* Of the operands' values: whole numbers and truth values are exact in a double. */
 static double elementwise(struct probe *p, const struct ap_node *n, const double *v)
 {
-    switch ((int)n->op) {
-    case AP_OP_CONVERT:
-    case AP_OP_COPY:
-    case AP_OP_OPT_BARRIER:
-    case AP_OP_REDUCE_PRECISION:
-        return v[0];
-    case AP_OP_ABS:
-        return fabs(v[0]);
-    case AP_OP_EXPONENTIAL:
-        return exp(v[0]);
-    case AP_OP_EXPONENTIAL_MINUS_ONE:
-        return expm1(v[0]);
-    case AP_OP_FLOOR:
-        return floor(v[0]);
-    case AP_OP_IS_FINITE:
-        return isfinite(v[0]);
-    case AP_OP_LOG:
-        return log(v[0]);
-    case AP_OP_NEGATE:
-        return -v[0];
-    case AP_OP_NOT:
-        return n->shape.dtype == AP_PRED ? v[0] == 0 : fail(p);
-    case AP_OP_SQRT:
-        return sqrt(v[0]);
-    case AP_OP_ADD:
-        return v[0] + v[1];
-    case AP_OP_SUBTRACT:
-        return v[0] - v[1];
-    case AP_OP_MULTIPLY:
-        return v[0] * v[1];
-    case AP_OP_DIVIDE:
-        return ap_dtype_is_float(n->shape.dtype) ? v[0] / v[1] : fail(p);
-    case AP_OP_MAXIMUM:
-        return v[0] > v[1] ? v[0] : v[1];
-    case AP_OP_MINIMUM:
-        return v[0] < v[1] ? v[0] : v[1];
-    case AP_OP_AND:
-        return n->shape.dtype == AP_PRED ? v[0] != 0 && v[1] != 0 : fail(p);
-    case AP_OP_OR:
-        return n->shape.dtype == AP_PRED ? v[0] != 0 || v[1] != 0 : fail(p);
-    case AP_OP_COMPARE:
-        return compare((enum ap_direction)n->attrs->direction, v[0], v[1]);
-    case AP_OP_SELECT:
-        return v[0] != 0 ? v[1] : v[2];
+    const enum ap_dtype type = p->g->nodes[n->in[n->n_in - 1]].shape.dtype;
+    int64_t whole[3], as_whole;
+    double y;
+
+    if (n->op == AP_OP_CONVERT || n->op == AP_OP_REDUCE_PRECISION ||
+        n->op == AP_OP_OPT_BARRIER)
+        return n->shape.dtype == AP_PRED ? v[0] != 0 : v[0];
+    if (ap_dtype_is_float(type))
+        return ap_eval_float(n, v, &y) ? y : fail(p);
+    for (int k = 0; k < n->n_in; k++) {
+        if (!(fabs(v[k]) < 0x1p53))
+            return fail(p);
+        whole[k] = (int64_t)v[k];
     }
-    return fail(p);
+    return ap_eval_int(n, type, whole, &as_whole) ? (double)as_whole : fail(p);
 }
 
 /* ---- sums over keys ---- */

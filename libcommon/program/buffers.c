@@ -267,7 +267,8 @@ int64_t ap_buffer_align(int64_t bytes)
     return bytes < 1 ? AP_PACK_ALIGN : ap_ceil_div(bytes, AP_PACK_ALIGN) * AP_PACK_ALIGN;
 }
 
-int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog)
+int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog,
+                          bool aligned)
 {
     const struct ap_graph *g = &prog->local;
     int64_t *held = AP_NEW_N(arena, g->n_groups + 2, int64_t);
@@ -277,9 +278,10 @@ int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog)
     ap_lives_find(arena, prog, &l);
     for (int i = 0; i < g->n_nodes; i++)
         if (l.has[i]) {
-            const int64_t bytes = ap_buffer_align(ap_shape_bytes(&g->nodes[i].shape));
-            held[l.birth[i]] += bytes;
-            held[l.death[i] + 1] -= bytes;
+            const int64_t bytes = ap_shape_bytes(&g->nodes[i].shape);
+            const int64_t taken = aligned ? ap_buffer_align(bytes) : bytes;
+            held[l.birth[i]] += taken;
+            held[l.death[i] + 1] -= taken;
         }
     for (int i = 1; i <= g->n_groups; i++)
         held[i] += held[i - 1];

@@ -179,7 +179,7 @@ struct ap_fault ap_play_open(struct ap_arena *arena, struct ap_play *p)
 
 static int64_t number(const struct ap_play *p, int node)
 {
-    return p->first + node * p->n_tags + (p->each && p->each[node] ? p->tag : 0);
+    return p->first + node * p->n_tags + (p->each[node] ? p->tag : 0);
 }
 
 int ap_play_node(const struct ap_play *p, int64_t of)
@@ -314,15 +314,14 @@ struct ap_fault ap_play_end(const struct ap_play *p, const bool *lasting)
     for (int r = 0; r < g->n_results; r++) {
         const int node = g->results[r].node;
         const int64_t other =
-            lasting && !lasting[g->n_params + r] ? AP_MIXED : ap_play_intruder(p, node);
+            !lasting[g->n_params + r] ? AP_MIXED : ap_play_intruder(p, node);
         if (other != AP_MIXED)
             return (struct ap_fault){
                 "is a result, but its memory is taken before the step ends", node, other};
     }
     for (int k = 0; k < g->n_params; k++) {
         const int node = g->params[k];
-        const int64_t other =
-            lasting && !lasting[k] ? AP_MIXED : ap_play_intruder(p, node);
+        const int64_t other = !lasting[k] ? AP_MIXED : ap_play_intruder(p, node);
         const int by = other < 0 ? -1 : ap_play_node(p, other);
         if (other != AP_MIXED && (by < 0 || p->prog->buffer[by].alias != node))
             return (struct ap_fault){

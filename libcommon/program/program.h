@@ -68,12 +68,12 @@ struct ap_program {
 
 /* The changes to a partitioned program before its buffers are planned. */
 struct ap_program_form {
-    bool split;   /* split groups so that they can run: ap_program_split or _kernels */
-    bool overlap; /* collectives start early and are awaited late */
-    bool by_turn; /* for a part of a pipeline: groups keep their turns */
-    int64_t pack_bytes;         /* size of a bucket of gradients; 0: no buckets; or
-                                   AP_BUCKET_BY_PRICE */
-    const struct ap_cost *cost; /* for AP_BUCKET_BY_PRICE */
+    bool split;         /* groups that can be run: ap_program_split or _kernels */
+    bool overlap;       /* collectives start early and are awaited late */
+    bool by_turn;       /* of a part of a pipeline: groups keep their turns */
+    int per_rank;       /* devices that a rank plays; 0: one */
+    int64_t pack_bytes; /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
+    const struct ap_cost *cost; /* of the plan */
 };
 /* Buckets of at most AP_BUCKET_MOST bytes that minimize the time of the last bucket,
  * which nothing hides, plus the latencies of all buckets. */
@@ -92,9 +92,17 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  struct ap_err *err);
 
 /*
- * Splits attentions, which are one group each in a plan, into groups that an interpreter
- * can run: all attentions, or only those in rings. Called before buffers are planned.
- * (program_split.c)
+ * The plan as a program in a form, without buffers: partitioned, with groups that the
+ * device can run, tiled and packed. Fills conv. -1 where the plan is not legal; 1: it
+ * has no such form. (program_split.c)
+ */
+int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
+                    const struct ap_program_form *form, struct ap_conversions *conv,
+                    struct ap_program *prog, struct ap_err *err);
+
+/*
+ * Attentions, which a plan has as one group each, as groups that an interpreter can run,
+ * all or those in rings alone; before the buffers. (program_split.c)
  */
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog, bool only_rings);
 
@@ -185,8 +193,10 @@ bool ap_program_reduces_in_place(const struct ap_program *prog, int node);
  * after the last microbatch only. */
 bool ap_program_is_carried(const struct ap_program *prog, int node);
 
-/* Per group of the program (and at its end): the bytes in use while it runs. */
-int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog);
+/* Per group of the program (and at its end): bytes that are in use while it runs, of
+ * values or, aligned, of their buffers. */
+int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog,
+                          bool aligned);
 
 /*
  * Extends the lifetime of a value, from its first to its last group, to the whole loop of
@@ -216,30 +226,17 @@ int64_t ap_coll_bytes(const struct ap_mesh *mesh, const struct ap_node *node,
                       const struct ap_shape *operand);
 
 /*
- * Checks that an interpreter may trust the program: every group can run as one,
- * collectives and shards fit the mesh, and every value that is read from memory has the
- * part of the arena that its shape needs. `at` names the module. The graph has been
- * indexed and its shapes checked.
+ * Whether an interpreter may trust the program: groups are ones that run as one,
+ * collectives and shards fit the mesh, every value that is read from memory has as much
+ * of the arena as its shape needs. at names the section. The graph has been indexed and
+ * its shapes checked.
  */
 int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
                      struct ap_err *err);
 
-/*
- * Checks that every operator of a checked program finds its operands in memory: no two
- * values that are needed at once share a buffer, in a step, over the microbatches of its
- * loop, and from step to step. O(log n) per operand. (program_memory.c)
- */
-int ap_program_check_memory(const struct ap_program *prog, const struct ap_at *at,
-                            struct ap_err *err);
-
-/* Section "program". The reader checks (ap_program_check, ap_program_check_memory). */
+/* Section "program". The reader takes numbers as they are: ap_program_check. */
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out);
 int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_program *prog, struct ap_err *err);
-/* The same for a part of a larger program, whose memory is not checked. check: false if
- * nothing is to be checked, because the caller's program has been checked as a whole. */
-int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
-                              const struct ap_at *at, bool check, struct ap_program *prog,
-                              struct ap_err *err);
 
 #endif

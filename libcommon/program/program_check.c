@@ -491,9 +491,12 @@ static int check_results(const struct ap_program *prog, const struct ap_at *at,
     return 0;
 }
 
-int ap_program_check(const struct ap_program *prog, const struct ap_at *at,
+int ap_program_check(const struct ap_program *prog, const struct ap_at *section,
                      struct ap_err *err)
 {
+    const struct ap_at list = {section, "modules", 0}, module = {&list, NULL, 0};
+    const struct ap_at *at = &module;
+
     if (check_groups(prog, at, err))
         return -1;
     if (prog->each_hi > prog->local.n_groups)

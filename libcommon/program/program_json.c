@@ -22,24 +22,16 @@ static void put_axes(const struct ap_mesh *mesh, unsigned axes, struct ap_buf *o
 
 static void put_buffers(const struct ap_program *prog, struct ap_buf *out)
 {
-    int n = prog->local.n_nodes;
-    ap_buf_puts(out, "{\"offset\":[");
-    for (int i = 0; i < n; i++) {
-        if (i)
-            ap_buf_putc(out, ',');
-        ap_buf_int(out, prog->buffer[i].offset);
-    }
-    ap_buf_puts(out, "],\"bytes\":[");
-    for (int i = 0; i < n; i++) {
-        if (i)
-            ap_buf_putc(out, ',');
-        ap_buf_int(out, prog->buffer[i].bytes);
-    }
-    ap_buf_puts(out, "],\"alias\":[");
-    for (int i = 0; i < n; i++) {
-        if (i)
-            ap_buf_putc(out, ',');
-        ap_buf_int(out, prog->buffer[i].alias);
+    static const char *const keys[] = {"{\"offset\":[", "],\"bytes\":[", "],\"alias\":["};
+
+    for (int key = 0; key < 3; key++) {
+        ap_buf_puts(out, keys[key]);
+        for (int i = 0; i < prog->local.n_nodes; i++) {
+            const struct ap_buffer *b = &prog->buffer[i];
+            if (i)
+                ap_buf_putc(out, ',');
+            ap_buf_int(out, key == 0 ? b->offset : key == 1 ? b->bytes : b->alias);
+        }
     }
     ap_buf_puts(out, "]}");
 }
@@ -65,13 +57,7 @@ static void put_module(const struct ap_program *prog, struct ap_buf *out)
     ap_graph_to_json(&prog->local, out);
     ap_buf_puts(out, ",\"buffers\":");
     put_buffers(prog, out);
-    ap_buf_puts(out, ",\"source\":[");
-    for (int i = 0; i < prog->local.n_nodes; i++) {
-        if (i)
-            ap_buf_putc(out, ',');
-        ap_buf_int(out, prog->source[i]);
-    }
-    ap_buf_putc(out, ']');
+    ap_put_ids(out, "source", prog->source, prog->local.n_nodes);
     put_waits(prog, out);
     ap_buf_putc(out, '}');
 }
@@ -102,10 +88,7 @@ static void put_devices(const struct ap_program *prog, struct ap_buf *out)
         return;
     ap_buf_printf(out, ",\"devices_per_rank\":%d,\"device_mesh\":", prog->per_rank);
     ap_mesh_to_json(&prog->devices, out);
-    ap_buf_puts(out, ",\"parameters\":[");
-    for (int k = 0; k < prog->local.n_params; k++)
-        ap_buf_printf(out, "%s%d", k ? "," : "", prog->number[k]);
-    ap_buf_putc(out, ']');
+    ap_put_ids(out, "parameters", prog->number, prog->local.n_params);
 }
 
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out)
@@ -338,7 +321,7 @@ static int read_numbers(struct ap_arena *arena, const json_t *o, const struct ap
 }
 
 static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                       bool check, struct ap_program *prog, struct ap_err *err)
+                       struct ap_program *prog, struct ap_err *err)
 {
     json_t *modules;
     if (ap_get_arr(o, at, "modules", &modules, err))
@@ -352,22 +335,19 @@ static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_
     const json_t *graph = json_object_get(module, "graph");
     if (!json_is_object(graph))
         return ap_at_err(&graph_at, err, "expected an object");
-    if (ap_graph_from_json(arena, graph, &graph_at, &prog->local, err) ||
-        read_buffers(arena, module, &here, prog, err) ||
-        read_source(arena, module, &here, prog, err) ||
-        read_waits(arena, module, &here, prog, err) ||
-        (prog->per_rank > 1 && read_numbers(arena, o, at, prog, err)))
-        return -1;
-    if (check && ap_program_check(prog, &here, err))
-        return -1;
-    return prog->part ? 0 : ap_program_check_memory(prog, &here, err);
+    return ap_graph_from_json(arena, graph, &graph_at, &prog->local, err) ||
+                   read_buffers(arena, module, &here, prog, err) ||
+                   read_source(arena, module, &here, prog, err) ||
+                   read_waits(arena, module, &here, prog, err) ||
+                   (prog->per_rank > 1 && read_numbers(arena, o, at, prog, err))
+               ? -1
+               : 0;
 }
 
-static int read_program(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                        bool part, bool check, struct ap_program *prog,
-                        struct ap_err *err)
+int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         struct ap_program *prog, struct ap_err *err)
 {
-    *prog = (struct ap_program){.part = part};
+    *prog = (struct ap_program){0};
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
     struct ap_at mesh_at = {at, "mesh", 0};
@@ -385,18 +365,5 @@ static int read_program(struct ap_arena *arena, const json_t *o, const struct ap
     if (check_instructions(o, at, err) || read_each(arena, o, at, prog, err) ||
         read_devices(arena, o, at, prog, err))
         return -1;
-    return read_module(arena, o, at, check, prog, err);
-}
-
-int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                         struct ap_program *prog, struct ap_err *err)
-{
-    return read_program(arena, o, at, false, true, prog, err);
-}
-
-int ap_program_part_from_json(struct ap_arena *arena, const json_t *o,
-                              const struct ap_at *at, bool check, struct ap_program *prog,
-                              struct ap_err *err)
-{
-    return read_program(arena, o, at, true, check, prog, err);
+    return read_module(arena, o, at, prog, err);
 }

@@ -422,7 +422,7 @@ static int make(struct tile *t, bool sums_last, struct ap_program *prog, int *n_
 static int64_t most_alive(struct ap_arena *arena, const struct ap_program *prog)
 {
     struct ap_mark mark = ap_arena_mark(arena);
-    const int64_t *alive = ap_program_alive(arena, prog);
+    const int64_t *alive = ap_program_alive(arena, prog, true);
     int64_t most = 0;
 
     for (int i = 0; i <= prog->local.n_groups; i++)

@@ -167,8 +167,10 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, int per_ran
                                                   .pack_bytes = seed % 4 < 2 ? 200 : 0});
     ap_plan_buffers(arena, &s->part);
     const struct ap_at at = {.key = "program"};
+    struct ap_pipeline_program alone;
+    ap_pipeline_of_program(arena, &s->part, &alone);
     if (ap_program_check(&s->part, &at, err) ||
-        ap_program_check_memory(&s->part, &at, err))
+        ap_pipeline_check_memory(&alone, &at, err))
         return -1;
     ap_plan_single(arena, &s->graph, &s->nests, &single);
     struct ap_cost one;

@@ -25,30 +25,9 @@ static void same(struct ap_buf *first, struct ap_buf *second)
     ap_buf_free(second);
 }
 
-static void try_program(struct ap_arena *arena, const json_t *o)
+static void try_lane(struct ap_arena *arena, const struct ap_at *at,
+                     const struct ap_pipeline_program *whole, int lane)
 {
-    const struct ap_at at = {NULL, "program", 0};
-    struct ap_err err = {{0}};
-    struct ap_program prog, back;
-    struct ap_buf first = {0}, second = {0};
-
-    if (ap_program_from_json(arena, o, &at, &prog, &err)) {
-        assert(err.msg[0]);
-        return;
-    }
-    ap_program_to_json(&prog, &first);
-    json_t *again = parsed(&first);
-    if (ap_program_from_json(arena, again, &at, &back, &err))
-        abort();
-    json_decref(again);
-    ap_program_to_json(&back, &second);
-    same(&first, &second);
-}
-
-static void try_lane(struct ap_arena *arena, const struct ap_pipeline_program *whole,
-                     int lane)
-{
-    const struct ap_at at = {NULL, "pipeline", 0};
     const struct ap_pipeline_program part = ap_pipeline_part(arena, whole, lane);
     struct ap_err err = {{0}};
     struct ap_pipeline_program back;
@@ -56,16 +35,16 @@ static void try_lane(struct ap_arena *arena, const struct ap_pipeline_program *w
 
     ap_pipeline_to_json(&part, &first);
     json_t *again = parsed(&first);
-    if (ap_pipeline_part_from_json(arena, again, &at, &back, &err))
+    if (ap_pipeline_part_from_json(arena, again, at, &back, &err))
         abort();
     json_decref(again);
     ap_pipeline_to_json(&back, &second);
     same(&first, &second);
 }
 
-static void try_pipeline(struct ap_arena *arena, const json_t *o)
+static void try_section(struct ap_arena *arena, const char *section, const json_t *o)
 {
-    const struct ap_at at = {NULL, "pipeline", 0};
+    const struct ap_at at = {NULL, section, 0};
     struct ap_err err = {{0}};
     struct ap_pipeline_program whole, back;
     struct ap_buf first = {0}, second = {0};
@@ -82,7 +61,7 @@ static void try_pipeline(struct ap_arena *arena, const json_t *o)
     ap_pipeline_to_json(&back, &second);
     same(&first, &second);
     for (int i = 0; i < whole.n_lanes; i++)
-        try_lane(arena, &whole, i);
+        try_lane(arena, &at, &whole, i);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -91,9 +70,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *o = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
 
     if (json_object_get(o, "program"))
-        try_program(&arena, json_object_get(o, "program"));
+        try_section(&arena, "program", json_object_get(o, "program"));
     if (json_object_get(o, "pipeline"))
-        try_pipeline(&arena, json_object_get(o, "pipeline"));
+        try_section(&arena, "pipeline", json_object_get(o, "pipeline"));
     json_decref(o);
     ap_arena_free(&arena);
     return 0;

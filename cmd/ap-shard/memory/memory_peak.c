@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "memory/memory.h"
-#include "program/program.h"
+#include "program/lives.h"
 
 #define N_HOLDERS 4 /* values that are named */
 
@@ -72,7 +72,7 @@ int mem_measure_held(const struct ap_plan *plan, const struct ap_cost *cost,
         return -1;
     }
     const struct ap_graph *g = &prog.local;
-    const int64_t *alive = ap_program_alive(&arena, &prog);
+    const int64_t *alive = ap_program_alive(&arena, &prog, true);
     int *next = AP_NEW_N(&arena, g->n_nodes + 1, int);
     next[g->n_nodes] = -1;
     for (int i = g->n_nodes - 1; i >= 0; i--)
@@ -117,42 +117,14 @@ static int by_bytes(const void *x, const void *y)
     return (a->node > b->node) - (a->node < b->node);
 }
 
-/* The group before which most is alive; birth and death are per owner of memory. */
-static int fullest_group(struct ap_arena *arena, const struct ap_program *prog,
-                         int *birth, int *death)
+/* The group while which most is alive. */
+static int fullest_group(struct ap_arena *arena, const struct ap_program *prog)
 {
-    const struct ap_graph *g = &prog->local;
-    int64_t *sum = AP_NEW_N(arena, g->n_groups + 2, int64_t), held = 0, most = -1;
+    const int64_t *alive = ap_program_alive(arena, prog, false);
     int best = 0;
 
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *n = &g->nodes[i];
-        birth[i] = n->op == AP_OP_PARAMETER ? 0 : n->group;
-        death[i] = n->op == AP_OP_PARAMETER ? g->n_groups : n->group;
-        for (int k = 0; k < n->n_in; k++) {
-            int in = n->in[k], own = prog->buffer[in].alias;
-            own = own < 0 ? in : own;
-            death[own] = n->group > death[own] ? n->group : death[own];
-        }
-    }
-    for (int r = 0; r < g->n_results; r++) {
-        int own = prog->buffer[g->results[r].node].alias;
-        death[own < 0 ? g->results[r].node : own] = g->n_groups;
-    }
-    for (int i = 0; i < g->n_nodes; i++)
-        ap_program_stretch(prog, i, &birth[i], &death[i]);
-    for (int i = 0; i < g->n_nodes; i++)
-        if (prog->buffer[i].offset >= 0 && prog->buffer[i].alias < 0) {
-            sum[birth[i]] += prog->buffer[i].bytes;
-            sum[death[i] + 1] -= prog->buffer[i].bytes;
-        }
-    for (int i = 0; i <= g->n_groups; i++) {
-        held += sum[i];
-        if (held > most) {
-            most = held;
-            best = i;
-        }
-    }
+    for (int i = 0; i <= prog->local.n_groups; i++)
+        best = alive[i] > alive[best] ? i : best;
     return best;
 }
 
@@ -191,13 +163,12 @@ const char *mem_holders(struct ap_arena *arena, const struct ap_plan *plan,
         return "";
     }
     const struct ap_graph *g = &prog.local;
-    int *birth = AP_NEW_N(&scratch, g->n_nodes + 1, int);
-    int *death = AP_NEW_N(&scratch, g->n_nodes + 1, int);
     struct holder *list = AP_NEW_N(&scratch, g->n_nodes + 1, struct holder);
-    int at = fullest_group(&scratch, &prog, birth, death);
+    const int at = fullest_group(&scratch, &prog);
+    struct ap_lives lives;
+    ap_lives_find(&scratch, &prog, &lives);
     for (int i = 0; i < g->n_nodes; i++)
-        if (prog.buffer[i].offset >= 0 && prog.buffer[i].alias < 0 && birth[i] <= at &&
-            at <= death[i])
+        if (lives.has[i] && lives.birth[i] <= at && at <= lives.death[i])
             list[n++] = (struct holder){i, prog.buffer[i].bytes};
     qsort(list, (size_t)n, sizeof *list, by_bytes);
     for (int i = 0; i < n && i < N_HOLDERS; i++)

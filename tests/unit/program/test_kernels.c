@@ -3,7 +3,7 @@
 #include "graph/build.h"
 #include "graph/group.h"
 #include "program/kernel_form.h"
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 #include "sample_plan.h"
 #include "tap.h"
 
@@ -64,8 +64,10 @@ static void make(struct made *m, struct ap_build *b, int n_results,
     if (!rc) {
         ap_program_kernels(&m->arena, &m->prog);
         ap_plan_buffers(&m->arena, &m->prog);
+        struct ap_pipeline_program one;
+        ap_pipeline_of_program(&m->arena, &m->prog, &one);
         rc = ap_program_check(&m->prog, &(struct ap_at){.key = "program"}, &err) ||
-             ap_program_check_memory(&m->prog, &(struct ap_at){.key = "program"}, &err);
+             ap_pipeline_check_memory(&one, &(struct ap_at){.key = "program"}, &err);
     }
     CHECK(!rc, "a program with kernels: %s", err.msg);
     ap_cost_free(&cost);
@@ -212,7 +214,8 @@ static void refused(struct made *m, int node, struct ap_attrs *attrs, const char
 
     g->nodes[node].attrs = attrs;
     const int rc = ap_program_check(&m->prog, &(struct ap_at){.key = "program"}, &err);
-    CHECK(rc && !strncmp(err.msg, "/program/graph/nodes/", 21) && strstr(err.msg, says),
+    CHECK(rc && !strncmp(err.msg, "/program/modules/0/graph/nodes/", 31) &&
+              strstr(err.msg, says),
           "%s", err.msg);
     g->nodes[node].attrs = good;
 }

@@ -2,7 +2,7 @@
  * Programs of random plans: local graphs are sound, hold the conversions' collectives,
  * keep values that live at once apart in memory, and survive being written and read.
  */
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 #include "sample_plan.h"
 #include "tap.h"
 #include "tool/tool.h"
@@ -158,7 +158,7 @@ static const char *check_json(struct ap_arena *arena, const struct ap_program *p
                               struct ap_err *err)
 {
     struct ap_buf text = {0}, again = {0};
-    struct ap_program back;
+    struct ap_pipeline_program back;
     const char *what = NULL;
     ap_program_to_json(p, &text);
     json_error_t where;
@@ -166,10 +166,10 @@ static const char *check_json(struct ap_arena *arena, const struct ap_program *p
     struct ap_at at = {.key = "program"};
     if (!o)
         what = "no JSON";
-    else if (ap_program_from_json(arena, o, &at, &back, err))
+    else if (ap_pipeline_from_json(arena, o, &at, &back, err))
         what = err->msg;
     if (!what) {
-        ap_program_to_json(&back, &again);
+        ap_pipeline_to_json(&back, &again);
         if (strcmp(text.data, again.data) != 0)
             what = "reads back differently";
     }

@@ -2,7 +2,7 @@
  * Reading programs that somebody tampered with: each is refused with a place, or is one
  * that an interpreter can run inside its arena.
  */
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 #include "random_plan.h"
 #include "sample_graphs.h"
 #include "tap.h"
@@ -58,8 +58,11 @@ static int read_text(struct ap_arena *arena, const char *text, struct ap_program
     json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, &where);
     if (!o)
         return ap_err_set(err, "/: %s", where.text);
-    int rc = ap_program_from_json(arena, o, &at, prog, err);
+    struct ap_pipeline_program one;
+    int rc = ap_pipeline_from_json(arena, o, &at, &one, err);
     json_decref(o);
+    if (!rc)
+        *prog = one.stage[0].prog;
     return rc;
 }
 
@@ -219,8 +222,10 @@ static void test_memory(const struct sample_graph *sg, uint64_t seed)
     int *birth = AP_NEW_N(&arena, n, int), *death = AP_NEW_N(&arena, n, int);
     for (int i = 0; i < n; i++)
         find_life(&prog, i, &birth[i], &death[i]);
-    CHECK(!ap_program_check_memory(&prog, &at, &err), "%s: %s", sg->name, err.msg);
-    prog.buffer = moved;
+    struct ap_pipeline_program one;
+    ap_pipeline_of_program(&arena, &prog, &one);
+    CHECK(!ap_pipeline_check_memory(&one, &at, &err), "%s: %s", sg->name, err.msg);
+    prog.buffer = one.stage[0].prog.buffer = moved;
     for (int i = 0; i < 2000; i++) {
         const int a = random_below(&state, n), b = random_below(&state, n);
         const int64_t by = 64 * random_below(&state, 3);
@@ -232,7 +237,7 @@ static void test_memory(const struct sample_graph *sg, uint64_t seed)
             if (k == a || good[k].alias == a)
                 moved[k].offset = good[b].offset + by;
         struct ap_err why = {{0}};
-        const bool bad = ap_program_check_memory(&prog, &at, &why) != 0;
+        const bool bad = ap_pipeline_check_memory(&one, &at, &why) != 0;
         *(bad ? &refused : &taken) += 1;
         if (bad != clashes(&prog, birth, death) || (bad && why.msg[0] != '/')) {
             printf("# node %d onto %d: %s\n", a, b, why.msg);
@@ -243,7 +248,7 @@ static void test_memory(const struct sample_graph *sg, uint64_t seed)
           "%s: %d moved buffers refused, %d harmless", sg->name, refused, taken);
     for (int k = 0; k < n; k++)
         moved[k].offset = good[k].offset < 0 ? -1 : 0;
-    CHECK(ap_program_check_memory(&prog, &at, &err), "%s: all at one offset: %s",
+    CHECK(ap_pipeline_check_memory(&one, &at, &err), "%s: all at one offset: %s",
           sg->name, err.msg);
     ap_arena_free(&arena);
 }
@@ -369,7 +374,7 @@ static void test_readme(void)
                 slice = prog.local.nodes[i].group;
         int sum = group_named(&prog.local, "sum");
         int loss = group_named(&prog.local, "loss");
-        int64_t alive = ap_program_alive(&arena, &prog)[loss];
+        int64_t alive = ap_program_alive(&arena, &prog, true)[loss];
         CHECK(early ? slice == sum + 1 && slice < loss : slice > loss,
               "README of libcommon/program: the slice is made %s the loss",
               slice < loss ? "before" : "behind");
