@@ -33,7 +33,7 @@ struct ap_play {
     /* The number of node i is first + i * n_tags, plus tag if it is one of `each` */
     int64_t first, n_tags, tag;
     const bool *each;    /* [node] */
-    struct ap_slot slot; /* where its values lie now */
+    struct ap_slot slot; /* current place of its values */
     /* [group]: a collective that is awaited before it, -1; [group of a collective]: one
        that is awaited at the same place */
     const int *first_awaited, *next_awaited;
@@ -55,8 +55,8 @@ struct ap_fault ap_play_groups(struct ap_play *p, int lo, int hi, bool again);
  * there is none. */
 int64_t ap_play_intruder(const struct ap_play *p, int node);
 void ap_play_take(struct ap_play *p, int node);
-/* Whether parameters and results are in memory, as the next step needs them. lasting:
- * [parameter], then [result]: which have to be. */
+/* Checks that parameters and results are in memory, as the next step needs them. lasting:
+ * [parameter], then [result]: whether it has to be. */
 struct ap_fault ap_play_end(const struct ap_play *p, const bool *lasting);
 /* The node of this program with that number; -1 if it belongs to another program. */
 int ap_play_node(const struct ap_play *p, int64_t number);

@@ -68,11 +68,12 @@ struct ap_program {
 
 /* The changes to a partitioned program before its buffers are planned. */
 struct ap_program_form {
-    bool split;         /* groups that can be run: ap_program_split or _kernels */
-    bool overlap;       /* collectives start early and are awaited late */
-    bool by_turn;       /* of a part of a pipeline: groups keep their turns */
-    int per_rank;       /* devices that a rank plays; 0: one */
-    int64_t pack_bytes; /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
+    bool split;   /* split groups so that they can run: ap_program_split or _kernels */
+    bool overlap; /* collectives start early and are awaited late */
+    bool by_turn; /* for a part of a pipeline: groups keep their turns */
+    int per_rank; /* devices that a rank runs; 0: one */
+    int64_t pack_bytes;         /* size of a bucket of gradients; 0: no buckets; or
+                                   AP_BUCKET_BY_PRICE */
     const struct ap_cost *cost; /* of the plan */
 };
 /* Buckets of at most AP_BUCKET_MOST bytes that minimize the time of the last bucket,
@@ -92,17 +93,18 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  struct ap_err *err);
 
 /*
- * The plan as a program in a form, without buffers: partitioned, with groups that the
- * device can run, tiled and packed. Fills conv. -1 where the plan is not legal; 1: it
- * has no such form. (program_split.c)
+ * Makes the program of a plan in a form, without buffers: partitioned, with groups that
+ * the device can run, tiled and packed. Fills conv. -1 if the plan is not legal; 1 if it
+ * has no program of this form. (program_split.c)
  */
 int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
                     const struct ap_program_form *form, struct ap_conversions *conv,
                     struct ap_program *prog, struct ap_err *err);
 
 /*
- * Attentions, which a plan has as one group each, as groups that an interpreter can run,
- * all or those in rings alone; before the buffers. (program_split.c)
+ * Splits attentions, which are one group each in a plan, into groups that an interpreter
+ * can run: all attentions, or only those in rings. Called before buffers are planned.
+ * (program_split.c)
  */
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog, bool only_rings);
 
@@ -193,8 +195,8 @@ bool ap_program_reduces_in_place(const struct ap_program *prog, int node);
  * after the last microbatch only. */
 bool ap_program_is_carried(const struct ap_program *prog, int node);
 
-/* Per group of the program (and at its end): bytes that are in use while it runs, of
- * values or, aligned, of their buffers. */
+/* Per group of the program (and at its end): the bytes in use while it runs, of values
+ * or, if aligned, of their buffers. */
 int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog,
                           bool aligned);
 
