@@ -29,7 +29,7 @@ struct server {
     struct shard_job *job; /* the whole graph */
     const struct shard_request *req;
     struct ap_blocks blocks; /* n = 0: the document has none */
-    struct serve_blocks parts;
+    const struct serve_blocks *parts;
     struct serve_memo *memo;
     double *sec; /* of each request; malloc */
     int n, cap;
@@ -332,7 +332,7 @@ static int answer_plan(const struct server *s, struct ap_arena *arena,
     if (q->n_blocks == 0)
         return write_sharding(s, arena, q, a->found.part, a, err);
     struct serve_part *part =
-        serve_part_new(&s->parts, &s->job->nests, NULL, q->n_blocks, q->block, err);
+        serve_part_new(s->parts, &s->job->nests, NULL, q->n_blocks, q->block, err);
     if (!part)
         return -1;
     int rc = write_sharding(s, arena, q, part, a, err);
@@ -498,8 +498,8 @@ struct server *serve_open(struct shard_job *job, const struct shard_request *req
 
     *s = (struct server){.job = job, .req = req};
     read_blocks(s, doc);
-    serve_blocks_init(job->arena, &job->graph, &s->blocks, &s->parts);
-    s->memo = serve_memo_new(job, req, &s->parts);
+    s->parts = serve_blocks_new(job->arena, &job->graph, &s->blocks, NULL);
+    s->memo = serve_memo_new(job, req, s->parts);
     return s;
 }
 
