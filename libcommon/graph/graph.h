@@ -396,6 +396,9 @@ void ap_graph_keep_masks(struct ap_node *nodes, int n);
 int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where,
                    struct ap_err *err);
 
+/* Whether a node is one of the graph's results. Linear in these. */
+bool ap_graph_is_result(const struct ap_graph *g, int node);
+
 /*
  * Puts n nodes in the place of the graph's own, to[v] of which is what v was: results and
  * the parameters that they become are renumbered, and the graph is indexed. n_groups is

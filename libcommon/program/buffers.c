@@ -70,10 +70,7 @@ bool ap_program_reduces_in_place(const struct ap_program *prog, int node)
     if (g->nodes[in].op != AP_OP_CONCATENATE ||
         g->user_start[in + 1] - g->user_start[in] != 1 || g->nodes[in].group == n->group)
         return false;
-    for (int r = 0; r < g->n_results; r++)
-        if (g->results[r].node == in)
-            return false;
-    return true;
+    return !ap_graph_is_result(g, in);
 }
 
 bool ap_program_is_inner(const struct ap_graph *g, int node)
