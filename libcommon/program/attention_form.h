@@ -59,9 +59,8 @@ bool ap_attention_form_of(const struct ap_graph *g, int first,
 /*
  * By what the group computes: evaluates its elementwise operators and sums for
  * pseudo-random products, compares with softmax and its gradients, and finds the scale. A
- * forward group's `stats` that are something else are -1 then. Of a backward group that
- * is handed o, the sums of dO o count as what they are if o is the attention's: the
- * caller knows whether it is.
+ * forward group's `stats` that are something else are -1 then. A backward group that sums
+ * dO o must be handed the statistics and the o of an attention that is the same.
  */
 bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
                         struct ap_attention_form *a);
@@ -70,9 +69,5 @@ bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
  * operands and equal functions. */
 bool ap_attention_same(const struct ap_graph *g, const struct ap_attention_form *forward,
                        const struct ap_attention_form *backward);
-/* Whether a backward group, probed, is handed the statistics and the o of an attention
- * that is the same. */
-bool ap_attention_is_handed(struct ap_arena *arena, const struct ap_program *prog,
-                            const struct ap_attention_form *backward);
 
 #endif

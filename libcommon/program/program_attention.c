@@ -576,8 +576,7 @@ static bool are_right(struct handing *h)
         if (h->refused[i] ||
             (ap_attention_form_of(&h->prog->local, h->to[h->pair[i].backward.first],
                                   &a) &&
-             ap_attention_probe(h->arena, h->prog, &a) &&
-             ap_attention_is_handed(h->arena, h->prog, &a)))
+             a.total >= 0 && ap_attention_probe(h->arena, h->prog, &a)))
             continue;
         h->refused[i] = true;
         all = false;

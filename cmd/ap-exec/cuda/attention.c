@@ -395,8 +395,6 @@ static bool take(struct exec *x, int first, struct attention_call *c)
         !ap_attention_probe(x->arena, x->prog, &c->a) || !keeps_values(x, &c->a))
         return false;
     c->handed = c->a.total >= 0;
-    if (c->handed && !ap_attention_is_handed(x->arena, x->prog, &c->a))
-        return false;
     if (has_stats(c) && !has_dense_rows(g, &c->a))
         return false;
     for (int i = c->a.backward; i < 4; i++) /* o is no result of a backward group */
