@@ -615,8 +615,8 @@ static int build_alone(struct ap_arena *arena, const struct ap_plan *plan,
     *unsupported = rc > 0;
     if (rc)
         return -1;
-    ap_plan_buffers(arena, &prog);
     ap_pipeline_of_program(arena, &prog, program);
+    ap_pipeline_buffers(arena, program);
     return 0;
 }
 

@@ -200,6 +200,21 @@ static inline struct ap_slot ap_pipeline_slot(const struct ap_pipeline_stage *st
                : (struct ap_slot){0};
 }
 
+/*
+ * Places of a program's values in its arena: fills buffer, peak_bytes and alive_bytes.
+ * Parameters live throughout; a value lives from its group to its last user's group;
+ * values that only their own fused group reads get no buffer; a result that becomes a
+ * parameter is copied into the parameter's buffer at the end of the step unless it can be
+ * computed in place. (pipeline_buffers.c)
+ */
+void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
+/*
+ * The same with no more work than it takes to see whether the arena can be kept within a
+ * limit: peak_bytes is within it if and only if it is so by ap_plan_buffers.
+ */
+void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
+                            int64_t limit);
+
 /* ---- private: the order of instructions (pipeline_order.c) ---- */
 
 /* Fills the lanes' instructions. 1 when some lane would wait for ever; -1 when there are

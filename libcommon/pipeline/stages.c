@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "plan/named_plan.h"
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 #include "base/threads.h"
 #include "doc/blocks_json.h"
 

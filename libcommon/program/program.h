@@ -157,20 +157,6 @@ void ap_program_pack(struct ap_arena *arena, struct ap_program *prog,
  * only then it runs while others do. */
 bool ap_program_is_direct(const struct ap_program *prog, int node);
 
-/*
- * Liveness-based buffer plan of a program (fills buffer and peak_bytes). Parameters live
- * throughout; a value lives from its group to its last user's group; values that only
- * their own fused group reads get no buffer; a result that becomes a parameter is copied
- * into the parameter's buffer at the end of the step unless it can be computed in place.
- */
-void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
-/*
- * The same with no more work than it takes to see whether the arena can be kept within a
- * limit: peak_bytes is within it if and only if it is so by ap_plan_buffers.
- */
-void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
-                            int64_t limit);
-
 /* Whether a value is read by its own group only, and by that at least once: it needs no
  * memory. */
 bool ap_program_is_inner(const struct ap_graph *g, int node);

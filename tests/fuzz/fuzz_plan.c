@@ -11,7 +11,7 @@
 #include "../unit/stage_case.h"
 #include "doc/blocks_json.h"
 #include "doc/families_json.h"
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,6 +5,7 @@
  * runs the whole loop, so that no rank has to communicate the condition.
  */
 #include "backend.h"
+#include "pipeline/pipeline_program.h"
 
 #include <string.h>
 

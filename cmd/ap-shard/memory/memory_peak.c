@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/memory.h"
+#include "pipeline/pipeline_program.h"
 #include "program/lives.h"
 
 #define N_HOLDERS 4 /* values that are named */

@@ -18,7 +18,7 @@
 #include "base/threads.h"
 #include "doc/blocks_json.h"
 #include "doc/fingerprint.h"
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 #include "serve/serve.h"
 #include "tofu/tofu.h"
 
