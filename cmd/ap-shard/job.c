@@ -421,7 +421,7 @@ struct shard_result shard_job_result(struct shard_job *job,
     double sec = shard_price(job->arena, &a->plan, &job->cost, &conv, &err);
     if (!isfinite(sec) || ap_partition(job->arena, &a->plan, &conv, &prog, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_plan_buffers(job->arena, &prog);
+    ap_plan_buffers(job->arena, &prog, 0);
     bool limited =
         job->memory_bytes > 0 && !shard_algorithms()[req->algorithm].limits_params;
     if (limited && prog.peak_bytes > job->memory_bytes)

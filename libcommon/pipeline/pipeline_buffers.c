@@ -511,7 +511,7 @@ static void number_slots(const struct lane_plan *p)
     }
 }
 
-/* limit: as of ap_plan_buffers_within, 0: none. Returns the most that is in use at once.
+/* limit: as of ap_plan_buffers. Returns the most that is in use at once.
  */
 static int64_t plan_lane(struct ap_arena *arena, struct ap_pipeline_program *program,
                          struct ap_lane *lane, int64_t limit)
@@ -564,8 +564,7 @@ void ap_pipeline_buffers(struct ap_arena *arena, struct ap_pipeline_program *pro
         plan_lane(arena, program, &program->lane[i], 0);
 }
 
-void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
-                            int64_t limit)
+void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog, int64_t limit)
 {
     struct ap_arena scratch = {0};
     struct ap_pipeline_program one;
@@ -576,9 +575,4 @@ void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
     prog->buffer = ap_arena_dup(arena, one.stage->prog.buffer,
                                 (size_t)prog->local.n_nodes * sizeof *prog->buffer);
     ap_arena_free(&scratch);
-}
-
-void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog)
-{
-    ap_plan_buffers_within(arena, prog, 0);
 }

@@ -63,13 +63,15 @@ struct ap_program {
     const int *wait;
 };
 
-/* What is made of a partitioned program before its buffers are planned. */
+/* What is made of a partitioned program. */
 struct ap_program_form {
-    bool split;         /* groups that can be run: ap_program_split or _kernels */
-    bool overlap;       /* collectives start early and are awaited late */
-    bool by_turn;       /* of a part of a pipeline: groups keep their turns */
-    int per_rank;       /* devices that a rank plays; 0: one */
-    int64_t pack_bytes; /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
+    bool split;   /* groups that can be run: ap_program_split or _kernels */
+    bool overlap; /* collectives start early and are awaited late */
+    /* of a part of a pipeline: groups keep their turns, and buffers are the lane's */
+    bool by_turn;
+    int per_rank;        /* devices that a rank plays; 0: one */
+    int64_t pack_bytes;  /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
+    int64_t limit_bytes; /* of ap_plan_buffers */
     const struct ap_cost *cost; /* of the plan */
 };
 /* Buckets of at most AP_BUCKET_MOST bytes, such that the last one, which nothing hides,
@@ -87,15 +89,6 @@ struct ap_program_form {
 int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  const struct ap_conversions *conv, struct ap_program *prog,
                  struct ap_err *err);
-
-/*
- * The plan as a program in a form, without buffers: partitioned, with groups that the
- * device can run, tiled and packed. Fills conv. -1 where the plan is not legal; 1: it
- * has no such form. (program_split.c)
- */
-int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
-                    const struct ap_program_form *form, struct ap_conversions *conv,
-                    struct ap_program *prog, struct ap_err *err);
 
 /*
  * Attentions, which a plan has as one group each, as groups that an interpreter can run,

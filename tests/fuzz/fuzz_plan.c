@@ -37,7 +37,7 @@ static void try_sharding(struct ap_arena *arena, const struct stage_case *c,
         ap_partition(arena, &s.plan, &conv, &prog, &err))
         assert(err.msg[0]);
     else
-        ap_plan_buffers(arena, &prog);
+        ap_plan_buffers(arena, &prog, 0);
     ap_cost_free(&cost);
 }
 

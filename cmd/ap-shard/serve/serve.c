@@ -271,7 +271,7 @@ static int find_facts(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
     if (i == 0) {
         if (ap_partition(arena, facts->plan, facts->conv, &facts->prog, err))
             return -1;
-        ap_plan_buffers(arena, &facts->prog);
+        ap_plan_buffers(arena, &facts->prog, 0);
         return 0;
     }
     ap_stage_price(arena,
