@@ -101,9 +101,8 @@ $(BUILD)/page_text.c: cmd/ap-cost/html/page.html Makefile
 EXTRA_ap-cost = $(BUILD)/page_text.o
 
 # Message passing and answers: loops worth vectorising.
-SOLVE_LOOPS = solve_dual memory/solve_mem_local memory/solve_mem_try memory/solve_mem_state \
-              memory/solve_mem_dual memory/solve_mem_fuse
-$(SOLVE_LOOPS:%=$(BUILD)/libcommon/solve/%.o): TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
+$(BUILD)/libcommon/solve/solve_dual.o: TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
+CFLAGS_ap-solve = $(if $(SANITIZE),,-O3)
 
 $(LIB): $(LIB_OBJ)
 	rm -f $@

@@ -92,10 +92,9 @@ int price_plan(struct ap_arena *arena, const struct cost_input *in,
     *out = (struct priced){.name = name, .plan = *plan};
     struct ap_program *prog = &out->prog;
     if (ap_plan_check_choices(plan, &in->cost, err) ||
-        ap_plan_conversions(arena, plan, &in->cost, &out->conv, err) ||
-        ap_partition(arena, plan, &out->conv, prog, err))
+        ap_program_make(arena, plan, &(struct ap_program_form){.cost = &in->cost},
+                        &out->conv, prog, err))
         return -1;
-    ap_plan_buffers(arena, prog);
     out->price = ap_plan_price(plan, &in->cost, &out->conv);
     if (ap_cost_overlaps(&in->cost))
         ap_plan_overlap(arena, plan, &in->cost, &out->conv, NULL, false, &out->overlap);

@@ -4,10 +4,10 @@
 
 #include "doc/doc.h"
 #include "pipeline/pipeline_price.h"
+#include "pipeline/pipeline_program.h"
 #include "pipeline/plan_rates.h"
 #include "plan/named_plan.h"
 #include "plan/overlap.h"
-#include "program/program.h"
 
 /* What a plan with another choice costs, where that is not its serial time. */
 typedef struct ap_price price_plan_fn(void *context, const struct ap_plan *plan,

@@ -112,10 +112,9 @@ static int price(struct ap_arena *arena, struct job *job, const struct ap_plan *
     struct ap_program prog;
 
     if (ap_plan_check_choices(plan, &job->cost, err) ||
-        ap_plan_conversions(arena, plan, &job->cost, &conv, err) ||
-        ap_partition(arena, plan, &conv, &prog, err))
+        ap_program_make(arena, plan, &(struct ap_program_form){.cost = &job->cost}, &conv,
+                        &prog, err))
         return -1;
-    ap_plan_buffers(arena, &prog);
     out->sec = ap_plan_price(plan, &job->cost, &conv).step_sec;
     out->peak_bytes = prog.peak_bytes;
     return 0;

@@ -6,10 +6,10 @@
 #include "doc/families_json.h"
 #include "doc/fingerprint.h"
 #include "memory/memory.h"
+#include "pipeline/pipeline_program.h"
 #include "pipeline/plan_words.h"
 #include "plan/microbatch.h"
 #include "plan/overlap.h"
-#include "program/program.h"
 #include "shard.h"
 #include "tofu/tofu.h"
 #include "tool/tool.h"
@@ -421,7 +421,7 @@ struct shard_result shard_job_result(struct shard_job *job,
     double sec = shard_price(job->arena, &a->plan, &job->cost, &conv, &err);
     if (!isfinite(sec) || ap_partition(job->arena, &a->plan, &conv, &prog, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    ap_plan_buffers(job->arena, &prog);
+    ap_plan_buffers(job->arena, &prog, 0);
     bool limited =
         job->memory_bytes > 0 && !shard_algorithms()[req->algorithm].limits_params;
     if (limited && prog.peak_bytes > job->memory_bytes)

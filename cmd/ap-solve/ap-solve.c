@@ -7,19 +7,19 @@
 
 struct solver {
     struct ap_choice choice;
-    ap_solver_fn *run;
+    contest_solver *run;
 };
 
 static const struct solver solvers[] = {
-    {{"auto", "bound, proof and local search, exchanging solutions"}, ap_solve_auto},
-    {{"exact", "reductions, bound, then proof"}, ap_solve_exact},
-    {{"local", "bound and local search, no proof"}, ap_solve_local},
-    {{"glpk", "integer program in GLPK, in the tight form"}, ap_solve_glpk},
-    {{"exhaustive", "try every combination (up to 10^7)"}, ap_solve_exhaustive},
+    {{"auto", "bound, proof and local search, exchanging solutions"}, contest_auto},
+    {{"exact", "reductions, bound, then proof"}, contest_exact},
+    {{"local", "bound and local search, no proof"}, contest_local},
+    {{"glpk", "integer program in GLPK, in the tight form"}, contest_glpk},
+    {{"exhaustive", "try every combination (up to 10^7)"}, contest_exhaustive},
     {{NULL, NULL}, NULL},
 };
 
-static void put_answer(const struct ap_problem *p, const struct ap_solution *sol,
+static void put_answer(const struct contest *p, const struct ap_solution *sol,
                        const char *algorithm, struct ap_buf *out)
 {
     double gap = sol->objective > 0 ? 1 - sol->bound / sol->objective : 0;
@@ -28,11 +28,11 @@ static void put_answer(const struct ap_problem *p, const struct ap_solution *sol
                   "{\"algorithm\":\"%s\",\"objective\":%.17g,\"bound\":%.17g,"
                   "\"gap\":%.6g,\"stopped\":\"%s\",\"peak\":%" PRId64,
                   algorithm, sol->objective, fmax(sol->bound, 0), fmax(gap, 0),
-                  sol->stopped, ap_problem_peak(p, sol->choice));
+                  sol->stopped, contest_peak(p, sol->choice));
     if (p->span)
         ap_buf_printf(out, ",\"usage_limit\":%" PRId64, p->usage_limit);
     ap_buf_puts(out, "}\n[");
-    for (int v = 0; v < p->n_nodes; v++)
+    for (int v = 0; v < p->costs.n_nodes; v++)
         ap_buf_printf(out, v ? ", %d" : "%d", sol->choice[v]);
     ap_buf_puts(out, "]\n");
 }
@@ -42,7 +42,7 @@ int main(int argc, char **argv)
     double start_sec = ap_now_sec();
     int algorithm = 0;
     int64_t threads = 2, seed = 0;
-    struct ap_solve_params params = {0};
+    struct contest_params params = {0};
     const struct ap_opt opts[] = {
         {"algorithm", AP_OPT_CHOICE, &algorithm, "NAME",
          "solver; --algorithm=help lists them", &solvers->choice, sizeof *solvers, 0, 0,
@@ -61,18 +61,17 @@ int main(int argc, char **argv)
                            .operand = "[FILE]",
                            .opts = opts};
     struct ap_arena arena = {0};
-    struct ap_problem p;
+    struct contest p;
     struct ap_solution sol = {0};
     struct ap_err err = {0};
     struct ap_buf out = {0};
 
     ap_tool_start(&tool, argc, argv);
-    if (ap_problem_read(&arena, tool.path, &p, &err))
+    if (contest_read(&arena, tool.path, &p, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     double read_sec = ap_now_sec() - start_sec;
     struct ap_work work = {.progress = ap_tool_progress()};
     params.work = &work;
-    params.tells = true;
     ap_work_tell(&work, solvers[algorithm].choice.name, INFINITY, 0);
     if (params.time_limit_sec > 0)
         params.time_limit_sec = fmax(params.time_limit_sec - read_sec, 1e-3);
@@ -85,6 +84,6 @@ int main(int argc, char **argv)
     ap_buf_free(&out);
     const char *extra = ap_arena_printf(
         &arena, ",\"nodes\":%d,\"edges\":%d,\"read_sec\":%.3f,\"work\":%" PRId64 "%s",
-        p.n_nodes, p.n_edges, read_sec, sol.work, sol.stats ? sol.stats : "");
+        p.costs.n_nodes, p.costs.n_edges, read_sec, sol.work, sol.stats ? sol.stats : "");
     return ap_tool_finish(&tool, extra);
 }

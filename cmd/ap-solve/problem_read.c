@@ -372,14 +372,15 @@ static int bad(struct reader *r, const char *where, size_t i, const char *what)
     return ap_err_set(r->err, "%s: /problem/%s/%zu: %s", r->name, where, i, what);
 }
 
-static int make_nodes(struct reader *r, struct ap_problem *p)
+static int make_nodes(struct reader *r, struct contest *p)
 {
-    int *n_strategies = AP_NEW_N(r->arena, p->n_nodes + 1, int);
-    struct ap_span *span = AP_NEW_N(r->arena, p->n_nodes + 1, struct ap_span);
+    int *n_strategies = AP_NEW_N(r->arena, p->costs.n_nodes + 1, int);
+    struct contest_span *span =
+        AP_NEW_N(r->arena, p->costs.n_nodes + 1, struct contest_span);
     bool memory = r->has_limit && r->interval.seen && r->usage.seen;
     int64_t total = 0;
 
-    for (int v = 0; v < p->n_nodes; v++) {
+    for (int v = 0; v < p->costs.n_nodes; v++) {
         size_t n = r->node_cost.n_items[v];
         if (n == 0 || n > MAX_ITEMS)
             return bad(r, "nodes/costs", (size_t)v, "expected at least one strategy");
@@ -395,46 +396,46 @@ static int make_nodes(struct reader *r, struct ap_problem *p)
         for (size_t s = 0; s < n; s++)
             most = usage[s] > most ? usage[s] : most;
         total = ap_add64(total, most);
-        span[v] = (struct ap_span){at[0], at[1]};
+        span[v] = (struct contest_span){at[0], at[1]};
     }
     if (total == INT64_MAX)
         return ap_err_set(r->err, "%s: /problem/nodes/usages: the sum does not fit",
                           r->name);
-    p->n_strategies = n_strategies;
-    p->cost = ap_arena_dup(r->arena, r->node_cost.data,
-                           (size_t)(p->n_nodes + 1) * sizeof(void *));
+    p->costs.n_strategies = n_strategies;
+    p->costs.cost = ap_arena_dup(r->arena, r->node_cost.data,
+                                 (size_t)(p->costs.n_nodes + 1) * sizeof(void *));
     if (memory) {
         p->span = span;
         p->usage = ap_arena_dup(r->arena, r->usage.data,
-                                (size_t)(p->n_nodes + 1) * sizeof(void *));
+                                (size_t)(p->costs.n_nodes + 1) * sizeof(void *));
         p->usage_limit = r->limit;
     }
     return 0;
 }
 
-static int make_edges(struct reader *r, struct ap_problem *p)
+static int make_edges(struct reader *r, struct contest *p)
 {
     struct ap_problem_edge *edges =
-        AP_NEW_N(r->arena, p->n_edges + 1, struct ap_problem_edge);
+        AP_NEW_N(r->arena, p->costs.n_edges + 1, struct ap_problem_edge);
 
-    for (int e = 0; e < p->n_edges; e++) {
+    for (int e = 0; e < p->costs.n_edges; e++) {
         const int64_t *ends = r->edge_node.data[e];
-        if (r->edge_node.n_items[e] != 2 || ends[0] >= p->n_nodes ||
-            ends[1] >= p->n_nodes || ends[0] == ends[1])
+        if (r->edge_node.n_items[e] != 2 || ends[0] >= p->costs.n_nodes ||
+            ends[1] >= p->costs.n_nodes || ends[0] == ends[1])
             return bad(r, "edges/nodes", (size_t)e,
                        "expected two different nodes of the problem");
         int a = (int)ends[0], b = (int)ends[1];
         if (r->edge_cost.n_items[e] !=
-            (size_t)p->n_strategies[a] * (size_t)p->n_strategies[b])
+            (size_t)p->costs.n_strategies[a] * (size_t)p->costs.n_strategies[b])
             return bad(r, "edges/costs", (size_t)e,
                        "expected as many items as pairs of strategies");
         edges[e] = (struct ap_problem_edge){a, b, r->edge_cost.data[e]};
     }
-    p->edges = edges;
+    p->costs.edges = edges;
     return 0;
 }
 
-static int make(struct reader *r, struct ap_problem *p)
+static int make(struct reader *r, struct contest *p)
 {
     if (!r->has_problem)
         return ap_err_set(r->err, "%s: expected a member \"problem\"", r->name);
@@ -453,8 +454,8 @@ static int make(struct reader *r, struct ap_problem *p)
     if (r->has_limit && (!r->interval.seen || !r->usage.seen))
         return ap_err_set(
             r->err, "%s: /problem/usage_limit: without intervals and usages", r->name);
-    *p = (struct ap_problem){.n_nodes = (int)r->node_cost.n,
-                             .n_edges = (int)r->edge_node.n};
+    *p = (struct contest){
+        .costs = {.n_nodes = (int)r->node_cost.n, .n_edges = (int)r->edge_node.n}};
     /* one array more than none, to copy */
     if (r->node_cost.n == 0)
         r->node_cost.data = grow(NULL, &r->node_cost.cap, sizeof(void *));
@@ -469,7 +470,7 @@ static void list_free(struct list *list)
     free(list->n_items);
 }
 
-static int read_all(struct reader *r, struct ap_problem *p)
+static int read_all(struct reader *r, struct contest *p)
 {
     int rc = read_object(r, top_member);
 
@@ -489,8 +490,8 @@ static int read_all(struct reader *r, struct ap_problem *p)
     return rc;
 }
 
-int ap_problem_parse(struct ap_arena *arena, const char *name, const char *text,
-                     size_t len, struct ap_problem *p, struct ap_err *err)
+int contest_parse(struct ap_arena *arena, const char *name, const char *text, size_t len,
+                  struct contest *p, struct ap_err *err)
 {
     struct reader r = {.arena = arena,
                        .err = err,
@@ -501,8 +502,8 @@ int ap_problem_parse(struct ap_arena *arena, const char *name, const char *text,
     return read_all(&r, p);
 }
 
-int ap_problem_read(struct ap_arena *arena, const char *path, struct ap_problem *p,
-                    struct ap_err *err)
+int contest_read(struct ap_arena *arena, const char *path, struct contest *p,
+                 struct ap_err *err)
 {
     bool is_stdin = !strcmp(path, "-");
     struct reader r = {.arena = arena, .err = err, .name = is_stdin ? "<stdin>" : path};

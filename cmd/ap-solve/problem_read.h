@@ -2,7 +2,7 @@
 #ifndef SOLVE_PROBLEM_READ_H
 #define SOLVE_PROBLEM_READ_H
 
-#include "solve/problem.h"
+#include "contest.h"
 
 /*
  * Reads a problem in the format of the ASPLOS 2025 contest on intra-operator parallelism:
@@ -11,11 +11,11 @@
  * standard input. Costs of 10^18 and above are forbidden. Equal arrays are kept once.
  * -1 with err that names line and column, or the element.
  */
-int ap_problem_read(struct ap_arena *arena, const char *path, struct ap_problem *p,
-                    struct ap_err *err);
+int contest_read(struct ap_arena *arena, const char *path, struct contest *p,
+                 struct ap_err *err);
 /* Reads a problem from text in memory, which must not be compressed; name is for
  * messages. */
-int ap_problem_parse(struct ap_arena *arena, const char *name, const char *text,
-                     size_t len, struct ap_problem *p, struct ap_err *err);
+int contest_parse(struct ap_arena *arena, const char *name, const char *text, size_t len,
+                  struct contest *p, struct ap_err *err);
 
 #endif

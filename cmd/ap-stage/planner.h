@@ -88,7 +88,8 @@ struct plan_instance {
     int n_blocks;
     const double *flops; /* [block], forward, of the whole batch (rhino, equal-*) */
     const int *n_ops;    /* [block], forward operators (equal-operator) */
-    const int *class_of; /* [block]: blocks of one class are identical; NULL: not known */
+    const int *twin; /* [lo * n_blocks + hi]: lowest start of an identical run; NULL: not
+                        known */
     int n_values;
     const struct plan_value *value;
     const struct ap_cluster *cluster; /* links and memory of a device */

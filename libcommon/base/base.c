@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- errors ---- */
 
@@ -331,4 +332,12 @@ int ap_compare_int(const void *a, const void *b)
     int x = *(const int *)a, y = *(const int *)b;
 
     return (x > y) - (x < y);
+}
+
+double ap_now_sec(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

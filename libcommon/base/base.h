@@ -109,6 +109,9 @@ const char *ap_size_text(struct ap_arena *arena, int64_t bytes);
  * the text is neither. */
 int64_t ap_size_parse(const char *text);
 
+/* Monotonic seconds, for --stats and --time-limit only. */
+double ap_now_sec(void);
+
 /* Whether s matches a pattern in which * stands for any bytes and ? for one. */
 bool ap_glob(const char *glob, const char *s);
 

@@ -679,6 +679,14 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
     return 0;
 }
 
+bool ap_graph_is_result(const struct ap_graph *g, int node)
+{
+    for (int r = 0; r < g->n_results; r++)
+        if (g->results[r].node == node)
+            return true;
+    return false;
+}
+
 int ap_graph_replace(struct ap_arena *arena, struct ap_graph *g, struct ap_node *nodes,
                      int n, const int *to, struct ap_err *err)
 {

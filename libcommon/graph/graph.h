@@ -405,6 +405,9 @@ void ap_graph_keep_masks(struct ap_node *nodes, int n);
 int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where,
                    struct ap_err *err);
 
+/* Whether a node is one of the graph's results. Linear in these. */
+bool ap_graph_is_result(const struct ap_graph *g, int node);
+
 /*
  * Replaces the graph's nodes by n others; node to[v] takes the place of node v. Results
  * and the parameters that they become are renumbered, and the graph is indexed. The

@@ -1,6 +1,7 @@
 /*
  * Problem: a lane runs its stages' programs, forward and backward passes of several
- * microbatches in turn; where does each value live in the lane's one arena?
+ * microbatches in turn; where does each value live in the lane's one arena? A program
+ * alone is one stage, whose microbatches run one after the other: it has no slots.
  *
  *     parameters | slot 0 | slot 1 | ... | all else, by best fit
  *
@@ -98,7 +99,8 @@ static void walk(struct lane_plan *p)
             continue;
         const struct ap_pipeline_stage *st = &p->program->stage[x->stage];
         struct stage_lives *s = &p->stage[x->stage];
-        for (int k = x->lo; k < x->hi; k++) {
+        const bool again = x->stage == was.stage && x->lo == was.lo && x->hi == was.hi;
+        for (int k = x->lo; k < x->hi && !again; k++) {
             if (s->step[k] != NOWHERE)
                 continue;
             s->step[k] = p->n_steps++;
@@ -349,7 +351,7 @@ static void lifetime(const struct lane_plan *p, int s, int node, int *birth, int
 
     *birth = step_of(p, s, lo);
     *death = step_of(p, s, hi);
-    if (!in_loop || in_span || p->program->microbatches == 1 ||
+    if (!in_loop || in_span || p->program->microbatches == 1 || p->program->alone ||
         (in_each && !p->chunked && p->stage[s].n_kept == 0))
         return;
     /* other spans run between its own */
@@ -455,7 +457,8 @@ static void open_stage(struct lane_plan *p, int s)
     l->first = nowhere(p->arena, n);
     l->last = AP_NEW_N(p->arena, n, int);
     l->slot = AP_NEW_N(p->arena, n, int);
-    end_messages(p, s);
+    if (!p->program->alone)
+        end_messages(p, s);
 }
 
 /* Offsets in the arena for what lies in slots, and for views; the program's end. */
@@ -508,8 +511,10 @@ static void number_slots(const struct lane_plan *p)
     }
 }
 
-static void plan_lane(struct ap_arena *arena, struct ap_pipeline_program *program,
-                      struct ap_lane *lane)
+/* limit: as of ap_plan_buffers. Returns the most that is in use at once.
+ */
+static int64_t plan_lane(struct ap_arena *arena, struct ap_pipeline_program *program,
+                         struct ap_lane *lane, int64_t limit)
 {
     struct lane_plan p = {.arena = arena,
                           .program = program,
@@ -539,8 +544,10 @@ static void plan_lane(struct ap_arena *arena, struct ap_pipeline_program *progra
     const int64_t slots = place_slots(&p);
     if (slots > 0)
         add_piece(&p, NULL, p.loop_lo, behind ? p.n_steps : p.loop_hi, slots);
+    if (limit > 0)
+        limit = limit > p.base ? limit - p.base : 1;
     lane->peak_bytes =
-        p.base + ap_place(arena, p.piece, p.n_pieces, p.n_steps + 1, 0, &alive);
+        p.base + ap_place(arena, p.piece, p.n_pieces, p.n_steps + 1, limit, &alive);
     for (int i = 0; i < p.n_pieces; i++)
         if (p.buffer[i])
             p.buffer[i]->offset = p.base + p.piece[i].offset;
@@ -548,10 +555,24 @@ static void plan_lane(struct ap_arena *arena, struct ap_pipeline_program *progra
         if (is_mine(&p, s))
             close_stage(&p, s, slots > 0 ? p.base + p.piece[p.n_pieces - 1].offset : 0);
     number_slots(&p);
+    return p.base + alive;
 }
 
 void ap_pipeline_buffers(struct ap_arena *arena, struct ap_pipeline_program *program)
 {
     for (int i = 0; i < program->n_lanes; i++)
-        plan_lane(arena, program, &program->lane[i]);
+        plan_lane(arena, program, &program->lane[i], 0);
+}
+
+void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog, int64_t limit)
+{
+    struct ap_arena scratch = {0};
+    struct ap_pipeline_program one;
+
+    ap_pipeline_of_program(&scratch, prog, &one);
+    prog->alive_bytes = plan_lane(&scratch, &one, one.lane, limit);
+    prog->peak_bytes = one.lane->peak_bytes;
+    prog->buffer = ap_arena_dup(arena, one.stage->prog.buffer,
+                                (size_t)prog->local.n_nodes * sizeof *prog->buffer);
+    ap_arena_free(&scratch);
 }

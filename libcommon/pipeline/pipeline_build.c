@@ -173,6 +173,25 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
     return 0;
 }
 
+int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
+                    const struct ap_program_form *form, struct ap_conversions *conv,
+                    struct ap_program *prog, struct ap_err *err)
+{
+    if (ap_plan_conversions(arena, plan, form->cost, conv, err) ||
+        ap_partition(arena, plan, conv, prog, err))
+        return -1;
+    if (form->split && form->cost->cluster.fused_attention)
+        ap_program_kernels(arena, prog);
+    else if (form->split)
+        ap_program_split(arena, prog, false);
+    if (form->per_rank > 1 && ap_program_tile(arena, prog, form->per_rank, err))
+        return 1;
+    ap_program_pack(arena, prog, form);
+    if (!form->by_turn)
+        ap_plan_buffers(arena, prog, form->limit_bytes);
+    return 0;
+}
+
 static int partition(struct builder *b, int stage, const struct ap_plan *plan,
                      struct ap_program *prog, struct ap_err *err)
 {
@@ -615,7 +634,6 @@ static int build_alone(struct ap_arena *arena, const struct ap_plan *plan,
     *unsupported = rc > 0;
     if (rc)
         return -1;
-    ap_plan_buffers(arena, &prog);
     ap_pipeline_of_program(arena, &prog, program);
     return 0;
 }

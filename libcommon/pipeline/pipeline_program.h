@@ -200,6 +200,26 @@ static inline struct ap_slot ap_pipeline_slot(const struct ap_pipeline_stage *st
                : (struct ap_slot){0};
 }
 
+/*
+ * Places of a program's values in its arena: fills buffer, peak_bytes and alive_bytes.
+ * Parameters live throughout; a value lives from its group to its last user's group;
+ * values that only their own fused group reads get no buffer; a result that becomes a
+ * parameter is copied into the parameter's buffer at the end of the step unless it can be
+ * computed in place. With a limit > 0, no more work is done than it takes to see whether
+ * the arena can be kept within it: peak_bytes is, if and only if it would be without.
+ * (pipeline_buffers.c)
+ */
+void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog, int64_t limit);
+
+/*
+ * A plan on one mesh as a program in a form: partitioned, with groups that the device can
+ * run, tiled, packed and placed. Fills conv. -1 where the plan is not legal; 1: it has no
+ * such form. (pipeline_build.c)
+ */
+int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
+                    const struct ap_program_form *form, struct ap_conversions *conv,
+                    struct ap_program *prog, struct ap_err *err);
+
 /* ---- private: the order of instructions (pipeline_order.c) ---- */
 
 /* Fills the lanes' instructions. 1 when some lane would wait for ever; -1 when there are

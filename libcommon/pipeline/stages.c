@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "plan/named_plan.h"
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 #include "base/threads.h"
 #include "doc/blocks_json.h"
 
@@ -104,7 +104,7 @@ int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *clust
     if (!rc && s->peak_bytes == 0) {
         rc = ap_partition(arena, &s->plan, &conv, &prog, err);
         if (!rc)
-            ap_plan_buffers(arena, &prog);
+            ap_plan_buffers(arena, &prog, 0);
         s->peak_bytes = rc ? 0 : prog.peak_bytes;
     }
     ap_cost_free(&cost);

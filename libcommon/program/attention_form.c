@@ -261,9 +261,8 @@ static bool is_of_rows(const struct ap_graph *g, const struct ap_attention_form 
 static bool is_read_elsewhere(const struct ap_graph *g, const struct ap_attention_form *a,
                               int v)
 {
-    for (int r = 0; r < g->n_results; r++)
-        if (g->results[r].node == v)
-            return true;
+    if (ap_graph_is_result(g, v))
+        return true;
     for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++)
         if (!is_inside(a, g->users[u]))
             return true;

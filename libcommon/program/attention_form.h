@@ -59,11 +59,10 @@ struct ap_attention_form {
 bool ap_attention_form_of(const struct ap_graph *g, int first,
                           struct ap_attention_form *a);
 /*
- * Checks the function that the group computes: evaluates its elementwise operators and
- * sums for pseudo-random products, compares them with softmax and its gradients, and
- * finds the scale. `stats` of a forward group becomes -1 if it has another value. In a
- * backward group that reads o, the sums of dO o are taken for granted: the caller knows
- * whether o belongs to the attention.
+ * By what the group computes: evaluates its elementwise operators and sums for
+ * pseudo-random products, compares with softmax and its gradients, and finds the scale. A
+ * forward group's `stats` that are something else are -1 then. A backward group that sums
+ * dO o must be handed the statistics and the o of an attention that is the same.
  */
 bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
                         struct ap_attention_form *a);
@@ -72,10 +71,5 @@ bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
  * equal operands and equal functions. */
 bool ap_attention_same(const struct ap_graph *g, const struct ap_attention_form *forward,
                        const struct ap_attention_form *backward);
-/*
- * Whether a probed backward group reads the statistics and the o of the same attention.
- */
-bool ap_attention_is_handed(struct ap_arena *arena, const struct ap_program *prog,
-                            const struct ap_attention_form *backward);
 
 #endif

@@ -395,35 +395,6 @@ static void choose_row(struct probe *p, int64_t i, int64_t n, bool all, int64_t 
         p->sum[k].known = false;
 }
 
-bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
-                        struct ap_attention_form *a)
-{
-    const struct ap_graph *g = &prog->local;
-    const struct ap_shape *s = &g->nodes[a->scores].shape;
-    const int64_t queries = s->dims[a->query], keys = s->dims[a->key];
-    const int weights = a->weights[a->backward ? AP_ATTENTION_DV : AP_ATTENTION_O];
-    const bool all = has_table(g, a);
-    const int64_t n = all || queries < MOST_QUERIES ? queries : MOST_QUERIES;
-    struct probe p = {.prog = prog, .g = g, .a = a};
-    int64_t at[AP_MAX_RANK] = {0};
-
-    if (ap_shape_elems(s) == 0 || (all && queries * keys > MOST_PAIRS))
-        return false;
-    p.key = AP_NEW_N(arena, keys + 32, int64_t);
-    double *room = AP_NEW_N(arena, 2 * (keys + 32), double);
-    a->scale = 0;
-    for (int64_t i = 0; i < n && a->scale == 0; i++) {
-        choose_row(&p, i, n, all, at);
-        a->scale = find_scale(&p, weights, at);
-    }
-    for (int64_t i = 0; i < n && a->scale != 0; i++) {
-        choose_row(&p, i, n, all, at);
-        if (!look_at_row(&p, a, at, room))
-            return false;
-    }
-    return a->scale != 0 && !p.failed;
-}
-
 /* ---- pairs ---- */
 
 bool ap_attention_same(const struct ap_graph *g, const struct ap_attention_form *forward,
@@ -456,15 +427,16 @@ static int group_of(const struct ap_graph *g, int node)
     return node;
 }
 
-bool ap_attention_is_handed(struct ap_arena *arena, const struct ap_program *prog,
-                            const struct ap_attention_form *backward)
+/* Whether a backward group that sums dO o is handed the statistics and the o of an
+ * attention that is the same. */
+static bool is_handed(struct ap_arena *arena, const struct ap_program *prog,
+                      const struct ap_attention_form *backward)
 {
     const struct ap_graph *g = &prog->local;
     const struct ap_attention_tensor *o = &backward->of[AP_ATTENTION_O];
     struct ap_attention_form f;
 
-    if (!backward->backward || backward->total < 0 || backward->stats < 0 ||
-        !ap_attention_form_of(g, group_of(g, o->node), &f) ||
+    if (backward->stats < 0 || !ap_attention_form_of(g, group_of(g, o->node), &f) ||
         !ap_attention_probe(arena, prog, &f) || !ap_attention_same(g, &f, backward))
         return false;
     const struct ap_attention_tensor *made = &f.of[AP_ATTENTION_O];
@@ -478,4 +450,35 @@ bool ap_attention_is_handed(struct ap_arena *arena, const struct ap_program *pro
             is[d] = made->is[n->attrs->dimensions.v[d]];
     }
     return memcmp(is, o->is, (size_t)g->nodes[o->node].shape.rank) == 0;
+}
+
+/* ---- the whole ---- */
+
+bool ap_attention_probe(struct ap_arena *arena, const struct ap_program *prog,
+                        struct ap_attention_form *a)
+{
+    const struct ap_graph *g = &prog->local;
+    const struct ap_shape *s = &g->nodes[a->scores].shape;
+    const int64_t queries = s->dims[a->query], keys = s->dims[a->key];
+    const int weights = a->weights[a->backward ? AP_ATTENTION_DV : AP_ATTENTION_O];
+    const bool all = has_table(g, a);
+    const int64_t n = all || queries < MOST_QUERIES ? queries : MOST_QUERIES;
+    struct probe p = {.prog = prog, .g = g, .a = a};
+    int64_t at[AP_MAX_RANK] = {0};
+
+    if (ap_shape_elems(s) == 0 || (all && queries * keys > MOST_PAIRS))
+        return false;
+    p.key = AP_NEW_N(arena, keys + 32, int64_t);
+    double *room = AP_NEW_N(arena, 2 * (keys + 32), double);
+    a->scale = 0;
+    for (int64_t i = 0; i < n && a->scale == 0; i++) {
+        choose_row(&p, i, n, all, at);
+        a->scale = find_scale(&p, weights, at);
+    }
+    for (int64_t i = 0; i < n && a->scale != 0; i++) {
+        choose_row(&p, i, n, all, at);
+        if (!look_at_row(&p, a, at, room))
+            return false;
+    }
+    return a->scale != 0 && !p.failed && (a->total < 0 || is_handed(arena, prog, a));
 }

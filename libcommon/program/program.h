@@ -66,14 +66,15 @@ struct ap_program {
     const int *wait;
 };
 
-/* The changes to a partitioned program before its buffers are planned. */
+/* What is made of a partitioned program. */
 struct ap_program_form {
-    bool split;   /* split groups so that they can run: ap_program_split or _kernels */
+    bool split;   /* groups that can be run: ap_program_split or _kernels */
     bool overlap; /* collectives start early and are awaited late */
-    bool by_turn; /* for a part of a pipeline: groups keep their turns */
-    int per_rank; /* devices that a rank runs; 0: one */
-    int64_t pack_bytes;         /* size of a bucket of gradients; 0: no buckets; or
-                                   AP_BUCKET_BY_PRICE */
+    /* of a part of a pipeline: groups keep their turns, and buffers are the lane's */
+    bool by_turn;
+    int per_rank;        /* devices that a rank plays; 0: one */
+    int64_t pack_bytes;  /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
+    int64_t limit_bytes; /* of ap_plan_buffers */
     const struct ap_cost *cost; /* of the plan */
 };
 /* Buckets of at most AP_BUCKET_MOST bytes that minimize the time of the last bucket,
@@ -93,18 +94,8 @@ int ap_partition(struct ap_arena *arena, const struct ap_plan *plan,
                  struct ap_err *err);
 
 /*
- * Makes the program of a plan in a form, without buffers: partitioned, with groups that
- * the device can run, tiled and packed. Fills conv. -1 if the plan is not legal; 1 if it
- * has no program of this form. (program_split.c)
- */
-int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
-                    const struct ap_program_form *form, struct ap_conversions *conv,
-                    struct ap_program *prog, struct ap_err *err);
-
-/*
- * Splits attentions, which are one group each in a plan, into groups that an interpreter
- * can run: all attentions, or only those in rings. Called before buffers are planned.
- * (program_split.c)
+ * Attentions, which a plan has as one group each, as groups that an interpreter can run,
+ * all or those in rings alone; before the buffers. (program_split.c)
  */
 void ap_program_split(struct ap_arena *arena, struct ap_program *prog, bool only_rings);
 
@@ -164,21 +155,7 @@ void ap_program_pack(struct ap_arena *arena, struct ap_program *prog,
  * and receives them; only such a collective runs concurrently with other groups. */
 bool ap_program_is_direct(const struct ap_program *prog, int node);
 
-/*
- * Liveness-based buffer plan of a program (fills buffer and peak_bytes). Parameters live
- * throughout; a value lives from its group to its last user's group; values that only
- * their own fused group reads get no buffer; a result that becomes a parameter is copied
- * to the parameter's buffer at the end of the step unless it can be computed in place.
- */
-void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog);
-/*
- * The same, stopped as soon as it is known whether the arena fits a limit: peak_bytes is
- * within the limit if and only if it is with ap_plan_buffers.
- */
-void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
-                            int64_t limit);
-
-/* Whether a value is read only, and at least once, by its own group, so that it needs no
+/* Whether a value is read by its own group only, and by that at least once: it needs no
  * memory. */
 bool ap_program_is_inner(const struct ap_graph *g, int node);
 

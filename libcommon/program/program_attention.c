@@ -223,14 +223,6 @@ static bool has_total(const struct handing *h, const struct pair *p)
 
 /* ---- where o is ---- */
 
-static bool is_result(const struct ap_graph *g, int v)
-{
-    for (int r = 0; r < g->n_results; r++)
-        if (g->results[r].node == v)
-            return true;
-    return false;
-}
-
 /* Whether v, or a view of it, is kept for a reader in the backward pass. */
 static bool is_kept(const struct handing *h, int v, int depth)
 {
@@ -267,7 +259,7 @@ static bool find_result(const struct handing *h, struct pair *p)
     const int first = p->backward.first;
     p->o = p->forward.of[AP_ATTENTION_O];
     const int o = p->o.node, user = g->user_start[o];
-    if (g->user_start[o + 1] == user + 1 && !is_result(g, o) &&
+    if (g->user_start[o + 1] == user + 1 && !ap_graph_is_result(g, o) &&
         at(h, g->users[user])->op == AP_OP_TRANSPOSE) {
         const struct ap_node *n = at(h, g->users[user]);
         p->o.node = p->o.order = g->users[user];
@@ -584,8 +576,7 @@ static bool are_right(struct handing *h)
         if (h->refused[i] ||
             (ap_attention_form_of(&h->prog->local, h->to[h->pair[i].backward.first],
                                   &a) &&
-             ap_attention_probe(h->arena, h->prog, &a) &&
-             ap_attention_is_handed(h->arena, h->prog, &a)))
+             a.total >= 0 && ap_attention_probe(h->arena, h->prog, &a)))
             continue;
         h->refused[i] = true;
         all = false;

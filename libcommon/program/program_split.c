@@ -51,20 +51,3 @@ void ap_program_split(struct ap_arena *arena, struct ap_program *prog, bool only
     prog->turn = turn;
     g->n_groups = n;
 }
-
-int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
-                    const struct ap_program_form *form, struct ap_conversions *conv,
-                    struct ap_program *prog, struct ap_err *err)
-{
-    if (ap_plan_conversions(arena, plan, form->cost, conv, err) ||
-        ap_partition(arena, plan, conv, prog, err))
-        return -1;
-    if (form->split && form->cost->cluster.fused_attention)
-        ap_program_kernels(arena, prog);
-    else if (form->split)
-        ap_program_split(arena, prog, false);
-    if (form->per_rank > 1 && ap_program_tile(arena, prog, form->per_rank, err))
-        return 1;
-    ap_program_pack(arena, prog, form);
-    return 0;
-}

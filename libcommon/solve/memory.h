@@ -95,10 +95,6 @@ struct ap_memory {
     struct ap_usage_hold *holds; /* of a copy and phase stand together */
 };
 
-/* A problem with memory on its nodes, in this format; its times are where intervals begin
- * and end. Arena; keeps p. */
-struct ap_memory *ap_memory_of_problem(struct ap_arena *arena,
-                                       const struct ap_problem *p);
 /* held[time], of n_times: the sum of all usage of a settled choice. */
 void ap_memory_held(const struct ap_memory *m, const int *choice, int64_t *held);
 /*
@@ -129,16 +125,10 @@ struct ap_measure {
     int (*held)(void *arg, const int *choice, int64_t *held);
 };
 
-/* What a search on a reduced core may do: all; no proofs; proofs first. */
-enum ap_memory_mode { AP_MEMORY_AUTO, AP_MEMORY_LOCAL, AP_MEMORY_EXACT };
-
 struct ap_memory_task {
     const struct ap_memory *model;
     int64_t limit;
     bool least; /* at prices: only choices that need little, the same for all limits */
-    /* of a search on the reduced core, which no other member below concerns */
-    enum ap_memory_mode mode;
-    const struct ap_solve_params *params; /* NULL: the defaults */
     /* the same with repeated nodes as one, in which prices are looked for first; or NULL
      */
     const struct ap_memory *tied;
@@ -165,17 +155,11 @@ struct ap_memory_answer {
     double *price;        /* [time], per byte: those that prove the most of the bound */
     int64_t least_proven; /* bytes that every choice needs; 0: not looked for */
     int n_solves, n_measured, n_times;
-    const char *stopped; /* see ap_solution; of a reduced core, as is work */
-    int64_t work;
 };
 
 /*
- * The one search, of two ways. Where single variables hold all memory and no programs are
- * measured, the problem is reduced to a core, on which message passing and local search
- * go on (memory/solve_mem.c); a small core that a first proof leaves open is searched at
- * prices of memory in between. Where edges or copies hold memory, or programs are
- * measured, all is searched at prices (memory/memory_search.c). -1 with err when no
- * choice is legal, at prices: whatever the limit.
+ * The search, at prices of memory (memory/memory_search.c). -1 with err when no choice is
+ * legal, whatever the limit.
  */
 int ap_memory_search(struct ap_arena *arena, const struct ap_memory_task *task,
                      struct ap_memory_answer *answer, struct ap_err *err);

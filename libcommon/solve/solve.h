@@ -297,8 +297,51 @@ struct sel_verdict {
  */
 struct sel_verdict sel_solve_core(struct sel_core *c, double limit, int64_t work_limit);
 
-/* ---- solve_mem.c: what ap_solve_exact does with memory ---- */
+/* ---- solve_glpk.c: integer programming on what a bound leaves ---- */
 
-ap_solver_fn sel_exact_memory;
+/* The program under way: see the opening comment of the file. */
+struct sel_program {
+    const struct sel_core *core; /* folded: costs are reduced costs */
+    const struct sel_rows *rows;
+    struct glp_prob *lp;
+    int **column;      /* [node][strategy of the core] */
+    double scale, gap; /* costs are multiplied by scale; what reaches gap is out */
+    int *index;        /* scratch of a row with all columns of strategies, and two more */
+    double *coef;
+    double bound; /* of the tree, scaled */
+    int64_t n_nodes, node_limit;
+};
+
+/* What the program's caller adds to it. */
+struct sel_rows {
+    void *arg;
+    /* Adds rows that the values break, or (value NULL) those that are there from the
+     * beginning; their number. NULL: there are none. */
+    int (*add)(void *arg, struct sel_program *g,
+               double (*value)(struct glp_prob *lp, int column));
+    /* The cost of state[node], labels; INFINITY: it is not legal. */
+    double (*cost)(void *arg, const int *state);
+};
+
+struct sel_program_limits {
+    double cost;        /* only choices that cost less */
+    int64_t cells;      /* nothing is done but counting if there are more */
+    double until_sec;   /* 0: never */
+    int64_t iterations; /* and nodes of the tree; 0: no limit */
+};
+
+struct sel_proof {
+    double bound; /* of all choices cheaper than the limit; the limit if there are none */
+    bool done;    /* bound is exact */
+    double cost;  /* of state[], INFINITY when nothing cheaper was found */
+    int *state;   /* [node], labels; the caller's */
+    int64_t n_cells; /* of the program, or that it would have had */
+};
+
+/* Looks for the cheapest choice of a core from sel_dual_fold, NULL when that left none.
+ */
+void sel_program_solve(struct ap_arena *arena, struct sel_core *folded,
+                       const struct sel_program_limits *limits,
+                       const struct sel_rows *rows, struct sel_proof *proof);
 
 #endif

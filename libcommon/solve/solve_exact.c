@@ -16,7 +16,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define EPSILON       1e-10
 #define PROVEN        1e-9 /* see ap_solver_fn */
@@ -43,7 +42,7 @@
 struct search {
     struct ap_arena *arena;
     const struct ap_solve_params *params;
-    struct timespec start;
+    double until_sec; /* 0: never */
     int64_t work, work_limit;
     struct ap_work *budget; /* as the cores' */
     const char *stopped;    /* why, NULL while it goes on */
@@ -52,18 +51,11 @@ struct search {
 
 static bool out_of_time(struct search *s)
 {
-    struct timespec now;
-
     if (ap_work_over(s->budget))
         s->stopped = "work limit";
     if (s->stopped)
         return true;
-    if (s->params->time_limit_sec <= 0)
-        return false;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if ((double)(now.tv_sec - s->start.tv_sec) +
-            1e-9 * (double)(now.tv_nsec - s->start.tv_nsec) <
-        s->params->time_limit_sec)
+    if (s->until_sec <= 0 || ap_now_sec() < s->until_sec)
         return false;
     s->stopped = "time limit";
     return true;
@@ -652,10 +644,8 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
         .arena = arena, .params = params, .work = 1, .budget = params->work};
     struct answer best = {.cost = AP_FORBIDDEN};
 
-    if (p->span)
-        return sel_exact_memory(arena, p, params, sol, err);
-
-    clock_gettime(CLOCK_MONOTONIC, &s.start);
+    if (params->time_limit_sec > 0)
+        s.until_sec = ap_now_sec() + params->time_limit_sec;
     s.work_limit = params->work_limit > 0 ? params->work_limit : DEFAULT_WORK;
     best.choice = AP_NEW_N(arena, p->n_nodes + 1, int);
     if (params->start && ap_problem_score(p, params->start) < AP_FORBIDDEN) {
@@ -669,9 +659,7 @@ int ap_solve_exact(struct ap_arena *arena, const struct ap_problem *p,
     for (int e = 0; e < p->n_edges; e++)
         ap_work_add(params->work, BUILT * (int64_t)p->n_strategies[p->edges[e].a] *
                                       p->n_strategies[p->edges[e].b]);
-    if (params->time_limit_sec > 0)
-        whole->until_sec = (double)s.start.tv_sec + 1e-9 * (double)s.start.tv_nsec +
-                           params->time_limit_sec;
+    whole->until_sec = s.until_sec;
     struct ap_mark round = ap_arena_mark(arena);
     int looks = params->is_small ? 0 : LOOKS;
     bool tight = false; /* see solve_joined */

@@ -16,7 +16,6 @@
 #include "base/array.h"
 
 #include <string.h>
-#include <time.h>
 
 #define MAX_ELIMINATE        4e6 /* combinations of a node and its two neighbours */
 #define DOMINANCE_ROUNDS     4
@@ -611,12 +610,9 @@ static bool drop_dominated(struct sel_core *c, int v)
 
 bool sel_late(struct sel_core *c, bool now)
 {
-    struct timespec t;
-
     if (c->until_sec <= 0 || c->late || (!now && ++c->ticks % TICKS != 0))
         return c->late;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    c->late = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec >= c->until_sec;
+    c->late = ap_now_sec() >= c->until_sec;
     return c->late;
 }
 

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <zlib.h>
 #ifdef __GLIBC__
@@ -101,13 +100,6 @@ void ap_warn(const char *fmt, ...)
     va_start(args, fmt);
     say("warning: ", fmt, args);
     va_end(args);
-}
-
-double ap_now_sec(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- options ---- */

@@ -165,9 +165,6 @@ void ap_tool_set_f32_matmul(struct ap_cluster *c, int mode);
  * returns AP_OK, or AP_BAD_INPUT when it cannot be written. */
 int ap_tool_finish(struct ap_tool *tool, const char *extra);
 
-/* Monotonic seconds, for --stats and --time-limit only. */
-double ap_now_sec(void);
-
 /* ---- private: help.c ---- */
 
 /* The dashes of an option's name: "-" or "--". */

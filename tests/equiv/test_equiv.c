@@ -165,7 +165,7 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, int per_ran
         ap_program_pack(arena, &s->part,
                         &(struct ap_program_form){.overlap = seed % 4 > 0,
                                                   .pack_bytes = seed % 4 < 2 ? 200 : 0});
-    ap_plan_buffers(arena, &s->part);
+    ap_plan_buffers(arena, &s->part, 0);
     const struct ap_at at = {.key = "program"};
     struct ap_pipeline_program alone;
     ap_pipeline_of_program(arena, &s->part, &alone);
@@ -179,7 +179,7 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, int per_ran
         ap_plan_conversions(arena, &single, &one, &none, err) ||
         ap_partition(arena, &single, &none, &s->whole, err))
         return -1;
-    ap_plan_buffers(arena, &s->whole);
+    ap_plan_buffers(arena, &s->whole, 0);
     ap_cost_free(&one);
     return 0;
 }

@@ -11,7 +11,7 @@
 #include "../unit/stage_case.h"
 #include "doc/blocks_json.h"
 #include "doc/families_json.h"
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -37,7 +37,7 @@ static void try_sharding(struct ap_arena *arena, const struct stage_case *c,
         ap_partition(arena, &s.plan, &conv, &prog, &err))
         assert(err.msg[0]);
     else
-        ap_plan_buffers(arena, &prog);
+        ap_plan_buffers(arena, &prog, 0);
     ap_cost_free(&cost);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit/contest_gen.h"
 #include "problem_read.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -14,16 +15,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct ap_arena arena = {0};
     struct ap_err err = {""};
-    struct ap_problem p, back;
+    struct contest p, back;
     struct ap_buf first = {0}, second = {0};
 
-    if (ap_problem_parse(&arena, "fuzz", (const char *)data, size, &p, &err)) {
+    if (contest_parse(&arena, "fuzz", (const char *)data, size, &p, &err)) {
         assert(err.msg[0]);
     } else {
-        ap_problem_write(&p, "fuzz", 1, &first);
-        if (ap_problem_parse(&arena, "fuzz", first.data, first.len, &back, &err))
+        gen_write(&p, 1, &first);
+        if (contest_parse(&arena, "fuzz", first.data, first.len, &back, &err))
             abort();
-        ap_problem_write(&back, "fuzz", 1, &second);
+        gen_write(&back, 1, &second);
         assert(first.len == second.len && !memcmp(first.data, second.data, first.len));
     }
     ap_buf_free(&first);

@@ -117,34 +117,6 @@ static inline struct ap_problem gen_random(struct ap_arena *arena, int n, int n_
     return gen_problem(&g);
 }
 
-/* Intervals and usages for a problem; the limit lies between the least and the most. */
-static inline void gen_memory(struct ap_arena *arena, struct ap_problem *p, int n_times,
-                              int most, int tightness)
-{
-    struct ap_span *span = AP_NEW_N(arena, p->n_nodes + 1, struct ap_span);
-    const int64_t **usage = AP_NEW_N(arena, p->n_nodes + 1, const int64_t *);
-    int *low = AP_NEW_N(arena, p->n_nodes + 1, int);
-    int *high = AP_NEW_N(arena, p->n_nodes + 1, int);
-
-    for (int v = 0; v < p->n_nodes; v++) {
-        int64_t *u = AP_NEW_N(arena, p->n_strategies[v], int64_t);
-        span[v].lo = gen_int(0, n_times - 1);
-        span[v].hi = gen_int(0, 9) ? gen_int((int)span[v].lo, n_times) : span[v].lo;
-        for (int s = 0; s < p->n_strategies[v]; s++) {
-            u[s] = gen_int(0, most);
-            low[v] = u[s] < u[low[v]] ? s : low[v];
-            high[v] = u[s] > u[high[v]] ? s : high[v];
-        }
-        usage[v] = u;
-    }
-    p->span = span;
-    p->usage = usage;
-    int64_t least = ap_problem_peak(p, low), all = ap_problem_peak(p, high);
-    p->usage_limit = least + (all - least) * gen_int(-1, tightness) / 10;
-    if (p->usage_limit < 0)
-        p->usage_limit = 0;
-}
-
 /* ---- training steps ---- */
 
 /*

@@ -204,7 +204,7 @@ struct random_case {
     struct plan_value value[2 * ORACLE_BLOCKS];
     int to[2 * ORACLE_BLOCKS][2];
     double flops[ORACLE_BLOCKS];
-    int n_ops[ORACLE_BLOCKS], class_of[ORACLE_BLOCKS];
+    int n_ops[ORACLE_BLOCKS], twin[ORACLE_BLOCKS * ORACLE_BLOCKS];
     int64_t microbatches[16];
     struct plan_kind kind[AP_MAX_KINDS];
     uint64_t state;
@@ -271,7 +271,6 @@ static inline void case_instance(struct random_case *c, int n_blocks, int n_micr
     c->inst.n_blocks = n_blocks;
     c->inst.flops = c->flops;
     c->inst.n_ops = c->n_ops;
-    c->inst.class_of = c->class_of;
     c->inst.ask = oracle_ask;
     c->inst.oracle = &c->oracle;
 }
@@ -288,7 +287,6 @@ static inline void case_random(struct random_case *c, uint64_t seed, int max_blo
 
     case_cluster(c, shape[k][0], shape[k][1]);
     for (int b = 0; b < n; b++) {
-        c->class_of[b] = b;
         c->flops[b] = case_num(c, 0.2, 2);
         c->n_ops[b] = case_int(c, 1, 20);
         c->oracle.sec[b] = c->flops[b] * 0.1;
@@ -339,6 +337,15 @@ static inline void case_kinds(struct random_case *c, uint64_t seed, int max_bloc
     c->inst.kind = c->kind;
 }
 
+/* All but the first and the last are one block. */
+static inline void case_alike(struct random_case *c, int n)
+{
+    for (int lo = 0; lo < n; lo++)
+        for (int hi = lo; hi < n; hi++)
+            c->twin[lo * n + hi] = lo > 0 && hi + 1 < n ? 1 : lo;
+    c->inst.twin = c->twin;
+}
+
 /* n alike blocks of a GPT-3 layer's size, the first and the last different. */
 static inline void case_layers(struct random_case *c, int n, int hosts, int devices,
                                int most_microbatches)
@@ -349,7 +356,6 @@ static inline void case_layers(struct random_case *c, int n, int hosts, int devi
     c->cluster.levels[1].bandwidth_bytes_per_sec = 100e9;
     for (int b = 0; b < n; b++) {
         double head = b == n - 1 ? 1.5 : b == 0 ? 0.5 : 1;
-        c->class_of[b] = b == 0 ? 0 : b == n - 1 ? 2 : 1;
         c->flops[b] = head;
         c->n_ops[b] = 20;
         c->oracle.sec[b] = 25.0 * head; /* of a batch of 1536 x 2048 tokens, A100 */
@@ -366,6 +372,7 @@ static inline void case_layers(struct random_case *c, int n, int hosts, int devi
     for (int b = 1; b <= most_microbatches; b *= 2)
         c->microbatches[m++] = b;
     case_instance(c, n, m);
+    case_alike(c, n);
     c->inst.monotone = true;
     c->inst.least = oracle_least;
     c->inst.memory_bytes = (int64_t)80e9;

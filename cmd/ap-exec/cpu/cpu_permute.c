@@ -54,14 +54,6 @@ bool cpu_place_is_free(const struct exec *x, int dot, int to)
     return true;
 }
 
-static bool is_result(const struct ap_graph *g, int node)
-{
-    for (int r = 0; r < g->n_results; r++)
-        if (g->results[r].node == node)
-            return true;
-    return false;
-}
-
 void cpu_permute(struct exec *x, const bool *aside)
 {
     const struct ap_graph *g = &x->prog->local;
@@ -72,7 +64,7 @@ void cpu_permute(struct exec *x, const bool *aside)
         const int dot = g->nodes[i].op == AP_OP_TRANSPOSE ? g->nodes[i].in[0] : -1;
         if (dot < 0 || g->nodes[dot].op != AP_OP_DOT || x->call_of[i] < 0 || aside[i] ||
             aside[dot] || g->user_start[dot + 1] - g->user_start[dot] != 1 ||
-            is_result(g, dot) || !cpu_writes_permuted(g, dot, &g->nodes[i]))
+            ap_graph_is_result(g, dot) || !cpu_writes_permuted(g, dot, &g->nodes[i]))
             continue;
         x->permuted[dot] = i;
         if (cpu_place_is_free(x, dot, i))

@@ -180,21 +180,13 @@ static void fill_strides(struct sdpa_shape *s, int t)
 
 static const int results[] = {SDPA_O, SDPA_DQ, SDPA_DK, SDPA_DV};
 
-static bool is_result(const struct ap_graph *g, int node)
-{
-    for (int r = 0; r < g->n_results; r++)
-        if (g->results[r].node == node)
-            return true;
-    return false;
-}
-
 /* A result that only a transpose reads is written in the transpose's order, if rows are
  * whole there. */
 static void take_order(const struct ap_graph *g, struct ap_attention_tensor *t)
 {
     struct ap_attention_tensor moved = *t;
     if (t->node < 0 || g->user_start[t->node + 1] - g->user_start[t->node] != 1 ||
-        is_result(g, t->node))
+        ap_graph_is_result(g, t->node))
         return;
     const int to = g->users[g->user_start[t->node]];
     const struct ap_node *n = &g->nodes[to];
@@ -335,7 +327,7 @@ static bool keeps_values(struct exec *x, const struct ap_attention_form *a)
     for (int v = a->first; v < a->end; v++) {
         if (!is_inner(a, v) || v == a->stats)
             continue;
-        if (is_result(g, v))
+        if (ap_graph_is_result(g, v))
             return false;
         for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++) {
             int user = g->users[u];
@@ -360,7 +352,8 @@ static bool has_readers(const struct ap_graph *g, const struct ap_attention_form
 {
     for (int i = 0; i < 4; i++) {
         const int v = a->of[results[i]].node;
-        if (v >= 0 && g->user_start[v] == g->user_start[v + 1] && !is_result(g, v))
+        if (v >= 0 && g->user_start[v] == g->user_start[v + 1] &&
+            !ap_graph_is_result(g, v))
             return false;
     }
     return true;
@@ -402,8 +395,6 @@ static bool take(struct exec *x, int first, struct attention_call *c)
         !ap_attention_probe(x->arena, x->prog, &c->a) || !keeps_values(x, &c->a))
         return false;
     c->handed = c->a.total >= 0;
-    if (c->handed && !ap_attention_is_handed(x->arena, x->prog, &c->a))
-        return false;
     if (has_stats(c) && !has_dense_rows(g, &c->a))
         return false;
     for (int i = c->a.backward; i < 4; i++) /* o is no result of a backward group */

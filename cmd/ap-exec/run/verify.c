@@ -62,10 +62,9 @@ int verify_program(struct ap_arena *arena, struct ap_graph *g, int each,
     if (plan_each(arena, each, plan, err) ||
         ap_cluster_get(arena, &none, NULL, 1, &cluster, err) ||
         ap_cost_init(arena, cost, AP_COST_DEFAULT, &cluster, &plan->mesh, err) ||
-        ap_plan_conversions(arena, plan, cost, conv, err) ||
-        ap_partition(arena, plan, conv, prog, err))
+        ap_program_make(arena, plan, &(struct ap_program_form){.cost = cost}, conv, prog,
+                        err))
         return -1;
-    ap_plan_buffers(arena, prog);
     ap_cost_free(cost);
     return 0;
 }

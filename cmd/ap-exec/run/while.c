@@ -5,6 +5,7 @@
  * runs the whole loop, so that no rank has to communicate the condition.
  */
 #include "backend.h"
+#include "pipeline/pipeline_program.h"
 
 #include <string.h>
 
@@ -82,7 +83,7 @@ static int open_inner(struct exec *x, int comp, bool is_body, struct inner *inne
     for (int r = 0; is_body && r < g->n_results; r++)
         g->results[r].alias = g->params[r];
     inner->prog.mesh = x->prog->mesh;
-    ap_plan_buffers(x->arena, &inner->prog);
+    ap_plan_buffers(x->arena, &inner->prog, 0);
     int rc = exec_open(&inner->exec, x->arena, &inner->prog, x->backend, x->comm, err);
     inner->exec.next = x->inner;
     x->inner = &inner->exec;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/memory.h"
+#include "pipeline/pipeline_program.h"
 #include "program/lives.h"
 
 #define N_HOLDERS 4 /* values that are named */
@@ -12,14 +13,13 @@ static int make_program(struct ap_arena *arena, const struct ap_plan *plan,
                         const struct ap_cost *cost, int64_t limit,
                         struct ap_conversions *conv, struct ap_program *prog)
 {
+    const struct ap_program_form form = {.limit_bytes = limit, .cost = cost};
     struct ap_err err = {0};
 
-    if (ap_plan_check_choices(plan, cost, &err) ||
-        ap_plan_conversions(arena, plan, cost, conv, &err) ||
-        ap_partition(arena, plan, conv, prog, &err))
-        return -1;
-    ap_plan_buffers_within(arena, prog, limit);
-    return 0;
+    return ap_plan_check_choices(plan, cost, &err) ||
+                   ap_program_make(arena, plan, &form, conv, prog, &err)
+               ? -1
+               : 0;
 }
 
 void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, int64_t limit,

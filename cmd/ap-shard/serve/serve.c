@@ -18,7 +18,7 @@
 #include "base/threads.h"
 #include "doc/blocks_json.h"
 #include "doc/fingerprint.h"
-#include "program/program.h"
+#include "pipeline/pipeline_program.h"
 #include "serve/serve.h"
 #include "tofu/tofu.h"
 
@@ -29,7 +29,7 @@ struct server {
     struct shard_job *job; /* the whole graph */
     const struct shard_request *req;
     struct ap_blocks blocks; /* n = 0: the document has none */
-    struct serve_blocks parts;
+    const struct serve_blocks *parts;
     struct serve_memo *memo;
     double *sec; /* of each request; malloc */
     int n, cap;
@@ -271,7 +271,7 @@ static int find_facts(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
     if (i == 0) {
         if (ap_partition(arena, facts->plan, facts->conv, &facts->prog, err))
             return -1;
-        ap_plan_buffers(arena, &facts->prog);
+        ap_plan_buffers(arena, &facts->prog, 0);
         return 0;
     }
     ap_stage_price(arena,
@@ -332,7 +332,7 @@ static int answer_plan(const struct server *s, struct ap_arena *arena,
     if (q->n_blocks == 0)
         return write_sharding(s, arena, q, a->found.part, a, err);
     struct serve_part *part =
-        serve_part_new(&s->parts, &s->job->nests, NULL, q->n_blocks, q->block, err);
+        serve_part_new(s->parts, &s->job->nests, NULL, q->n_blocks, q->block, err);
     if (!part)
         return -1;
     int rc = write_sharding(s, arena, q, part, a, err);
@@ -498,8 +498,8 @@ struct server *serve_open(struct shard_job *job, const struct shard_request *req
 
     *s = (struct server){.job = job, .req = req};
     read_blocks(s, doc);
-    serve_blocks_init(job->arena, &job->graph, &s->blocks, &s->parts);
-    s->memo = serve_memo_new(job, req, &s->parts);
+    s->parts = serve_blocks_new(job->arena, &job->graph, &s->blocks, NULL);
+    s->memo = serve_memo_new(job, req, s->parts);
     return s;
 }
 

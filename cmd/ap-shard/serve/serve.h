@@ -4,6 +4,7 @@
 
 #include "graph/blocks.h"
 #include "memory/memory.h"
+#include "serve/server.h"
 #include "shard.h"
 #include "pipeline/stage_cost.h"
 
@@ -36,10 +37,6 @@ struct serve_blocks {
     int n_pairs;
     const struct serve_pair *pair;
 };
-/* Linear in the graph. */
-void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_blocks *blocks, struct serve_blocks *b);
-
 /*
  * The content of a list of blocks: words that are equal for two lists if and only if the
  * parts are equal. Per block its class, where its operands come from, and which of its

@@ -4,8 +4,11 @@
  * signatures of its nodes, their operands by position in the block, externals by number
  * of first use); blocks of equal words are a class. The content of a run is the classes
  * of its blocks and, for each external, where in the run it is made. Runs of equal words
- * are equal parts, so that no part has to be cut out to compare it. Cost: linear in the
- * graph once; per run, the nodes and externals of its blocks.
+ * are equal parts, so that no part has to be cut out to compare it. Hashes only find
+ * candidates: words, and the nodes of blocks, are compared. Cost: linear in the graph
+ * once; per run, the externals of its blocks and those of their nodes that other blocks
+ * read, so that the twins of all runs of n blocks cost n * n / 6 times these of the
+ * graph.
  */
 #include "serve/serve.h"
 
@@ -27,6 +30,7 @@ struct reader {
     const struct ap_graph *g;
     struct serve_blocks *b;
     const uint64_t *sig;
+    const bool *split;        /* [node], or NULL */
     int *seen, *number;       /* [node]: last block that reads it, its number there */
     int *ext, n_ext, cap_ext; /* malloc */
     int *first_result, *next_result; /* by node, 1-based */
@@ -68,6 +72,11 @@ static void put_word(struct reader *r, uint64_t word)
     ap_buf_put(&r->words, &word, sizeof word);
 }
 
+static bool is_split(const struct reader *r, int v)
+{
+    return r->split && r->split[v];
+}
+
 /* What a node of the block reads: by rank inside, by number outside. */
 static uint64_t refer(struct reader *r, int block, int v)
 {
@@ -86,7 +95,7 @@ static void put_node(struct reader *r, int block, int v)
 {
     const struct ap_node *n = &r->g->nodes[v];
     put_word(r, r->sig[v]);
-    put_word(r, (uint64_t)n->n_in);
+    put_word(r, 2 * (uint64_t)n->n_in + is_split(r, v));
     for (int k = 0; k < n->n_in; k++) {
         bool one = r->g->nodes[n->in[k]].group == n->group; /* of a part's groups */
         put_word(r, 2 * refer(r, block, n->in[k]) + one);
@@ -99,12 +108,14 @@ static void put_node(struct reader *r, int block, int v)
 }
 
 /* A value of another block: what a part sees of it. */
-static uint64_t cut_signature(const struct ap_node *n)
+static void put_external(struct reader *r, int v)
 {
-    uint64_t h = ap_hash(n->shape.dims, (size_t)n->shape.rank * sizeof *n->shape.dims,
-                         (uint64_t)n->shape.dtype + 1);
-    const int more[2] = {n->shape.rank, (int)n->phase};
-    return ap_hash(more, sizeof more, h);
+    const struct ap_node *n = &r->g->nodes[v];
+
+    put_word(r, (uint64_t)n->shape.dtype << 32 | (uint64_t)n->shape.rank << 16 |
+                    (uint64_t)n->phase << 1 | is_split(r, v));
+    for (int d = 0; d < n->shape.rank; d++)
+        put_word(r, (uint64_t)n->shape.dims[d]);
 }
 
 static void describe(struct reader *r, int block, int *ext_start)
@@ -119,7 +130,7 @@ static void describe(struct reader *r, int block, int *ext_start)
         if (b->leaf[v])
             put_node(r, block, v);
         else
-            put_word(r, cut_signature(&r->g->nodes[v]));
+            put_external(r, v);
     }
     ext_start[block + 1] = r->n_ext;
 }
@@ -238,9 +249,12 @@ static void list_pairs(struct ap_arena *arena, const uint64_t *sig,
     free(l.pair);
 }
 
-void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
-                       const struct ap_blocks *blocks, struct serve_blocks *b)
+const struct serve_blocks *serve_blocks_new(struct ap_arena *arena,
+                                            const struct ap_graph *g,
+                                            const struct ap_blocks *blocks,
+                                            const bool *split)
 {
+    struct serve_blocks *b = AP_NEW(arena, struct serve_blocks);
     int n = blocks->n, *home = AP_NEW_N(arena, g->n_nodes + 1, int);
     int *rank = AP_NEW_N(arena, g->n_nodes + 1, int);
     bool *leaf = AP_NEW_N(arena, g->n_nodes + 1, bool);
@@ -248,7 +262,7 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
 
     *b = (struct serve_blocks){.graph = g, .n = n};
     if (n == 0)
-        return;
+        return b;
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *node = &g->nodes[v];
         bool of_tuple = node->op == AP_OP_GET_TUPLE_ELEMENT;
@@ -272,6 +286,7 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
                        .g = g,
                        .b = b,
                        .sig = sig,
+                       .split = split,
                        .seen = AP_NEW_N(arena, g->n_nodes + 1, int),
                        .number = AP_NEW_N(arena, g->n_nodes + 1, int)};
     memset(r.seen, -1, (size_t)g->n_nodes * sizeof *r.seen);
@@ -293,6 +308,7 @@ void serve_blocks_init(struct ap_arena *arena, const struct ap_graph *g,
     list_pairs(arena, sig, b);
     free(r.ext);
     ap_buf_free(&r.words);
+    return b;
 }
 
 /* ---- lists of blocks ---- */
@@ -383,4 +399,36 @@ bool serve_content_equal(const struct serve_content *a, const struct serve_conte
 {
     return a->hash == b->hash && a->n == b->n && a->n_words == b->n_words &&
            memcmp(a->word, b->word, (size_t)a->n_words * sizeof *a->word) == 0;
+}
+
+/* ---- runs ---- */
+
+static bool same_run(const void *ctx, int a, int b)
+{
+    const struct serve_content *content = ctx;
+    return serve_content_equal(&content[a], &content[b]);
+}
+
+const int *serve_twins(struct ap_arena *arena, const struct serve_blocks *b)
+{
+    const int n = b->n;
+    int *twin = AP_NEW_N(arena, (size_t)n * (size_t)n, int);
+    struct ap_arena scratch = {0};
+    int *block = AP_NEW_N(&scratch, n, int);
+    struct serve_content *content = AP_NEW_N(&scratch, n, struct serve_content);
+
+    for (int i = 0; i < n; i++)
+        block[i] = i;
+    for (int len = 1; len <= n; len++) {
+        struct ap_mark mark = ap_arena_mark(&scratch);
+        struct ap_classes classes = {.same = same_run, .ctx = content};
+        for (int lo = 0; lo + len <= n; lo++) {
+            serve_content_of(&scratch, b, len, &block[lo], &content[lo]);
+            twin[lo * n + lo + len - 1] = ap_class_of(&classes, content[lo].hash, lo);
+        }
+        ap_classes_free(&classes);
+        ap_arena_rewind(&scratch, mark);
+    }
+    ap_arena_free(&scratch);
+    return twin;
 }

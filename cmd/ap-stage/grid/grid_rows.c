@@ -65,16 +65,14 @@ static bool is_of(enum grid_family family, const struct grid_line *l)
 static int number_classes(struct grid_rows *r, struct ap_err *err)
 {
     const struct stage_model *m = r->m;
-    const int *id = m->classes.id[RUN_SINGLE], n = m->blocks.n;
+    const int n = m->blocks.n;
 
     r->class_of = AP_NEW_N(r->arena, n, int);
     r->class = AP_NEW_N(r->arena, n, struct grid_class);
     for (int b = 0; b < n; b++) {
-        int c = 0;
-        while (c < r->n_classes && id[r->class[c].block] != id[b])
-            c++;
-        r->class_of[b] = c;
-        if (c < r->n_classes)
+        const int first = m->twin[b * n + b];
+        r->class_of[b] = first < b ? r->class_of[first] : r->n_classes;
+        if (first < b)
             continue;
         struct grid_class *class = &r->class[r->n_classes++];
         class->block = b;

@@ -5,9 +5,9 @@
 #ifndef INSTANCE_H
 #define INSTANCE_H
 
-#include "oracle/classes.h"
 #include "planner.h"
 #include "pipeline/stage_cost.h"
+#include "serve/server.h"
 
 /* What every plan does in a block with each microbatch: groups that lie in it whole. */
 struct stage_work {
@@ -26,7 +26,8 @@ struct stage_model {
     struct ap_cluster cluster;
     int n_kinds;             /* 1: all devices are of one kind, the cluster's */
     struct ap_cluster *kind; /* [kind]: its hosts as a cluster */
-    struct stage_classes classes;
+    const struct serve_blocks *parts;
+    const int *twin;           /* of runs, as in the instance */
     struct ap_block_sum *sums; /* [block] */
     int64_t batch;             /* rows; 0: no input has a batch */
     bool training;             /* there is a backward phase or an update */

@@ -1,6 +1,6 @@
 /*
  * Problem: planners ask what a run of blocks costs on a submesh, one question at a time,
- * and a question costs a search. Idea: a memo over contents (classes.h), so that layers
+ * and a question costs a search. Idea: a memo over contents (server.h), so that layers
  * that repeat are searched once; each question is one request for each logical mesh of
  * the submesh, and the front is the union of theirs. Planners say what they will ask, on
  * all submeshes, so that all processes have work; what is asked does not depend on their
@@ -122,7 +122,7 @@ struct plan_ask oracle_canonical(const struct stage_oracle *o, const struct plan
             c.set = NULL;
     }
     if (!c.set) {
-        int lo = o->model->classes.twin[(size_t)c.lo * (size_t)n + (size_t)c.hi];
+        int lo = o->model->twin[c.lo * n + c.hi];
         c.hi += lo - c.lo;
         c.lo = lo;
     }
@@ -560,7 +560,7 @@ static int count_runs(const struct stage_model *m)
 
     for (int lo = 0; lo < m->blocks.n; lo++)
         for (int hi = lo; hi < m->blocks.n; hi++)
-            n += m->classes.twin[lo * m->blocks.n + hi] == lo;
+            n += m->twin[lo * m->blocks.n + hi] == lo;
     return n;
 }
 

@@ -1,44 +1,31 @@
 #include "search/space.h"
 
 #include "base/array.h"
-#include "base/index_map.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- runs ---- */
 
-/* Numbers runs by content: a run is the one a block shorter and the class after it. */
+/* Numbers runs, identical ones once. */
 static void number_runs(struct space *sp)
 {
-    const struct plan_instance *inst = sp->inst;
+    const int *twin = sp->inst->twin;
     int n = sp->n, most = n * (n + 1) / 2;
-    struct ap_index index = {0};
-    struct key {
-        int before, class;
-    } *key = AP_NEW_N(sp->arena, most, struct key); /* [run] */
 
     sp->run = AP_NEW_N(sp->arena, n * n, int);
     sp->run_lo = AP_NEW_N(sp->arena, most, int);
     sp->run_hi = AP_NEW_N(sp->arena, most, int);
     for (int lo = 0; lo < n; lo++)
-        for (int hi = lo, last = -1; hi < n; hi++) {
-            struct key k = {last, inst->class_of ? inst->class_of[hi] : hi};
-            uint64_t hash = ap_hash(&k, sizeof k, 0);
-            struct ap_index_walk walk;
-            int run = ap_index_first(&index, hash, &walk);
-            while (run >= 0 && (key[run].before != k.before || key[run].class != k.class))
-                run = ap_index_next(&index, &walk);
-            if (run < 0) {
-                run = sp->n_runs++;
-                key[run] = k;
-                sp->run_lo[run] = lo;
-                sp->run_hi[run] = hi;
-                ap_index_put(&index, hash, run);
+        for (int hi = lo; hi < n; hi++) {
+            const int first = twin ? twin[lo * n + hi] : lo;
+            int *run = &sp->run[lo * n + hi];
+            *run = first < lo ? sp->run[first * n + first + hi - lo] : sp->n_runs++;
+            if (first == lo) {
+                sp->run_lo[*run] = lo;
+                sp->run_hi[*run] = hi;
             }
-            sp->run[lo * n + hi] = last = run;
         }
-    ap_index_free(&index);
 }
 
 static void sum_cuts(struct space *sp)

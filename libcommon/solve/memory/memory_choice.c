@@ -1,7 +1,7 @@
 /*
  * Settled choices: the states of their copies, what they cost, and what they hold at
  * every time. O(uses of copies) for states, O(nodes + edges) for the price, O(usage +
- * times) for what is held. And the format's statement of a problem with memory on nodes.
+ * times) for what is held.
  */
 #include "solve/memory/memory_search.h"
 
@@ -176,51 +176,4 @@ void ap_memory_held(const struct ap_memory *m, const int *choice, int64_t *held)
     }
     for (int t = 1; t < m->n_times; t++)
         held[t] += held[t - 1];
-}
-
-/* ---- memory on nodes ---- */
-
-static int by_value(const void *x, const void *y)
-{
-    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-
-    return (a > b) - (a < b);
-}
-
-static int place_of(const int64_t *time, int n, int64_t t)
-{
-    const int64_t *at = bsearch(&t, time, (size_t)n, sizeof *time, by_value);
-
-    return (int)(at - time);
-}
-
-struct ap_memory *ap_memory_of_problem(struct ap_arena *arena, const struct ap_problem *p)
-{
-    struct ap_memory *m = AP_NEW(arena, struct ap_memory);
-    int64_t *time = AP_NEW_N(arena, 2 * (int64_t)p->n_nodes + 1, int64_t);
-    int n = 0;
-
-    m->problem = p;
-    m->n_vars = p->n_nodes;
-    m->time = time;
-    m->items = AP_NEW_N(arena, p->n_nodes + 1, struct ap_usage_item);
-    for (int v = 0; v < p->n_nodes && p->span; v++)
-        if (p->span[v].lo < p->span[v].hi) {
-            time[n++] = p->span[v].lo;
-            time[n++] = p->span[v].hi;
-        }
-    qsort(time, (size_t)n, sizeof *time, by_value);
-    for (int i = 0; i < n; i++)
-        if (i == 0 || time[i] != time[m->n_times - 1])
-            time[m->n_times++] = time[i];
-    for (int v = 0; v < p->n_nodes && p->span; v++)
-        if (p->span[v].lo < p->span[v].hi)
-            m->items[m->n_items++] =
-                (struct ap_usage_item){place_of(time, m->n_times, p->span[v].lo),
-                                       place_of(time, m->n_times, p->span[v].hi),
-                                       v,
-                                       -1,
-                                       1,
-                                       p->usage[v]};
-    return m;
 }

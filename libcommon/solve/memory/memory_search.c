@@ -25,8 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "solve/memory/solve_mem.h"
-
 #define LEAN        0.5  /* of what the starts need: a limit that asks for little */
 #define ABOUT       1.02 /* times a limit that prices are for: choices that keep it */
 #define INWARD      0.5  /* of the best prices, in the next ones */
@@ -250,7 +248,7 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
         return -1;
     }
     if (ms->task->until_sec > 0)
-        params.time_limit_sec = ms->task->until_sec - mem_now_sec();
+        params.time_limit_sec = ms->task->until_sec - ap_now_sec();
     const int from =
         out ? cheapest_inside(ms, out, price, per_byte, weight) : ms->n_cuts - 1;
     if (from >= 0)
@@ -279,7 +277,7 @@ bool search_is_late(const struct memory_search *ms)
 {
     if (ms->best_sec < INFINITY && ap_work_over(ms->task->work))
         return true;
-    return ms->task->until_sec > 0 && mem_now_sec() >= ms->task->until_sec;
+    return ms->task->until_sec > 0 && ap_now_sec() >= ms->task->until_sec;
 }
 
 bool search_met_before(const struct memory_search *ms)
@@ -627,26 +625,8 @@ static void open_search(struct memory_search *ms)
     ms->last_price = AP_NEW_N(ms->arena, ms->max_times, double);
 }
 
-/* Whether single variables hold all memory, and choices stand for no programs. */
-static bool has_core(const struct ap_memory_task *task)
-{
-    const struct ap_memory *m = task->model;
-
-    for (int i = 0; i < m->n_items; i++)
-        if (m->items[i].b >= 0)
-            return false;
-    return m->n_copies == 0 && m->n_maxima == 0 && !task->measure.program;
-}
-
 int ap_memory_search(struct ap_arena *arena, const struct ap_memory_task *task,
                      struct ap_memory_answer *answer, struct ap_err *err)
-{
-    return (has_core(task) ? mem_search_core : mem_search_prices)(arena, task, answer,
-                                                                  err);
-}
-
-int mem_search_prices(struct ap_arena *arena, const struct ap_memory_task *task,
-                      struct ap_memory_answer *answer, struct ap_err *err)
 {
     struct memory_search ms = {
         .arena = arena,

@@ -1,4 +1,4 @@
-/* Private to solve/memory/memory_*.c: a search for choices within a limit, under way. */
+/* Private to memory/: a search for choices within a limit, under way. */
 #ifndef AP_MEMORY_SEARCH_H
 #define AP_MEMORY_SEARCH_H
 

@@ -188,7 +188,7 @@ static void not_chains(void)
                 cases.to[n][0] = 8 - i;
                 cases.value[n].to = cases.to[n];
             }
-            cases.inst.class_of = NULL;
+            cases.inst.twin = NULL;
             int rc = plan_auto(&arena, &cases.inst, &params, &best, &err);
             all++;
             good += rc == 0;
@@ -225,7 +225,7 @@ static void towers_are_sets(void)
         cases.to[b][0] = b + 2 < 8 ? b + 2 : 8;
         cases.value[b].forward_bytes = (int64_t)1 << 45;
     }
-    cases.inst.class_of = NULL;
+    cases.inst.twin = NULL;
     params.n_stages = 2;
     int rc = plan_auto(&arena, &cases.inst, &params, &best, &err);
     for (int i = 0; i < n_reported && rc == 0; i++) {

@@ -635,7 +635,7 @@ static void asks_for_few(void)
 
     case_layers(&cases, 64, 1, 8, 1);
     cases.microbatches[0] = 64;
-    cases.inst.class_of = NULL;
+    cases.inst.twin = NULL;
     int rc = row->run(&arena, &cases.inst, &params, &a, &err);
     int64_t search = cases.oracle.n_asked;
     CHECK(rc == 1 && search >= 128 && search <= 3 * 64,
@@ -656,7 +656,6 @@ static void readme_case(void)
     memset(&cases, 0, sizeof cases);
     case_cluster(&cases, 1, 4);
     for (int b = 0; b < 4; b++) {
-        cases.class_of[b] = b;
         cases.n_ops[b] = 1;
         cases.flops[b] = sec[b];
         cases.oracle.sec[b] = 8 * sec[b] / 3; /* forward of the whole batch */

@@ -102,11 +102,11 @@ static void one_shape(struct space *sp, struct config *c, struct chunk_plans *x,
 static void make_alike(struct random_case *c)
 {
     for (int b = 2; b + 1 < c->inst.n_blocks; b++) {
-        c->class_of[b] = c->class_of[1];
         c->oracle.sec[b] = c->oracle.sec[1];
         c->oracle.weight_bytes[b] = c->oracle.weight_bytes[1];
         c->oracle.activation_bytes[b] = c->oracle.activation_bytes[1];
     }
+    case_alike(c, c->inst.n_blocks);
 }
 
 static void one(uint64_t seed, struct tally *t)

@@ -63,10 +63,8 @@ static void rannc_loops(void)
     case_values(&cases, 18, 0, 1);
     cases.inst.n_blocks = 18;
     cases.inst.memory_bytes = 0;
-    for (int b = 0; b < 18; b++) {
-        cases.class_of[b] = b;
+    for (int b = 0; b < 18; b++)
         cases.oracle.sec[b] = 1;
-    }
     for (int i = 0; i < 9; i++)
         doubled[i] = (int64_t)1 << i;
     cases.inst.microbatches = doubled;
@@ -96,10 +94,8 @@ static void uneven_case(uint64_t seed, int n_blocks, int n_devices)
     cases.oracle.launch_sec = 0;
     cases.inst.memory_bytes = 0;
     cases.inst.n_blocks = n_blocks;
-    for (int b = 0; b < n_blocks; b++) {
-        cases.class_of[b] = b;
+    for (int b = 0; b < n_blocks; b++)
         cases.oracle.sec[b] = case_num(&cases, 0.2, 5);
-    }
 }
 
 /* How much slower as many devices for each stage are than RaNNC's choice, on average. */

@@ -413,7 +413,7 @@ static int plan_alone(const struct stage_case *c, struct ap_program *prog,
         ap_partition(&arena, plan, conv, prog, err))
         return -1;
     ap_cost_free(&cost);
-    ap_plan_buffers(&arena, prog);
+    ap_plan_buffers(&arena, prog, 0);
     return 0;
 }
 

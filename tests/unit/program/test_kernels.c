@@ -63,7 +63,7 @@ static void make(struct made *m, struct ap_build *b, int n_results,
          ap_partition(&m->arena, &plan, &conv, &m->prog, &err);
     if (!rc) {
         ap_program_kernels(&m->arena, &m->prog);
-        ap_plan_buffers(&m->arena, &m->prog);
+        ap_plan_buffers(&m->arena, &m->prog, 0);
         struct ap_pipeline_program one;
         ap_pipeline_of_program(&m->arena, &m->prog, &one);
         rc = ap_program_check(&m->prog, &(struct ap_at){.key = "program"}, &err) ||
@@ -188,7 +188,7 @@ static void test_circle(void)
         g->nodes[i].attrs = attrs;
     }
     ap_program_kernels(&m.arena, &m.prog);
-    ap_plan_buffers(&m.arena, &m.prog);
+    ap_plan_buffers(&m.arena, &m.prog, 0);
     struct ap_err err = {{0}};
     CHECK(!ap_program_check(&m.prog, &(struct ap_at){.key = "program"}, &err) &&
               g->n_groups == 2,

@@ -185,7 +185,7 @@ static const char *check_within(struct ap_arena *arena, const struct ap_program 
     for (int64_t below = 0; below <= 128; below += 64) {
         struct ap_program again = *p;
         const int64_t limit = p->peak_bytes - below;
-        ap_plan_buffers_within(arena, &again, limit);
+        ap_plan_buffers(arena, &again, limit);
         if ((again.peak_bytes <= limit) != (below == 0))
             return "a limit is judged otherwise than the arena without one";
     }
@@ -200,7 +200,7 @@ static const char *check_program(struct ap_arena *arena, const struct ap_plan *p
     if (ap_partition(arena, plan, conv, &prog, err) ||
         ap_graph_check_shapes(&prog.local, "/program", err))
         return err->msg;
-    ap_plan_buffers(arena, &prog);
+    ap_plan_buffers(arena, &prog, 0);
     struct ap_at at = {.key = "program"};
     if (ap_program_check(&prog, &at, err))
         return err->msg;

@@ -45,7 +45,7 @@ static int make_program(struct ap_arena *arena, const struct sample_graph *sg,
         ap_program_pack(arena, prog,
                         &(struct ap_program_form){.overlap = true, .pack_bytes = 1000});
     if (!rc)
-        ap_plan_buffers(arena, prog);
+        ap_plan_buffers(arena, prog, 0);
     ap_cost_free(&cost);
     return rc;
 }

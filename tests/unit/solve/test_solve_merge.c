@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "solve/solve.h"
-#include "solve_gen.h"
+#include "contest_gen.h"
 #include "tap.h"
 
 #define NODES      7
@@ -60,7 +60,7 @@ int main(void)
         struct ap_solution best;
         struct ap_err err = {0};
         gen_state = seed;
-        if (ap_solve_exhaustive(&arena, &p, &params, &best, &err) == 0) {
+        if (gen_exhaustive(&arena, &p, &params, &best, &err) == 0) {
             struct sel_core *c = sel_core_from_problem(&arena, &p);
             n_solved++;
             if (solve(c, best.objective + 0.5, &n_merged)) {

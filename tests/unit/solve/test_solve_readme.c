@@ -1,12 +1,9 @@
-/*
- * README of libcommon/solve: the numbers of its worked examples, and what it says of
- * bounds at prices of memory, on random problems whose optimum is known.
- */
+/* README of libcommon/solve: the numbers of its worked examples. */
 #include "solve/memory/memory_search.h"
-#include "solve/memory/solve_mem.h"
 #include "solve/pieces.h"
+#include "solve/solve.h"
 
-#include "solve_gen.h"
+#include "contest_gen.h"
 #include "tap.h"
 
 #include <math.h>
@@ -15,7 +12,7 @@
 
 static double optimum(struct ap_arena *arena, const struct ap_problem *p)
 {
-    const struct ap_solve_params params = {.threads = 1};
+    const struct ap_solve_params params = {0};
     struct ap_solution s = {0};
     struct ap_err err = {""};
 
@@ -32,7 +29,7 @@ static void test_chain(void)
     const double *cost[] = {x, y, z};
     const int n[] = {2, 2, 2};
     const struct ap_problem_edge edges[] = {{0, 1, xy}, {1, 2, yz}};
-    const struct ap_problem p = {3, 2, n, cost, edges, NULL, NULL, 0};
+    const struct ap_problem p = {3, 2, n, cost, edges};
     double to_y[2], to_z[2];
 
     for (int s = 0; s < 2; s++)
@@ -56,7 +53,7 @@ static void test_triangle(void)
     const int n[] = {2, 2, 2};
     const struct ap_problem_edge edges[] = {
         {0, 1, differ}, {1, 2, differ}, {0, 2, differ}};
-    const struct ap_problem p = {3, 3, n, cost, edges, NULL, NULL, 0};
+    const struct ap_problem p = {3, 3, n, cost, edges};
     struct sel_dual *d = sel_dual_new(sel_core_from_problem(&arena, &p));
 
     for (int i = 0; i < 50; i++)
@@ -78,9 +75,9 @@ static void test_copies(void)
     const double *cost[] = {home, none, rest, rest};
     const int n[] = {2, 2, 2, 2};
     const struct ap_problem_edge once[] = {{0, 1, made}, {1, 2, need}, {1, 3, need}};
-    const struct ap_problem copies = {4, 3, n, cost, once, NULL, NULL, 0};
+    const struct ap_problem copies = {4, 3, n, cost, once};
     const struct ap_problem_edge direct[] = {{0, 2, each}, {0, 3, each}};
-    const struct ap_problem twice = {4, 2, n, cost, direct, NULL, NULL, 0};
+    const struct ap_problem twice = {4, 2, n, cost, direct};
     const int by_home[] = {1, 1, 1, 1}; /* sharded, made, both users ask */
 
     CHECK(ap_problem_score(&copies, by_home) == 4 &&
@@ -101,8 +98,8 @@ static void test_pieces(void)
     const int n[] = {2};
     const struct ap_subproblem_term plus = {0, 0, 1}, minus = {0, 0, -1};
     const struct ap_subproblem piece[] = {
-        {{1, 0, n, left_cost, NULL, NULL, NULL, 0}, 1, 1, &plus, NULL},
-        {{1, 0, n, right_cost, NULL, NULL, NULL, 0}, 1, 1, &minus, NULL}};
+        {{1, 0, n, left_cost, NULL}, 1, 1, &plus, NULL},
+        {{1, 0, n, right_cost, NULL}, 1, 1, &minus, NULL}};
     const struct ap_pieces pieces = {2, piece, 1, n};
     const struct ap_pieces_params params = {.objective = 2, .max_rounds = 20};
     struct ap_pieces_answer answer;
@@ -120,44 +117,44 @@ static void test_pieces(void)
 /* ---- prices of memory ---- */
 
 /* Three layers that cost 10 and hold 3, or cost 14 and hold 1, at one time. */
-static struct ap_problem layers(struct ap_arena *arena, int64_t limit)
+static struct contest layers(struct ap_arena *arena, int64_t limit)
 {
     static const double cost[] = {10, 14};
     static const int64_t usage[] = {3, 1};
-    struct ap_problem p = {.n_nodes = 3, .usage_limit = limit};
+    struct contest p = {.costs = {.n_nodes = 3}, .usage_limit = limit};
     int *n = AP_NEW_N(arena, 3, int);
     const double **costs = AP_NEW_N(arena, 3, const double *);
     const int64_t **usages = AP_NEW_N(arena, 3, const int64_t *);
-    struct ap_span *span = AP_NEW_N(arena, 3, struct ap_span);
+    struct contest_span *span = AP_NEW_N(arena, 3, struct contest_span);
 
     for (int v = 0; v < 3; v++) {
         n[v] = 2;
         costs[v] = cost;
         usages[v] = usage;
-        span[v] = (struct ap_span){0, 1};
+        span[v] = (struct contest_span){0, 1};
     }
-    p.n_strategies = n;
-    p.cost = costs;
+    p.costs.n_strategies = n;
+    p.costs.cost = costs;
     p.usage = usages;
     p.span = span;
     return p;
 }
 
 /* The Lagrangian: the optimum at a price, less what the limit is worth. */
-static double value_at(const struct ap_problem *p, double price)
+static double value_at(const struct contest *p, double price)
 {
     double value = -price * (double)p->usage_limit;
 
-    for (int v = 0; v < p->n_nodes; v++)
-        value += fmin(p->cost[v][0] + price * (double)p->usage[v][0],
-                      p->cost[v][1] + price * (double)p->usage[v][1]);
+    for (int v = 0; v < p->costs.n_nodes; v++)
+        value += fmin(p->costs.cost[v][0] + price * (double)p->usage[v][0],
+                      p->costs.cost[v][1] + price * (double)p->usage[v][1]);
     return value;
 }
 
 static void test_prices(void)
 {
     struct ap_arena arena = {0};
-    const struct ap_problem p = layers(&arena, 8);
+    const struct contest p = layers(&arena, 8);
     int64_t held[2][1] = {{9}, {7}};
     struct search_cut cut[] = {{.sec = 30, .held = held[0]},
                                {.sec = 34, .held = held[1]}};
@@ -183,48 +180,12 @@ static void test_prices(void)
               fabs(weight[0] - 0.5) < 1e-9 && fabs(weight[1] - 0.5) < 1e-9,
           README "two cuts: value %g at price %g, weights %g and %g", theta, price[0] / 8,
           weight[0], weight[1]);
-    CHECK(optimum(&arena, &p) == 34, README "the optimum is 34: the rest is the gap");
+    struct ap_solution best = {0};
+    struct ap_err err = {""};
+    const struct contest_params params = {0};
+    CHECK(!contest_exhaustive(&arena, &p, &params, &best, &err) && best.objective == 34,
+          README "the optimum is 34: the rest is the gap");
     ap_arena_free(&arena);
-}
-
-/* What the search at prices says of a reduced core. */
-static bool is_sound(struct ap_arena *arena, const struct mem_core *m, double best)
-{
-    int *state = AP_NEW_N(arena, m->core->n_nodes + 1, int);
-    double *mu = AP_NEW_N(arena, m->n_slots + 1, double);
-    double cost = INFINITY, bound = m->core->base;
-
-    if (!mem_prices(arena, m, 0, state, &cost, &bound, mu))
-        return false;
-    return bound <= best * (1 + 1e-9) + 1e-9 && cost >= best * (1 - 1e-9) - 1e-9 &&
-           (isinf(cost) || cost == mem_cost(m, state));
-}
-
-static void test_random(int n)
-{
-    int n_all = 0, n_sound = 0;
-
-    for (int i = 0; i < n; i++) {
-        const struct ap_solve_params params = {.threads = 1};
-        struct ap_arena arena = {0};
-        struct ap_solution all;
-        struct ap_err err = {""};
-        struct mem_core m;
-        gen_state = 99000 + (uint64_t)i;
-        struct ap_problem p =
-            gen_random(&arena, gen_int(3, 7), gen_int(2, 12), 2 + i % 3, 1000, i % 5, 0);
-        gen_memory(&arena, &p, 1 + i % 8, 100, 6);
-        if (!ap_solve_exhaustive(&arena, &p, &params, &all, &err) &&
-            !mem_core_build(&arena, ap_memory_of_problem(&arena, &p), p.usage_limit, 0,
-                            &m, &err) &&
-            m.n_slots > 0) {
-            n_all++;
-            n_sound += is_sound(&arena, &m, all.objective);
-        }
-        ap_arena_free(&arena);
-    }
-    CHECK(n_all > n / 8 && n_sound == n_all,
-          "prices of memory: %d of %d answers and bounds hold", n_sound, n_all);
 }
 
 int main(void)
@@ -234,6 +195,5 @@ int main(void)
     test_copies();
     test_pieces();
     test_prices();
-    test_random(400);
     return tap_done();
 }

@@ -1,15 +1,15 @@
 /*
- * Where a program's values live: one arena per rank, offsets fixed before the first step.
+ * When a program's values are in memory.
  *
  * A value lives from its group to the last group that reads it or a view of it;
- * parameters live throughout and come first. The rest is placed by base/place.c.
+ * parameters live throughout. pipeline/pipeline_buffers.c places them.
  *
  * Groups that run once per microbatch are a loop: what is made before and read in it
  * lives to its end, and what it accumulates or gathers lives from its start.
  */
 #include "program/lives.h"
 
-#include "base/place.h"
+#include "base/pack.h"
 
 static bool is_fusible(const struct ap_graph *g, int node)
 {
@@ -70,10 +70,7 @@ bool ap_program_reduces_in_place(const struct ap_program *prog, int node)
     if (g->nodes[in].op != AP_OP_CONCATENATE ||
         g->user_start[in + 1] - g->user_start[in] != 1 || g->nodes[in].group == n->group)
         return false;
-    for (int r = 0; r < g->n_results; r++)
-        if (g->results[r].node == in)
-            return false;
-    return true;
+    return !ap_graph_is_result(g, in);
 }
 
 bool ap_program_is_inner(const struct ap_graph *g, int node)
@@ -258,7 +255,7 @@ void ap_lives_share(const struct ap_lives *l, struct ap_buffer *buffer)
     }
 }
 
-/* ---- places ---- */
+/* ---- bytes ---- */
 
 int64_t ap_buffer_align(int64_t bytes)
 {
@@ -287,56 +284,4 @@ int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog,
         held[i] += held[i - 1];
     ap_arena_rewind(arena, mark);
     return held;
-}
-
-/* Places what is not a parameter, from `base` on; the arena's size, and what is alive. */
-static void place_shared(struct ap_arena *arena, const struct ap_lives *l, int64_t base,
-                         int64_t limit, struct ap_program *prog)
-{
-    const struct ap_graph *g = l->g;
-    struct ap_pack_piece *piece = AP_NEW_N(arena, g->n_nodes, struct ap_pack_piece);
-    int *node = AP_NEW_N(arena, g->n_nodes, int), n = 0;
-    int64_t alive;
-
-    for (int i = 0; i < g->n_nodes; i++) {
-        if (!l->has[i] || g->nodes[i].op == AP_OP_PARAMETER)
-            continue;
-        node[n] = i;
-        piece[n++] = (struct ap_pack_piece){l->birth[i], l->death[i],
-                                            ap_buffer_align(prog->buffer[i].bytes), 0};
-    }
-    if (limit > 0)
-        limit = limit > base ? limit - base : 1;
-    prog->peak_bytes = base + ap_place(arena, piece, n, g->n_groups + 1, limit, &alive);
-    prog->alive_bytes = base + alive;
-    for (int i = 0; i < n; i++)
-        prog->buffer[node[i]].offset = base + piece[i].offset;
-}
-
-void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog)
-{
-    ap_plan_buffers_within(arena, prog, 0);
-}
-
-void ap_plan_buffers_within(struct ap_arena *arena, struct ap_program *prog,
-                            int64_t limit)
-{
-    const struct ap_graph *g = &prog->local;
-    struct ap_buffer *buffer = AP_NEW_N(arena, g->n_nodes, struct ap_buffer);
-    struct ap_mark mark = ap_arena_mark(arena);
-    struct ap_lives l;
-    int64_t base = 0;
-
-    ap_lives_find(arena, prog, &l);
-    for (int i = 0; i < g->n_nodes; i++) {
-        buffer[i] = (struct ap_buffer){-1, ap_shape_bytes(&g->nodes[i].shape), -1};
-        if (g->nodes[i].op == AP_OP_PARAMETER) {
-            buffer[i].offset = base;
-            base += ap_buffer_align(buffer[i].bytes);
-        }
-    }
-    prog->buffer = buffer;
-    place_shared(arena, &l, base, limit, prog);
-    ap_lives_share(&l, buffer);
-    ap_arena_rewind(arena, mark);
 }

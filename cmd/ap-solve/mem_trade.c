@@ -9,7 +9,7 @@
  * search that never leaves the limit can not see. O(slots + parts) each time that slots
  * get new prices, and what forests cost.
  */
-#include "solve/memory/solve_mem_local.h"
+#include "mem_local.h"
 
 #include <stdlib.h>
 

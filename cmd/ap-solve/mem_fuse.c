@@ -8,7 +8,7 @@
  * Lempitsky, Rother, Roth and Blake, "Fusion moves for Markov random field optimization",
  * 2010. O(nodes * 2^(width + 1)), most often far less.
  */
-#include "solve/memory/solve_mem_local.h"
+#include "mem_local.h"
 
 #define MOST_ENTRIES 20000 /* of the tables: sets up to about 10 neighbours wide */
 

@@ -1,12 +1,12 @@
 /*
- * Private to solve_mem_local.c, which chooses neighbourhoods, solve_mem_try.c and
- * solve_mem_repeat.c, which try them, and what those are made of: solve_mem_fuse.c,
- * solve_mem_trade.c.
+ * Private to mem_local.c, which chooses neighbourhoods, mem_try.c and
+ * mem_repeat.c, which try them, and what those are made of: mem_fuse.c,
+ * mem_trade.c.
  */
-#ifndef AP_SOLVE_MEM_LOCAL_H
-#define AP_SOLVE_MEM_LOCAL_H
+#ifndef SOLVE_MEM_LOCAL_H
+#define SOLVE_MEM_LOCAL_H
 
-#include "solve/memory/solve_mem.h"
+#include "mem.h"
 
 #define N_FACTORS 7
 #define N_SIZES   10 /* of forests: 4, 8, ... nodes */

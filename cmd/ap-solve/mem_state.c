@@ -4,18 +4,9 @@
  * is left of the memory, in a tree over the slots with the least of every subtree and
  * what was added to all of it (range add, range minimum, O(log slots)).
  */
-#include "solve/memory/solve_mem.h"
+#include "mem.h"
 
 #include <string.h>
-#include <time.h>
-
-double mem_now_sec(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 bool mem_spend(struct mem_budget *b, int64_t work)
 {
@@ -24,7 +15,7 @@ bool mem_spend(struct mem_budget *b, int64_t work)
         b->out = true;
     if (b->until_sec > 0 && (b->ticks += 1 + (int)(work >> 12)) >= 16) {
         b->ticks = 0;
-        b->out |= mem_now_sec() >= b->until_sec;
+        b->out |= ap_now_sec() >= b->until_sec;
     }
     return b->out;
 }

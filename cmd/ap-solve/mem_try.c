@@ -1,5 +1,5 @@
 /*
- * The neighbourhoods of solve_mem_local.c: a random set of nodes that induces a forest is
+ * The neighbourhoods of mem_local.c: a random set of nodes that induces a forest is
  * decided anew, all others as they are. Dynamic programming from the leaves finds what
  * every strategy of a node costs with its subtree, usage priced by the multipliers of the
  * dual (times a random factor); from the roots down, each node takes the cheapest
@@ -7,7 +7,7 @@
  * to come. Without memory this is the optimum of the set. O(cells of its edges + parts
  * log slots).
  */
-#include "solve/memory/solve_mem_local.h"
+#include "mem_local.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /*
  * The search with memory on the reduced core, and the solvers auto, local and exact.
  *
- * After the reductions (solve_mem_core.c), rounds. In each, the first worker raises the
- * bound and rounds choices from it (solve_mem_dual.c), or, when the bound stalls, tries
- * to close the gap by integer programming on what the bound leaves (solve_mem_exact.c),
+ * After the reductions (mem_core.c), rounds. In each, the first worker raises the
+ * bound and rounds choices from it (mem_dual.c), or, when the bound stalls, tries
+ * to close the gap by integer programming on what the bound leaves (mem_program.c),
  * or searches like the others, with a clock also when the bound rises slowly; the others
- * search near the best choices with the prices that the bound found (solve_mem_local.c),
+ * search near the best choices with the prices that the bound found (mem_local.c),
  * each with its own seed. At the end of a round the best choice, the best bound and its
  * prices are shared, in the order of workers.
  *
@@ -13,7 +13,7 @@
  * always two workers, and threads only decide whether they run at once: results repeat
  * byte for byte.
  */
-#include "solve/memory/solve_mem.h"
+#include "mem.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -59,16 +59,18 @@ struct worker {
     int *best; /* the best of this round */
     double cost, bound;
     bool exact, proven; /* this round: try; done */
-    double proof_limit;
     int n_exact;
     pthread_t thread;
     bool running;
 };
 
+/* What a search may do: all; no proofs; proofs first. */
+enum mode { AUTO, LOCAL, EXACT };
+
 struct search {
     const struct mem_core *m;
-    const struct ap_solve_params *params;
-    enum ap_memory_mode mode;
+    const struct contest_params *params;
+    enum mode mode;
     bool integral; /* all costs are integers: so is every better choice's */
     int n_workers;
     struct worker *worker;
@@ -127,7 +129,7 @@ static void look_around(struct worker *w)
     if (w->cost == INFINITY && w->id > 0 && s->round > 0)
         find_legal(w);
     if (w->cost == INFINITY || (w->id > 0 && s->n_steps < WARM && s->idle == 0 &&
-                                (s->until_sec == 0 || mem_now_sec() < s->warm_sec)))
+                                (s->until_sec == 0 || ap_now_sec() < s->warm_sec)))
         return; /* without good prices this is the bound's time */
     mem_local_set(w->local, w->best, w->cost, s->bound, s->mu);
     mem_local_run(w->local, -INFINITY, &w->budget);
@@ -145,17 +147,19 @@ static void close_gap(struct worker *w)
 {
     struct search *s = w->search;
     struct ap_arena arena = {0};
-    struct mem_proof proof = {.state = w->dual->state};
+    struct sel_proof proof = {.state = w->dual->state};
     struct mem_dual d = *w->dual;
 
     /* the fold and the program go with this arena; the dual's costs are kept */
     d.core = w->dual->core;
     struct ap_arena *own = d.core->arena;
     d.core->arena = &arena;
-    w->proof_limit = fmin(limit_of(s, w->cost), s->worst);
-    mem_exact(&arena, &d, w->proof_limit,
-              s->mode == AP_MEMORY_EXACT ? ALL_CELLS : EXACT_CELLS, s->until_sec,
-              s->until_sec > 0 ? 0 : EXACT_WORK, &proof);
+    const struct sel_program_limits limits = {
+        .cost = fmin(limit_of(s, w->cost), s->worst),
+        .cells = s->mode == EXACT ? ALL_CELLS : EXACT_CELLS,
+        .until_sec = s->until_sec,
+        .iterations = s->until_sec > 0 ? 0 : EXACT_WORK};
+    mem_program(&arena, &d, &limits, &proof);
     d.core->arena = own;
     w->dual->core->arena = own;
     offer(w, proof.state, proof.cost);
@@ -182,8 +186,7 @@ static void *work(void *arg)
 {
     struct worker *w = arg;
     bool first = w->id == 0;
-    bool stalled =
-        first && w->search->mode == AP_MEMORY_LOCAL && w->dual->n_stalls > STALLED;
+    bool stalled = first && w->search->mode == LOCAL && w->dual->n_stalls > STALLED;
 
     if (first && w->exact)
         close_gap(w);
@@ -207,7 +210,7 @@ static void search_prices(struct search *s)
     double cost = s->cost, bound = s->bound, until_sec = 0;
 
     if (s->until_sec > 0)
-        until_sec = mem_now_sec() + PRICES_PART * (s->until_sec - mem_now_sec());
+        until_sec = ap_now_sec() + PRICES_PART * (s->until_sec - ap_now_sec());
     memcpy(w->best, s->best, (size_t)s->m->core->n_nodes * sizeof(int));
     if (mem_prices(&arena, s->m, until_sec, w->best, &cost, &bound, s->mu)) {
         if (cost < s->cost) {
@@ -228,7 +231,7 @@ static void search_prices(struct search *s)
 static void run_workers(struct search *s)
 {
     int threads = s->params->threads > 1 ? s->params->threads : 1;
-    double now = mem_now_sec(), sec = fmin(ROUND_SEC, FIRST_SEC * (1 + 0.3 * s->round));
+    double now = ap_now_sec(), sec = fmin(ROUND_SEC, FIRST_SEC * (1 + 0.3 * s->round));
 
     if (threads < s->n_workers)
         sec /= s->n_workers;
@@ -252,7 +255,7 @@ static void run_workers(struct search *s)
         struct worker *w = &s->worker[i];
         if (!w->running) {
             if (s->until_sec > 0)
-                w->budget.until_sec = fmin(mem_now_sec() + sec, s->until_sec);
+                w->budget.until_sec = fmin(ap_now_sec() + sec, s->until_sec);
             work(w);
         } else {
             pthread_join(w->thread, NULL);
@@ -288,7 +291,7 @@ static bool time_to_prove(struct search *s)
 {
     const struct mem_dual *d = s->worker[0].dual;
 
-    if (s->mode == AP_MEMORY_LOCAL || s->round == 0)
+    if (s->mode == LOCAL || s->round == 0)
         return false;
     if (d->n_stalls <= STALLED && s->n_cells > SMALL_CELLS)
         return false;
@@ -321,7 +324,7 @@ static const char *run(struct search *s)
             return "optimal";
         }
         if (s->until_sec > 0) {
-            if (mem_now_sec() >= s->until_sec)
+            if (ap_now_sec() >= s->until_sec)
                 return "time limit";
         } else if (s->round + 1 >= s->rounds || s->idle > IDLE_ROUNDS) {
             return "work limit";
@@ -403,130 +406,122 @@ static void set_up(struct search *s, struct ap_arena *arena)
 }
 
 /* The search's answer, or why there is none. */
-static int report(const struct search *s, const struct ap_memory_task *task, int *choice,
-                  struct ap_memory_answer *answer, struct ap_err *err)
+static int report(const struct search *s, const struct contest *p, const char *stopped,
+                  int *choice, struct ap_solution *sol, struct ap_err *err)
 {
+    const bool optimal = !strcmp(stopped, "optimal");
+
     if (s->cost == INFINITY)
-        return !strcmp(answer->stopped, "infeasible")
+        return !strcmp(stopped, "infeasible")
                    ? ap_err_set(err,
                                 "no solution: forbidden costs and the limit on usage "
                                 "leave no legal choice")
-                   : ap_err_set(err, "no solution found within the %s", answer->stopped);
-    answer->choice = choice;
-    answer->sec = ap_memory_score(task->model, choice);
-    answer->bound = fmin(s->bound, answer->sec);
-    if (!strcmp(answer->stopped, "optimal"))
-        answer->bound = answer->sec;
+                   : ap_err_set(err, "no solution found within the %s", stopped);
+    assert(contest_legal(p, choice)); /* a wrong answer is a bug */
+    *sol = (struct ap_solution){.choice = choice,
+                                .objective = ap_problem_score(&p->costs, choice),
+                                .stopped = stopped,
+                                .work = s->work};
+    sol->bound = optimal ? sol->objective : fmin(s->bound, sol->objective);
     return 0;
 }
 
 /* Without memory that binds, the solver that knows none goes on from what was found. */
-static void go_on_exactly(struct ap_arena *arena, const struct ap_memory_task *task,
-                          double until_sec, struct ap_memory_answer *answer)
+static void go_on_exactly(struct ap_arena *arena, const struct contest *p,
+                          double until_sec, struct ap_solution *sol)
 {
-    struct ap_problem bare = *task->model->problem;
-    struct ap_solve_params rest = {.start = answer->choice};
+    const struct ap_solve_params rest = {
+        .start = sol->choice,
+        .time_limit_sec = until_sec > 0 ? fmax(until_sec - ap_now_sec(), 1e-3) : 0};
     struct ap_solution exact;
     struct ap_err err = {""};
 
-    bare.span = NULL;
-    if (until_sec > 0)
-        rest.time_limit_sec = fmax(until_sec - mem_now_sec(), 1e-3);
-    if (ap_solve_exact(arena, &bare, &rest, &exact, &err))
+    if (ap_solve_exact(arena, &p->costs, &rest, &exact, &err))
         return; /* it had a start: what was found stays */
-    answer->choice = exact.choice;
-    answer->bound = fmax(exact.bound, fmin(answer->bound, exact.objective));
-    answer->sec = exact.objective;
-    answer->stopped = exact.stopped;
-    answer->work += exact.work;
+    exact.bound = fmax(exact.bound, fmin(sol->bound, exact.objective));
+    exact.work += sol->work;
+    *sol = exact;
 }
 
 /* The reduced core, and when to stop. */
-static int open_core(struct ap_arena *arena, const struct ap_memory_task *task,
-                     struct mem_core *m, double *until_sec, struct ap_err *err)
+static int open_core(struct ap_arena *arena, const struct contest *p, struct search *s,
+                     struct mem_core *m, struct ap_err *err)
 {
-    const struct ap_solve_params *params = task->params;
-    double reduce_until_sec = 0;
+    const double sec = s->params->time_limit_sec;
 
-    *until_sec = 0;
-    if (params->time_limit_sec > 0) {
-        *until_sec = mem_now_sec() + params->time_limit_sec - FINISH_SEC;
-        reduce_until_sec = mem_now_sec() + REDUCE_PART * params->time_limit_sec;
-    }
-    return mem_core_build(arena, task->model, task->limit, reduce_until_sec, m, err);
-}
-
-int mem_search_core(struct ap_arena *arena, const struct ap_memory_task *task,
-                    struct ap_memory_answer *answer, struct ap_err *err)
-{
-    const struct ap_problem *p = task->model->problem;
-    const struct ap_solve_params *params = task->params;
-    struct search s = {.params = params, .mode = task->mode, .integral = all_integral(p)};
-    struct mem_core m;
-    int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
-    struct ap_mark mark = ap_arena_mark(arena);
-    double until_sec;
-
-    if (open_core(arena, task, &m, &until_sec, err))
-        return -1;
-    bool bare = m.n_slots == 0 && task->mode != AP_MEMORY_LOCAL;
-    s.m = &m;
-    s.until_sec = until_sec;
-    if (bare && until_sec > 0)
-        s.until_sec -= (1 - BARE_PART) * (until_sec - mem_now_sec());
-    s.warm_sec = mem_now_sec() + WARM_PART * (s.until_sec - mem_now_sec());
-    s.rounds = params->work_limit > 0 ? params->work_limit : bare ? 2 : DEFAULT_ROUND;
-    set_up(&s, arena);
-    *answer = (struct ap_memory_answer){.stopped = run(&s), .work = s.work};
-    for (int i = 0; i < s.n_workers; i++)
-        ap_arena_free(&s.worker[i].arena);
-    if (s.cost < INFINITY)
-        mem_core_undo(&m, s.best, choice);
-    ap_arena_rewind(arena, mark);
-    if (report(&s, task, choice, answer, err))
-        return -1;
-    if (bare && strcmp(answer->stopped, "optimal") != 0)
-        go_on_exactly(arena, task, until_sec, answer);
-    return 0;
+    s->m = m;
+    s->until_sec = sec > 0 ? ap_now_sec() + sec - FINISH_SEC : 0;
+    return mem_core_build(arena, p, sec > 0 ? ap_now_sec() + REDUCE_PART * sec : 0, m,
+                          err);
 }
 
 /* ---- the solvers ---- */
 
-static int take_answer(const struct ap_problem *p, const struct ap_memory_answer *answer,
-                       struct ap_solution *sol)
+static int solve(struct ap_arena *arena, const struct contest *p, struct search *s,
+                 struct ap_solution *sol, struct ap_err *err)
 {
-    assert(ap_problem_legal(p, answer->choice)); /* a wrong answer is a bug */
-    *sol = (struct ap_solution){.choice = answer->choice,
-                                .objective = answer->sec,
-                                .bound = answer->bound,
-                                .stopped = answer->stopped,
-                                .work = answer->work};
+    int *choice = AP_NEW_N(arena, p->costs.n_nodes + 1, int);
+    struct ap_mark mark = ap_arena_mark(arena);
+    struct mem_core m;
+
+    s->integral = all_integral(&p->costs);
+    if (open_core(arena, p, s, &m, err))
+        return -1;
+    const double until_sec = s->until_sec;
+    const bool bare = m.n_slots == 0 && s->mode != LOCAL;
+    if (bare && until_sec > 0)
+        s->until_sec -= (1 - BARE_PART) * (until_sec - ap_now_sec());
+    s->warm_sec = ap_now_sec() + WARM_PART * (s->until_sec - ap_now_sec());
+    s->rounds = s->params->work_limit > 0 ? s->params->work_limit
+                : bare                    ? 2
+                                          : DEFAULT_ROUND;
+    set_up(s, arena);
+    const char *stopped = run(s);
+    for (int i = 0; i < s->n_workers; i++)
+        ap_arena_free(&s->worker[i].arena);
+    if (s->cost < INFINITY)
+        mem_core_undo(&m, s->best, choice);
+    ap_arena_rewind(arena, mark);
+    if (report(s, p, stopped, choice, sol, err))
+        return -1;
+    if (bare && strcmp(stopped, "optimal") != 0)
+        go_on_exactly(arena, p, until_sec, sol);
     return 0;
 }
 
-static int solve(struct ap_arena *arena, const struct ap_problem *p,
-                 const struct ap_solve_params *params, enum ap_memory_mode mode,
-                 struct ap_solution *sol, struct ap_err *err)
+int contest_auto(struct ap_arena *arena, const struct contest *p,
+                 const struct contest_params *params, struct ap_solution *sol,
+                 struct ap_err *err)
 {
-    const struct ap_memory_task task = {.model = ap_memory_of_problem(arena, p),
-                                        .limit = p->usage_limit,
-                                        .mode = mode,
-                                        .params = params};
-    struct ap_memory_answer answer;
+    struct search s = {.params = params, .mode = AUTO};
 
-    if (ap_memory_search(arena, &task, &answer, err))
-        return -1;
-    return take_answer(p, &answer, sol);
+    return solve(arena, p, &s, sol, err);
 }
 
-int sel_exact_memory(struct ap_arena *arena, const struct ap_problem *p,
-                     const struct ap_solve_params *params, struct ap_solution *sol,
-                     struct ap_err *err)
+int contest_local(struct ap_arena *arena, const struct contest *p,
+                  const struct contest_params *params, struct ap_solution *sol,
+                  struct ap_err *err)
 {
-    return solve(arena, p, params, AP_MEMORY_EXACT, sol, err);
+    struct search s = {.params = params, .mode = LOCAL};
+
+    return solve(arena, p, &s, sol, err);
 }
 
-/* The best of a start and of roundings of the bound, into state; its cost. */
+int contest_exact(struct ap_arena *arena, const struct contest *p,
+                  const struct contest_params *params, struct ap_solution *sol,
+                  struct ap_err *err)
+{
+    struct search s = {.params = params, .mode = EXACT};
+    const struct ap_solve_params bare = {.work_limit = params->work_limit,
+                                         .time_limit_sec = params->time_limit_sec,
+                                         .work = params->work,
+                                         .tells = params->work != NULL};
+
+    return p->span ? solve(arena, p, &s, sol, err)
+                   : ap_solve_exact(arena, &p->costs, &bare, sol, err);
+}
+
+/* The best of two roundings of the bound, into state; its cost. */
 static double round_first(const struct mem_core *m, struct mem_dual *d, int *state)
 {
     struct mem_budget none = {0};
@@ -544,59 +539,38 @@ static double round_first(const struct mem_core *m, struct mem_dual *d, int *sta
 }
 
 /* The whole of the reduced core as one integer program. */
-int ap_solve_glpk(struct ap_arena *arena, const struct ap_problem *p,
-                  const struct ap_solve_params *params, struct ap_solution *sol,
-                  struct ap_err *err)
+int contest_glpk(struct ap_arena *arena, const struct contest *p,
+                 const struct contest_params *params, struct ap_solution *sol,
+                 struct ap_err *err)
 {
-    const double start = params->start && ap_problem_legal(p, params->start)
-                             ? ap_problem_score(p, params->start)
-                             : INFINITY;
-    const struct ap_memory_task task = {.model = ap_memory_of_problem(arena, p),
-                                        .limit = p->usage_limit,
-                                        .params = params};
     struct search s = {.params = params};
-    struct ap_memory_answer answer = {0};
     struct mem_core m;
-    int *choice = AP_NEW_N(arena, p->n_nodes + 1, int);
+    int *choice = AP_NEW_N(arena, p->costs.n_nodes + 1, int);
     struct ap_mark mark = ap_arena_mark(arena);
-    double until_sec;
 
-    if (open_core(arena, &task, &m, &until_sec, err))
+    if (open_core(arena, p, &s, &m, err))
         return -1;
     struct mem_dual *d = mem_dual_new(arena, &m);
-    struct mem_proof proof = {.state = AP_NEW_N(arena, m.core->n_nodes + 1, int)};
+    struct sel_proof proof = {.state = AP_NEW_N(arena, m.core->n_nodes + 1, int)};
     s.best = AP_NEW_N(arena, m.core->n_nodes + 1, int);
     s.cost = round_first(&m, d, s.best);
-    mem_exact(arena, d, fmin(fmin(s.cost, start), worst_cost(m.core)), INT64_MAX,
-              until_sec, params->work_limit, &proof);
+    const struct sel_program_limits limits = {.cost = fmin(s.cost, worst_cost(m.core)),
+                                              .cells = INT64_MAX,
+                                              .until_sec = s.until_sec,
+                                              .iterations = params->work_limit};
+    mem_program(arena, d, &limits, &proof);
     s.bound = proof.bound;
-    answer.stopped = proof.done ? "optimal" : until_sec > 0 ? "time limit" : "work limit";
-    answer.work = proof.n_cells;
+    s.work = proof.n_cells;
     if (proof.cost < s.cost) {
         s.cost = proof.cost;
         s.best = proof.state;
     }
-    if (s.cost < INFINITY && s.cost <= start)
+    if (s.cost < INFINITY)
         mem_core_undo(&m, s.best, choice);
-    else if (start < INFINITY)
-        memcpy(choice, params->start, (size_t)p->n_nodes * sizeof(int));
-    else if (proof.done)
-        answer.stopped = "infeasible";
-    s.cost = fmin(s.cost, start);
     ap_arena_rewind(arena, mark);
-    return report(&s, &task, choice, &answer, err) ? -1 : take_answer(p, &answer, sol);
-}
-
-int ap_solve_auto(struct ap_arena *arena, const struct ap_problem *p,
-                  const struct ap_solve_params *params, struct ap_solution *sol,
-                  struct ap_err *err)
-{
-    return solve(arena, p, params, AP_MEMORY_AUTO, sol, err);
-}
-
-int ap_solve_local(struct ap_arena *arena, const struct ap_problem *p,
-                   const struct ap_solve_params *params, struct ap_solution *sol,
-                   struct ap_err *err)
-{
-    return solve(arena, p, params, AP_MEMORY_LOCAL, sol, err);
+    const char *stopped = proof.done && s.cost == INFINITY ? "infeasible"
+                          : proof.done                     ? "optimal"
+                          : s.until_sec > 0                ? "time limit"
+                                                           : "work limit";
+    return report(&s, p, stopped, choice, sol, err);
 }

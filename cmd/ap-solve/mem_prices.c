@@ -3,10 +3,11 @@
  * left of the nodes as variables, their parts as usage over slots. Slots have different
  * room; the missing part is held by every choice.
  */
-#include "solve/memory/memory_search.h"
-#include "solve/memory/solve_mem.h"
+#include "mem.h"
 
 #include <string.h>
+
+#include "solve/memory.h"
 
 #define REPEATED 100 /* nodes whose usage takes about 1 us to add up */
 
@@ -123,7 +124,7 @@ bool mem_prices(struct ap_arena *arena, const struct mem_core *m, double until_s
                                   .best_sec = INFINITY,
                                   .program_work = 1 + m->core->n_nodes / REPEATED,
                                   .until_sec = until_sec};
-    if (mem_search_prices(arena, &task, &found, &err))
+    if (ap_memory_search(arena, &task, &found, &err))
         return false;
     *bound = fmax(*bound, found.bound + s.base);
     memcpy(mu, found.price, (size_t)m->n_slots * sizeof *mu);

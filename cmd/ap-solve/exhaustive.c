@@ -5,7 +5,7 @@
  * a prefix with a forbidden cost is skipped whole. The first of equal optima in the
  * order of the wheels wins. O(product of the strategy counts), at most 10^7.
  */
-#include "solve/problem.h"
+#include "contest.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,15 +13,19 @@
 #define MAX_COMBINATIONS 1e7
 
 struct odometer {
-    const struct ap_problem *p;
+    const struct contest *contest;
+    const struct ap_problem *p; /* its costs */
     int *first,
         *edges; /* node i's edges to lower nodes: edges[first[i] .. first[i + 1]) */
     int *at;
 };
 
 static void odometer_init(struct ap_arena *arena, struct odometer *o,
-                          const struct ap_problem *p)
+                          const struct contest *contest)
 {
+    const struct ap_problem *p = &contest->costs;
+
+    o->contest = contest;
     o->p = p;
     o->at = AP_NEW_N(arena, p->n_nodes + 1, int);
     o->first = AP_NEW_N(arena, p->n_nodes + 2, int);
@@ -77,7 +81,8 @@ static int64_t odometer_run(struct ap_arena *arena, struct odometer *o, int *bes
         if (i == p->n_nodes) {
             seen++;
             if (sum[i] < *best_cost &&
-                (!p->span || ap_problem_peak(p, o->at) <= p->usage_limit)) {
+                (!o->contest->span ||
+                 contest_peak(o->contest, o->at) <= o->contest->usage_limit)) {
                 *best_cost = sum[i];
                 memcpy(best, o->at, (size_t)p->n_nodes * sizeof(int));
             }
@@ -87,10 +92,11 @@ static int64_t odometer_run(struct ap_arena *arena, struct odometer *o, int *bes
     return seen;
 }
 
-int ap_solve_exhaustive(struct ap_arena *arena, const struct ap_problem *p,
-                        const struct ap_solve_params *params, struct ap_solution *sol,
-                        struct ap_err *err)
+int contest_exhaustive(struct ap_arena *arena, const struct contest *contest,
+                       const struct contest_params *params, struct ap_solution *sol,
+                       struct ap_err *err)
 {
+    const struct ap_problem *p = &contest->costs;
     double n = 1;
 
     (void)params;
@@ -106,7 +112,7 @@ int ap_solve_exhaustive(struct ap_arena *arena, const struct ap_problem *p,
     struct ap_mark mark = ap_arena_mark(arena);
     struct odometer o;
     double best = INFINITY;
-    odometer_init(arena, &o, p);
+    odometer_init(arena, &o, contest);
     sol->work = odometer_run(arena, &o, sol->choice, &best);
     ap_arena_rewind(arena, mark);
     if (best >= AP_FORBIDDEN)

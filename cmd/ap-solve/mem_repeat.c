@@ -6,10 +6,10 @@
  * have their neighbours. From two similar nodes on, two parts are walked in step: a
  * neighbour of one goes with the most similar neighbour of the other, hubs left out,
  * since layers share them. The first part may take what the second has, node by node: who
- * does is decided at least cost (solve_mem_fuse.c), so parts need not end where layers
+ * does is decided at least cost (mem_fuse.c), so parts need not end where layers
  * do. O(neighbours^2) a node, and what fusing costs.
  */
-#include "solve/memory/solve_mem_local.h"
+#include "mem_local.h"
 
 #include <stdlib.h>
 #include <string.h>

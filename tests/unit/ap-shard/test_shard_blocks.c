@@ -1,5 +1,5 @@
 /* Runs of blocks said to be identical have equal parts of the graph. */
-#include "oracle/classes.h"
+#include "serve/server.h"
 
 #include <string.h>
 
@@ -116,14 +116,14 @@ static bool equal_parts(const struct net *net, const struct ap_subgraph *a,
 static int check_runs(const struct net *net, int *wrong)
 {
     const struct ap_blocks blocks = {.n = net->n, .block_of = net->block_of};
-    struct stage_classes c;
     struct ap_err err = {0};
     int distinct = 0, n = net->n;
 
-    stage_classes_find(&arena, &net->g, &blocks, NULL, &c);
+    const int *twins =
+        serve_twins(&arena, serve_blocks_new(&arena, &net->g, &blocks, NULL));
     for (int lo = 0; lo < n; lo++)
         for (int hi = lo; hi < n; hi++) {
-            int twin = c.twin[lo * n + hi];
+            int twin = twins[lo * n + hi];
             struct ap_subgraph a, b;
             distinct += twin == lo;
             if (twin == lo)
@@ -149,7 +149,7 @@ static void test_equal_layers(void)
         /* with the first block, with the last, with both, and n - 2 lengths between */
         int want = 2 * (n - 1) + 1 + n - 2, got = check_runs(&net, &wrong);
         CHECK(got == want,
-              "README of cmd/ap-stage/oracle: %d equal layers, %d distinct runs, got %d",
+              "README of cmd/ap-shard/serve: %d equal layers, %d distinct runs, got %d",
               n, want, got);
     }
     make(&net, 9, odd, none);
@@ -157,7 +157,7 @@ static void test_equal_layers(void)
      */
     int got = check_runs(&net, &wrong);
     CHECK(got == 17 + 16 + 3,
-          "README of cmd/ap-stage/oracle: an odd one in the middle, %d runs", got);
+          "README of cmd/ap-shard/serve: an odd one in the middle, %d runs", got);
     CHECK(wrong == 0, "identical runs have equal parts, %d have not", wrong);
 }
 

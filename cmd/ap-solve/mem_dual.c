@@ -17,7 +17,7 @@
  * After Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974, and
  * Kolmogorov's message passing (see solve_dual.c).
  */
-#include "solve/memory/solve_mem.h"
+#include "mem.h"
 
 #include <string.h>
 

@@ -2,11 +2,11 @@
  * A first legal choice where forbidden cells are so many that roundings get stuck: the
  * same problem with a price of 1 for each forbidden cell, and all other costs so small
  * that together they stay below 1/2. Every node's least usage fits, so a choice to start
- * from is at hand; the neighbourhoods of solve_mem_local.c go on from it until the cost
+ * from is at hand; the neighbourhoods of mem_local.c go on from it until the cost
  * is below 1. Their forests decide long chains of forbidden cells exactly, which answers
  * of single nodes cannot. O(cells of the tables by class) to set up.
  */
-#include "solve/memory/solve_mem.h"
+#include "mem.h"
 
 struct mem_legal {
     struct mem_core priced; /* the problem as above; parts and room are the problem's */

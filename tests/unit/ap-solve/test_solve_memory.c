@@ -4,31 +4,30 @@
  */
 #include "problem_read.h"
 
-#include "solve_gen.h"
-#include "solve/memory/solve_mem_local.h"
+#include "contest_gen.h"
+#include "mem_local.h"
 #include "tap.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static const struct ap_solve_params plain = {.threads = 1, .work_limit = 8};
+static const struct contest_params plain = {.threads = 1, .work_limit = 8};
 
-static struct ap_problem tiny(struct ap_arena *arena, int i)
+static struct contest tiny(struct ap_arena *arena, int i)
 {
     static const int forbid[] = {0, 9, 4, 0};
 
     gen_state = 77000 + (uint64_t)i;
     struct ap_problem p = gen_random(arena, gen_int(1, 7), gen_int(0, 12), 2 + i % 3,
                                      i % 2 ? 1000 : 6, forbid[i % 4], 0);
-    gen_memory(arena, &p, 1 + i % 8, i % 5 ? 100 : 3, 6);
-    return p;
+    return gen_memory(arena, p, 1 + i % 8, i % 5 ? 100 : 3, 6);
 }
 
-static bool sound(const struct ap_problem *p, const struct ap_solution *s, double optimum)
+static bool sound(const struct contest *p, const struct ap_solution *s, double optimum)
 {
-    return ap_problem_legal(p, s->choice) &&
-           s->objective == ap_problem_score(p, s->choice) && s->bound <= s->objective &&
-           s->bound <= optimum * (1 + 1e-9);
+    return contest_legal(p, s->choice) &&
+           s->objective == ap_problem_score(&p->costs, s->choice) &&
+           s->bound <= s->objective && s->bound <= optimum * (1 + 1e-9);
 }
 
 static bool same(double x, double y)
@@ -37,14 +36,14 @@ static bool same(double x, double y)
 }
 
 /* One solver on one problem whose optimum is known; prints what is wrong. */
-static int check(const char *name, ap_solver_fn *run, const struct ap_problem *p,
+static int check(const char *name, contest_solver *run, const struct contest *p,
                  int feasible, double optimum, bool must_prove, int i)
 {
     struct ap_arena arena = {0};
     struct ap_solution s = {0};
     struct ap_err err = {""};
-    const struct ap_solve_params none = {0};
-    int rc = run(&arena, p, run == ap_solve_glpk ? &none : &plain, &s, &err);
+    const struct contest_params none = {0};
+    int rc = run(&arena, p, run == contest_glpk ? &none : &plain, &s, &err);
     bool ok = feasible ? rc == 0 && sound(p, &s, optimum)
                        : rc < 0 && strstr(err.msg, "no solution");
 
@@ -65,21 +64,20 @@ static void test_tiny(int n, int n_glpk)
         struct ap_arena arena = {0};
         struct ap_solution all, bare;
         struct ap_err err = {""};
-        struct ap_problem p = tiny(&arena, i), without = p;
-        bool found = !ap_solve_exhaustive(&arena, &p, &plain, &all, &err);
+        struct contest p = tiny(&arena, i), without = p;
+        bool found = !contest_exhaustive(&arena, &p, &plain, &all, &err);
         double optimum = found ? all.objective : 0;
         feasible += found;
         without.span = NULL;
-        bound_by += found &&
-                    !ap_solve_exhaustive(&arena, &without, &plain, &bare, &err) &&
+        bound_by += found && !contest_exhaustive(&arena, &without, &plain, &bare, &err) &&
                     bare.objective < optimum;
-        wrong[0] += check("exact", ap_solve_exact, &p, found, optimum, true, i);
+        wrong[0] += check("exact", contest_exact, &p, found, optimum, true, i);
         if (i < n_glpk) {
-            wrong[1] += check("glpk", ap_solve_glpk, &p, found, optimum, true, i);
-            wrong[2] += check("auto", ap_solve_auto, &p, found, optimum, true, i);
+            wrong[1] += check("glpk", contest_glpk, &p, found, optimum, true, i);
+            wrong[2] += check("auto", contest_auto, &p, found, optimum, true, i);
         }
         if (i < n_glpk && found && i % 10 == 0)
-            wrong[3] += check("local", ap_solve_local, &p, found, optimum, false, i);
+            wrong[3] += check("local", contest_local, &p, found, optimum, false, i);
         ap_arena_free(&arena);
     }
     CHECK(wrong[0] == 0, "exact equals exhaustive on %d problems, %d feasible", n,
@@ -93,18 +91,18 @@ static void test_tiny(int n, int n_glpk)
 /* The limit of time is over before anything is reduced: what goes out is sound still. */
 static void test_late(int n)
 {
-    const struct ap_solve_params late = {.threads = 1, .time_limit_sec = 1e-9};
+    const struct contest_params late = {.threads = 1, .time_limit_sec = 1e-9};
     int wrong = 0, feasible = 0, found = 0;
 
     for (int i = 0; i < 3 * n; i++) {
         struct ap_arena arena = {0};
         struct ap_solution all, s = {0};
         struct ap_err err = {""};
-        struct ap_problem p = tiny(&arena, i / 3);
-        ap_solver_fn *run = i % 3 == 0 ? ap_solve_auto : ap_solve_exact;
+        struct contest p = tiny(&arena, i / 3);
+        contest_solver *run = i % 3 == 0 ? contest_auto : contest_exact;
         if (i % 3 == 2)
             p.span = NULL;
-        bool any = !ap_solve_exhaustive(&arena, &p, &plain, &all, &err);
+        bool any = !contest_exhaustive(&arena, &p, &plain, &all, &err);
         int rc = run(&arena, &p, &late, &s, &err);
         feasible += any;
         found += any && rc == 0;
@@ -124,17 +122,17 @@ static void test_repeats(void)
     struct ap_arena arena = {0};
     struct ap_solution one, two;
     struct ap_err err = {""};
-    struct ap_solve_params params = {.threads = 1, .work_limit = 2, .seed = 5};
+    struct contest_params params = {.threads = 1, .work_limit = 2, .seed = 5};
 
     gen_state = 5;
-    struct ap_problem p = gen_random(&arena, 120, 260, 8, 100000, 0, 30);
-    gen_memory(&arena, &p, 60, 1000, 2);
+    struct contest p =
+        gen_memory(&arena, gen_random(&arena, 120, 260, 8, 100000, 0, 30), 60, 1000, 2);
     p.usage_limit += p.usage_limit / 4;
-    int rc = ap_solve_auto(&arena, &p, &params, &one, &err);
+    int rc = contest_auto(&arena, &p, &params, &one, &err);
     params.threads = 2;
-    rc |= ap_solve_auto(&arena, &p, &params, &two, &err);
+    rc |= contest_auto(&arena, &p, &params, &two, &err);
     CHECK(rc == 0 && one.bound == two.bound &&
-              !memcmp(one.choice, two.choice, (size_t)p.n_nodes * sizeof(int)),
+              !memcmp(one.choice, two.choice, (size_t)p.costs.n_nodes * sizeof(int)),
           "one and two threads give the same: %s", err.msg);
     CHECK(rc == 0 && sound(&p, &one, one.objective), "and it is legal");
     ap_arena_free(&arena);
@@ -211,12 +209,10 @@ static void test_tries(int n)
         struct ap_err err = {""};
         struct mem_budget budget = {.work_limit = 1000000};
         gen_state = 5000 + (uint64_t)i;
-        struct ap_problem p = gen_random(&arena, 80, 140, 4, 1000, i % 2, 0);
-        gen_memory(&arena, &p, 1 + i % 8, 100, 6);
+        struct contest p = gen_memory(
+            &arena, gen_random(&arena, 80, 140, 4, 1000, i % 2, 0), 1 + i % 8, 100, 6);
         const int *start = NULL;
-        if (!mem_core_build(&arena, ap_memory_of_problem(&arena, &p), p.usage_limit, 0,
-                            &m, &err) &&
-            m.core->n_nodes > 9)
+        if (!mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes > 9)
             start = mem_legal_run(mem_legal_new(&arena, &m, 1e9, 1), &budget);
         if (start) {
             struct mem_local *l = mem_local_new(&arena, &m, 1, true);
@@ -269,14 +265,12 @@ static void test_alike(void)
         edges[n_edges++] = (struct ap_problem_edge){.a = v, .b = hub, .cost = differ};
         edges[n_edges++] = (struct ap_problem_edge){.a = v, .b = next, .cost = differ};
     }
-    struct ap_problem p = {.n_nodes = N,
-                           .n_edges = n_edges,
-                           .n_strategies = n_strategies,
-                           .cost = cost,
-                           .edges = edges};
-    bool ok = !mem_core_build(&arena, ap_memory_of_problem(&arena, &p), p.usage_limit, 0,
-                              &m, &err) &&
-              m.core->n_nodes == N;
+    struct contest p = {.costs = {.n_nodes = N,
+                                  .n_edges = n_edges,
+                                  .n_strategies = n_strategies,
+                                  .cost = cost,
+                                  .edges = edges}};
+    bool ok = !mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes == N;
     CHECK(ok, "wheels are not reduced");
     if (!ok)
         return;
@@ -299,22 +293,19 @@ static void test_trade(double price, double cost_after)
     double save[] = {10, 0}, free_it[] = {0, price};
     const double *cost[] = {save, free_it};
     int n_strategies[] = {2, 2}, zero[2] = {0, 0};
-    struct ap_span span[] = {{0, 1}, {0, 1}};
+    struct contest_span span[] = {{0, 1}, {0, 1}};
     int64_t use[] = {0, 5}, used[] = {5, 0};
     const int64_t *usage[] = {use, used};
-    struct ap_problem p = {.n_nodes = 2,
-                           .n_strategies = n_strategies,
-                           .cost = cost,
-                           .span = span,
-                           .usage = usage,
-                           .usage_limit = 5};
+    struct contest p = {
+        .costs = {.n_nodes = 2, .n_strategies = n_strategies, .cost = cost},
+        .span = span,
+        .usage = usage,
+        .usage_limit = 5};
     struct mem_core m;
     struct ap_err err = {""};
     struct mem_budget budget = {0};
     double mu[4] = {0};
-    bool ok = !mem_core_build(&arena, ap_memory_of_problem(&arena, &p), p.usage_limit, 0,
-                              &m, &err) &&
-              m.core->n_nodes == 2;
+    bool ok = !mem_core_build(&arena, &p, 0, &m, &err) && m.core->n_nodes == 2;
 
     CHECK(ok, "memory keeps two nodes apart");
     if (!ok)
@@ -331,29 +322,65 @@ static void test_trade(double price, double cost_after)
     ap_arena_free(&arena);
 }
 
+/* What the search at prices says of a reduced core. */
+static bool is_sound(struct ap_arena *arena, const struct mem_core *m, double best)
+{
+    int *state = AP_NEW_N(arena, m->core->n_nodes + 1, int);
+    double *mu = AP_NEW_N(arena, m->n_slots + 1, double);
+    double cost = INFINITY, bound = m->core->base;
+
+    if (!mem_prices(arena, m, 0, state, &cost, &bound, mu))
+        return false;
+    return bound <= best * (1 + 1e-9) + 1e-9 && cost >= best * (1 - 1e-9) - 1e-9 &&
+           (isinf(cost) || cost == mem_cost(m, state));
+}
+
+static void test_prices(int n)
+{
+    int n_all = 0, n_sound = 0;
+
+    for (int i = 0; i < n; i++) {
+        const struct contest_params params = {.threads = 1};
+        struct ap_arena arena = {0};
+        struct ap_solution all;
+        struct ap_err err = {""};
+        struct mem_core m;
+        gen_state = 99000 + (uint64_t)i;
+        struct ap_problem costs =
+            gen_random(&arena, gen_int(3, 7), gen_int(2, 12), 2 + i % 3, 1000, i % 5, 0);
+        struct contest p = gen_memory(&arena, costs, 1 + i % 8, 100, 6);
+        if (!contest_exhaustive(&arena, &p, &params, &all, &err) &&
+            !mem_core_build(&arena, &p, 0, &m, &err) && m.n_slots > 0) {
+            n_all++;
+            n_sound += is_sound(&arena, &m, all.objective);
+        }
+        ap_arena_free(&arena);
+    }
+    CHECK(n_all > n / 8 && n_sound == n_all,
+          "prices of memory: %d of %d answers and bounds hold", n_sound, n_all);
+}
+
 static void test_peak(void)
 {
     double cost[] = {0, 1};
     const double *costs[] = {cost, cost, cost};
     int n[] = {2, 2, 2};
-    struct ap_span span[] = {{0, 2}, {2, 4}, {3, 3}};
+    struct contest_span span[] = {{0, 2}, {2, 4}, {3, 3}};
     int64_t use[] = {5, 1}, much[] = {1000, 1000};
     const int64_t *usage[] = {use, use, much};
-    struct ap_problem p = {.n_nodes = 3,
-                           .n_strategies = n,
-                           .cost = costs,
-                           .span = span,
-                           .usage = usage,
-                           .usage_limit = 5};
+    struct contest p = {.costs = {.n_nodes = 3, .n_strategies = n, .cost = costs},
+                        .span = span,
+                        .usage = usage,
+                        .usage_limit = 5};
     int zero[3] = {0, 0, 0};
 
-    CHECK(ap_problem_peak(&p, zero) == 5, "intervals that touch do not overlap");
-    CHECK(ap_problem_legal(&p, zero), "an empty interval holds nothing");
+    CHECK(contest_peak(&p, zero) == 5, "intervals that touch do not overlap");
+    CHECK(contest_legal(&p, zero), "an empty interval holds nothing");
     span[1].lo = 1;
-    CHECK(ap_problem_peak(&p, zero) == 10 && !ap_problem_legal(&p, zero),
+    CHECK(contest_peak(&p, zero) == 10 && !contest_legal(&p, zero),
           "those that overlap add up");
     p.span = NULL;
-    CHECK(ap_problem_peak(&p, zero) == 0 && ap_problem_legal(&p, zero), "no memory");
+    CHECK(contest_peak(&p, zero) == 0 && contest_legal(&p, zero), "no memory");
 }
 
 static void test_format(void)
@@ -363,19 +390,31 @@ static void test_format(void)
     for (int i = 0; i < 50; i++) {
         struct ap_arena arena = {0};
         struct ap_buf first = {0}, second = {0};
-        struct ap_problem p = tiny(&arena, i), back;
+        struct contest p = tiny(&arena, i), back;
         struct ap_err err = {""};
-        ap_problem_write(&p, "tiny", 1e6, &first);
-        if (ap_problem_parse(&arena, "tiny", first.data, first.len, &back, &err))
+        gen_write(&p, 1e6, &first);
+        if (contest_parse(&arena, "tiny", first.data, first.len, &back, &err))
             printf("# %d: %s\n", i, err.msg);
-        ap_problem_write(&back, "tiny", 1, &second);
-        wrong += first.len != second.len || memcmp(first.data, second.data, first.len) ||
-                 back.usage_limit != p.usage_limit;
+        gen_write(&back, 1, &second);
+        wrong += first.len != second.len || memcmp(first.data, second.data, first.len);
         ap_buf_free(&first);
         ap_buf_free(&second);
         ap_arena_free(&arena);
     }
     CHECK(wrong == 0, "what is written reads back");
+}
+
+static void test_exhaustive(void)
+{
+    struct ap_arena arena = {0};
+    struct ap_solution s;
+    struct ap_err err = {""};
+    const struct contest big = {.costs = gen_random(&arena, 40, 40, 9, 10, 0, 0)};
+
+    CHECK(contest_exhaustive(&arena, &big, &plain, &s, &err) < 0 &&
+              strstr(err.msg, "1e+07"),
+          "exhaustive says its limit: %s", err.msg);
+    ap_arena_free(&arena);
 }
 
 int main(void)
@@ -387,7 +426,9 @@ int main(void)
     test_trade(3, 3);
     test_trade(12, 10);
     test_repeats();
+    test_prices(400);
     test_peak();
+    test_exhaustive();
     test_format();
     return tap_done();
 }

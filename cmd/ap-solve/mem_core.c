@@ -10,22 +10,74 @@
  * strategies (no more usage, no more cost whatever the neighbours do) go; this repeats
  * while it helps. O(strategies of composites * nodes in them + slots log slots).
  */
-#include "solve/memory/solve_mem.h"
+#include "mem.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_ROUNDS 4
 
+/* What a node holds at the times lo .. hi - 1, which are numbered. */
+struct usage {
+    int lo, hi, node;
+    const int64_t *bytes; /* [strategy] */
+};
+
 struct builder {
     struct ap_arena *arena;
-    const struct ap_memory *model;
     const struct ap_problem *p;
     int64_t limit;
+    int n_times, n_usages;
+    int64_t *time; /* [n_times]: where intervals begin and end */
+    struct usage *usage;
     struct mem_core *m;
     int *root;          /* [node], the core's node that decides it, -1 for none */
     const int **answer; /* [node][strategy of its root], a strategy of the problem */
 };
+
+/* ---- times ---- */
+
+static int by_value(const void *x, const void *y)
+{
+    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+
+    return (a > b) - (a < b);
+}
+
+static int place_of(const struct builder *b, int64_t t)
+{
+    const int64_t *at = bsearch(&t, b->time, (size_t)b->n_times, sizeof *at, by_value);
+
+    return (int)(at - b->time);
+}
+
+static bool is_held(const struct contest *p, int v)
+{
+    return p->span && p->span[v].lo < p->span[v].hi;
+}
+
+/* Numbers the times at which intervals begin and end. */
+static void list_usages(struct builder *b, const struct contest *p)
+{
+    const int n_nodes = p->costs.n_nodes;
+    int n = 0;
+
+    b->time = AP_NEW_N(b->arena, 2 * (int64_t)n_nodes + 1, int64_t);
+    b->usage = AP_NEW_N(b->arena, n_nodes + 1, struct usage);
+    for (int v = 0; v < n_nodes; v++)
+        if (is_held(p, v)) {
+            b->time[n++] = p->span[v].lo;
+            b->time[n++] = p->span[v].hi;
+        }
+    qsort(b->time, (size_t)n, sizeof *b->time, by_value);
+    for (int i = 0; i < n; i++)
+        if (i == 0 || b->time[i] != b->time[b->n_times - 1])
+            b->time[b->n_times++] = b->time[i];
+    for (int v = 0; v < n_nodes; v++)
+        if (is_held(p, v))
+            b->usage[b->n_usages++] = (struct usage){
+                place_of(b, p->span[v].lo), place_of(b, p->span[v].hi), v, p->usage[v]};
+}
 
 /* ---- composites ---- */
 
@@ -71,11 +123,11 @@ static void sum_up(int64_t *x, int n)
         x[i] += x[i - 1];
 }
 
-static void usage_range(const struct builder *b, const struct ap_usage_item *it,
-                        int64_t *least, int64_t *most)
+static void usage_range(const struct builder *b, const struct usage *it, int64_t *least,
+                        int64_t *most)
 {
-    const int *answer = b->answer[it->a];
-    int n = b->root[it->a] < 0 ? 1 : b->m->core->node[b->root[it->a]].n_strategies;
+    const int *answer = b->answer[it->node];
+    int n = b->root[it->node] < 0 ? 1 : b->m->core->node[b->root[it->node]].n_strategies;
 
     *least = *most = it->bytes[answer[0]];
     for (int s = 1; s < n; s++) {
@@ -87,12 +139,12 @@ static void usage_range(const struct builder *b, const struct ap_usage_item *it,
 
 static struct profile find_profile(const struct builder *b)
 {
-    const int n_times = b->model->n_times;
+    const int n_times = b->n_times;
     struct profile f = {AP_NEW_N(b->arena, n_times + 1, int64_t),
                         AP_NEW_N(b->arena, n_times + 1, int64_t)};
 
-    for (int i = 0; i < b->model->n_items; i++) {
-        const struct ap_usage_item *it = &b->model->items[i];
+    for (int i = 0; i < b->n_usages; i++) {
+        const struct usage *it = &b->usage[i];
         int64_t least, most;
         usage_range(b, it, &least, &most);
         span_add(f.base, it->lo, it->hi, least);
@@ -116,11 +168,11 @@ struct border {
     bool *begins, *ends; /* [time] */
 };
 
-static bool varies(const struct builder *b, const struct ap_usage_item *it)
+static bool varies(const struct builder *b, const struct usage *it)
 {
     int64_t least, most;
 
-    if (b->root[it->a] < 0)
+    if (b->root[it->node] < 0)
         return false;
     usage_range(b, it, &least, &most);
     return least < most;
@@ -132,7 +184,7 @@ static bool varies(const struct builder *b, const struct ap_usage_item *it)
  */
 static struct cut find_slots(const struct builder *b, const struct profile *f)
 {
-    const int n_times = b->model->n_times;
+    const int n_times = b->n_times;
     struct border border = {AP_NEW_N(b->arena, n_times + 1, bool),
                             AP_NEW_N(b->arena, n_times + 1, bool)};
     struct cut cut = {.slot = AP_NEW_N(b->arena, n_times + 2, int),
@@ -140,8 +192,8 @@ static struct cut find_slots(const struct builder *b, const struct profile *f)
     int *at = AP_NEW_N(b->arena, n_times + 1, int); /* [slot], its time */
     bool begins = false, ends = false;              /* since the last slot */
 
-    for (int i = 0; i < b->model->n_items; i++) {
-        const struct ap_usage_item *it = &b->model->items[i];
+    for (int i = 0; i < b->n_usages; i++) {
+        const struct usage *it = &b->usage[i];
         if (varies(b, it)) {
             border.begins[it->lo] = true;
             border.ends[it->hi] = true;
@@ -221,9 +273,9 @@ static void make_parts(struct builder *b, const struct cut *cut)
 
     m->first = AP_NEW_N(b->arena, n_nodes + 2, int);
     for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < b->model->n_items; i++) {
-            const struct ap_usage_item *it = &b->model->items[i];
-            int lo = cut->slot[it->lo], hi = cut->slot[it->hi], root = b->root[it->a];
+        for (int i = 0; i < b->n_usages; i++) {
+            const struct usage *it = &b->usage[i];
+            int lo = cut->slot[it->lo], hi = cut->slot[it->hi], root = b->root[it->node];
             int64_t least, most;
             if (lo >= hi || !varies(b, it))
                 continue;
@@ -236,7 +288,7 @@ static void make_parts(struct builder *b, const struct cut *cut)
             struct mem_part *part = &m->part[end[root]++];
             *part = (struct mem_part){lo, hi, AP_NEW_N(b->arena, n, int64_t)};
             for (int s = 0; s < n; s++)
-                part->usage[s] = it->bytes[b->answer[it->a][s]] - least;
+                part->usage[s] = it->bytes[b->answer[it->node][s]] - least;
         }
         if (pass == 0) {
             for (int v = 0; v < n_nodes; v++)
@@ -272,13 +324,13 @@ static int measure(struct builder *b, struct ap_err *err)
 
     trace(b);
     struct profile f = find_profile(b);
-    for (int t = 0; t < b->model->n_times; t++)
+    for (int t = 0; t < b->n_times; t++)
         if (f.base[t] > b->limit)
             return ap_err_set(err,
                               "no solution: at time %lld at least %lld are used, "
                               "the limit is %lld",
-                              (long long)(b->model->time ? b->model->time[t] : t),
-                              (long long)f.base[t], (long long)b->limit);
+                              (long long)b->time[t], (long long)f.base[t],
+                              (long long)b->limit);
     struct cut cut = find_slots(b, &f);
     m->n_slots = cut.n;
     m->room = AP_NEW_N(b->arena, cut.n + 1, int64_t);
@@ -346,17 +398,18 @@ static void pack(struct builder *b)
     m->first = first;
 }
 
-int mem_core_build(struct ap_arena *arena, const struct ap_memory *model, int64_t limit,
+int mem_core_build(struct ap_arena *arena, const struct contest *contest,
                    double until_sec, struct mem_core *m, struct ap_err *err)
 {
-    const struct ap_problem *p = model->problem;
-    struct builder b = {.arena = arena, .model = model, .p = p, .limit = limit, .m = m};
+    const struct ap_problem *p = &contest->costs;
+    struct builder b = {.arena = arena, .p = p, .limit = contest->usage_limit, .m = m};
     struct sel_core *c = sel_core_from_problem(arena, p);
 
     *m = (struct mem_core){.core = c};
     c->until_sec = until_sec;
     sel_late(c, true);
     c->holds = AP_NEW_N(arena, p->n_nodes + 1, bool);
+    list_usages(&b, contest);
     b.root = AP_NEW_N(arena, p->n_nodes + 1, int);
     b.answer = AP_NEW_N(arena, p->n_nodes + 1, const int *);
     if (measure(&b, err))

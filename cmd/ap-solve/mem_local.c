@@ -1,7 +1,7 @@
 /*
  * Better choices near a legal one, for the selection problem with memory. Forests
- * (solve_mem_try.c), what repeated regions have (solve_mem_repeat.c) and what
- * needs memory freed elsewhere (solve_mem_trade.c) are tried in turns, in several sizes
+ * (mem_try.c), what repeated regions have (mem_repeat.c) and what
+ * needs memory freed elsewhere (mem_trade.c) are tried in turns, in several sizes
  * and with several weights of memory, until the budget is spent.
  *
  * A result is taken if it is legal and not more expensive; among equal ones this is a
@@ -13,7 +13,7 @@
  * "New optimization heuristics", 1993 (record-to-record travel), and Hansen and
  * Mladenovic, "Variable neighborhood search", 2001.
  */
-#include "solve/memory/solve_mem_local.h"
+#include "mem_local.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -263,7 +263,7 @@ static double work_left(const struct mem_local *l, const struct mem_budget *budg
 {
     double now;
 
-    if (budget->end_sec == 0 || (now = mem_now_sec()) <= l->start_sec)
+    if (budget->end_sec == 0 || (now = ap_now_sec()) <= l->start_sec)
         return INFINITY;
     return (budget->end_sec - now) * (double)l->total_work / (now - l->start_sec);
 }
@@ -344,7 +344,7 @@ void mem_local_run(struct mem_local *l, double enough, struct mem_budget *budget
         return;
     int64_t work = budget->work;
     if (l->total_work == 0 && budget->end_sec > 0)
-        l->start_sec = mem_now_sec();
+        l->start_sec = ap_now_sec();
     mem_settle(l->st, budget);
     reprice(l);
     while (!budget->out && l->best_cost > enough) {

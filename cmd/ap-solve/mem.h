@@ -1,15 +1,15 @@
 /*
- * Private to the solve_mem*.c files: the selection problem with memory.
+ * Private to the mem_*.c files: the selection problem with memory, reduced.
  *
  * A sel_core (solve.h) holds the costs. Its nodes are composites: merging made nodes
  * functions of others, which keep their intervals and usages. Time is cut into slots,
  * one for each set of intervals that may peak; at each slot there is room for what the
  * choices use beyond the least.
  */
-#ifndef AP_SOLVE_MEM_H
-#define AP_SOLVE_MEM_H
+#ifndef SOLVE_MEM_H
+#define SOLVE_MEM_H
 
-#include "solve/memory.h"
+#include "contest.h"
 #include "solve/solve.h"
 
 /* A part of a node's usage: at the slots lo .. hi - 1. */
@@ -36,23 +36,21 @@ struct mem_budget {
     int ticks;
     bool out;
 };
-double mem_now_sec(void);
 /* Adds work; true when the budget is spent. */
 bool mem_spend(struct mem_budget *b, int64_t work);
 
-/* ---- solve_mem_core.c ---- */
+/* ---- mem_core.c ---- */
 
 /*
- * The reduced core of a problem whose memory single variables hold. -1 with err when no
- * choice is legal. Where the limit can never bind it has no slots. From until_sec on (0:
- * never) it is not reduced more.
+ * The reduced core of a problem. -1 with err when no choice is legal. Where the limit can
+ * never bind it has no slots. From until_sec on (0: never) it is not reduced more.
  */
-int mem_core_build(struct ap_arena *arena, const struct ap_memory *model, int64_t limit,
+int mem_core_build(struct ap_arena *arena, const struct contest *contest,
                    double until_sec, struct mem_core *m, struct ap_err *err);
 /* The choice of the problem's nodes for a state of the core's. Not for two threads. */
 void mem_core_undo(const struct mem_core *m, const int *state, int *choice);
 
-/* ---- solve_mem_state.c: a choice under way, its usage and its neighbourhood ---- */
+/* ---- mem_state.c: a choice under way, its usage and its neighbourhood ---- */
 
 /* What is left of the room at each slot, with the least over any range. */
 struct mem_tree {
@@ -93,7 +91,7 @@ int64_t mem_state_change(struct mem_state *st, int v, int s);
 /* Cost of a choice of the core's nodes, INFINITY when forbidden; not of memory. */
 double mem_cost(const struct mem_core *m, const int *choice);
 
-/* ---- solve_mem_dual.c: multipliers on memory ---- */
+/* ---- mem_dual.c: multipliers on memory ---- */
 
 struct mem_dual {
     const struct mem_core *m;
@@ -129,7 +127,7 @@ double mem_dual_round(struct mem_dual *d, bool backward, struct mem_budget *budg
 double mem_price(const struct mem_core *m, const double *prefix, int v, int s);
 void mem_prefix(const struct mem_core *m, const double *mu, double *prefix);
 
-/* ---- solve_mem_local.c: neighbourhoods ---- */
+/* ---- mem_local.c: neighbourhoods ---- */
 
 struct mem_local;
 /* plain: only kicks when descents are short, no cooling. */
@@ -144,7 +142,7 @@ const int *mem_local_best(const struct mem_local *l);
 /* Single nodes answer best until nothing changes. */
 void mem_settle(struct mem_state *st, struct mem_budget *budget);
 
-/* ---- solve_mem_legal.c: a first legal choice ---- */
+/* ---- mem_legal.c: a first legal choice ---- */
 
 struct mem_legal;
 /*
@@ -157,26 +155,14 @@ struct mem_legal *mem_legal_new(struct ap_arena *arena, const struct mem_core *m
 /* Goes on until the budget is spent: a legal choice, or NULL. */
 const int *mem_legal_run(struct mem_legal *g, struct mem_budget *budget);
 
-/* ---- solve_mem_exact.c: integer programming on what the bound leaves ---- */
+/* ---- mem_program.c: integer programming on what the bound leaves ---- */
 
-struct mem_proof {
-    double bound;    /* of all choices cheaper than the limit given; the limit if none */
-    bool done;       /* bound is exact */
-    double cost;     /* of state[], INFINITY when nothing cheaper was found */
-    int *state;      /* [node], the caller's */
-    int64_t n_cells; /* of the program, or that it would have had */
-};
+/* Looks for a choice cheaper than the limit with the bound and multipliers of d, which it
+ * sweeps; see sel_program_solve. */
+void mem_program(struct ap_arena *arena, struct mem_dual *d,
+                 const struct sel_program_limits *limits, struct sel_proof *proof);
 
-/*
- * Looks for a choice cheaper than limit with the bound and multipliers of d, which it
- * sweeps. Does nothing but count when there are more than max_cells. sec and iterations
- * limit it (0: not).
- */
-void mem_exact(struct ap_arena *arena, struct mem_dual *d, double limit,
-               int64_t max_cells, double until_sec, int64_t iterations,
-               struct mem_proof *proof);
-
-/* ---- solve_mem_prices.c: the search at prices of memory ---- */
+/* ---- mem_prices.c: the search at prices of memory ---- */
 
 /*
  * A better state, its cost, a better bound (all in place, cost INFINITY: none is known)
@@ -185,15 +171,5 @@ void mem_exact(struct ap_arena *arena, struct mem_dual *d, double limit,
  */
 bool mem_prices(struct ap_arena *arena, const struct mem_core *m, double until_sec,
                 int *state, double *cost, double *bound, double *mu);
-
-/* ---- the two ways of ap_memory_search, which says what they are given and answer ----
- */
-
-/* memory_search.c: at prices of memory */
-int mem_search_prices(struct ap_arena *arena, const struct ap_memory_task *task,
-                      struct ap_memory_answer *answer, struct ap_err *err);
-/* solve_mem.c: on the reduced core */
-int mem_search_core(struct ap_arena *arena, const struct ap_memory_task *task,
-                    struct ap_memory_answer *answer, struct ap_err *err);
 
 #endif
