@@ -71,7 +71,7 @@ static int run_axis(struct search *s, int axis, const uint8_t *forced, struct ap
         .forced = forced,
         .axis = axis,
         .n_devices = mesh->size[axis],
-        .line = {.n_axes = 1, .size = {mesh->size[axis]}, .name = {mesh->name[axis]}},
+        .mesh = {.n_axes = 1, .size = {mesh->size[axis]}, .name = {mesh->name[axis]}},
         .earlier = s->choice};
 
     if (rhino_axis_strategies(&ax, err))

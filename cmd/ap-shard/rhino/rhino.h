@@ -55,7 +55,7 @@ struct rhino_axis {
     const uint8_t *forced; /* [node]: parameters that may not be whole; NULL: none */
     int axis;
     int64_t n_devices;
-    struct ap_mesh line;                 /* this axis alone */
+    struct ap_mesh mesh;                 /* this axis alone */
     const struct ap_choice_vec *earlier; /* [group]: of the axes before; the rest -1 */
     struct ap_placement **place;         /* [group][(factor + 1) * slots + slot] */
     int **piece;                         /* [group][factor]: that reached it first, -1 */

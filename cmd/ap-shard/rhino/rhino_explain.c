@@ -10,7 +10,7 @@ static void put_place(const struct rhino_axis *ax, int v, int strategy,
     struct ap_layout l = {{{0}}};
     l.axis[0] = *rhino_place(ax, group, ax->factor[group][strategy],
                              ax->task->nests->nest[group].n_ins + ax->view->out_slot[v]);
-    ap_layout_print(&ax->line, &l, out);
+    ap_layout_print(&ax->mesh, &l, out);
 }
 
 static void put_tensor(const struct rhino_axis *ax, int v, int strategy,

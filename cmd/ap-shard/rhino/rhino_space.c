@@ -95,8 +95,8 @@ static void place_group(struct rhino_axis *ax, int group)
         for (int s = 0; s < n_slots; s++) {
             struct ap_layout l =
                 s < nest->n_ins
-                    ? ap_nest_in_layout(nest, task->graph, &ax->line, &c, s)
-                    : ap_nest_value_layout(nest, task->graph, &ax->line, &c,
+                    ? ap_nest_in_layout(nest, task->graph, &ax->mesh, &c, s)
+                    : ap_nest_value_layout(nest, task->graph, &ax->mesh, &c,
                                            ax->view->member[nest->outs[s - nest->n_ins]]);
             p[(f + 1) * n_slots + s] = l.axis[0];
         }
