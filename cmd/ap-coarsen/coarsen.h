@@ -1,4 +1,4 @@
-/* Private to ap-coarsen: what every algorithm gets, and what it answers. */
+/* Private to ap-coarsen: the parameters and the result of every algorithm. */
 #ifndef COARSEN_H
 #define COARSEN_H
 
@@ -6,19 +6,19 @@
 #include "cost/cost.h"
 #include "tool/tool.h"
 
-/* What a block costs to the layer clustering. */
+/* The cost of a block in the layer clustering. */
 enum coarsen_cluster_cost {
     COARSEN_COST_PAPER,    /* bytes that it receives, FLOPs bounded */
     COARSEN_COST_OPTIMIZED /* seconds: FLOPs / 30e12 + received bytes / 2e9 */
 };
 
-/* What the paper's cost keeps about equal among layers. */
+/* The quantity that the paper's cost keeps about equal among layers. */
 enum coarsen_balance { COARSEN_FLOPS, COARSEN_COUNT, COARSEN_INPUT_MEMORY };
 
 /* Where layers may begin. */
 enum coarsen_cut { COARSEN_CUT_ANYWHERE, COARSEN_CUT_MODULES };
 
-/* Of rows alpa and exhaustive. */
+/* Options of alpa and exhaustive. */
 struct coarsen_alpa {
     int cost;    /* enum coarsen_cluster_cost */
     int balance; /* enum coarsen_balance */
@@ -26,10 +26,10 @@ struct coarsen_alpa {
     int cut;     /* enum coarsen_cut */
 };
 
-/* Of row rannc. */
+/* Options of rannc. */
 struct coarsen_rannc {
     int merge;            /* enum rannc_merge (rannc.h) */
-    bool successors_only; /* merge with who reads, not with who is read */
+    bool successors_only; /* merge with readers only, not with operands */
     bool no_uncoarsening, no_checkpointing;
     int64_t stop_blocks;      /* coarsening ends here, 0: at n_blocks */
     int64_t unprofiled_above; /* merge gain: pairs among more clusters than this have no
@@ -40,7 +40,7 @@ struct coarsen_rannc {
                                  graph's */
 };
 
-/* Of row rhino. */
+/* Options of rhino. */
 struct coarsen_rhino {
     int critical;  /* enum ap_critical_rule */
     int64_t level; /* of cones, 0 to AP_CONE_LEVEL_MAX */
@@ -66,8 +66,8 @@ struct coarsen_answer {
 
 /*
  * Puts the operators into blocks. Returns AP_OK, or the exit code with err filled:
- * AP_NO_SOLUTION with the nearest feasible thing, AP_USAGE for what is not supported.
- * Prints nothing, reads no option.
+ * AP_NO_SOLUTION with the nearest feasible value, AP_USAGE for an unsupported graph or
+ * option. Prints nothing, reads no option.
  */
 typedef enum ap_exit coarsen_fn(struct ap_arena *arena, const struct ap_graph *g,
                                 const struct coarsen_params *params,

@@ -1,6 +1,6 @@
 /*
- * Which of a range of cuts is the best end of a layer: least sum of what the layers
- * after it receive, then least squares, those of the layer included, then the first.
+ * Finds the best end of a layer in a range of cuts: the least sum of the bytes that later
+ * layers receive, then the least squares, including the layer's own, then the first cut.
  */
 #ifndef CUT_TREE_H
 #define CUT_TREE_H
@@ -13,7 +13,7 @@
 /* The best layers from a cut to the end. */
 struct layers_rest {
     int64_t sum;
-    double squares; /* INFINITY: there are none */
+    double squares; /* INFINITY if there are none */
     double max;
     int next; /* cut after the first of them */
 };

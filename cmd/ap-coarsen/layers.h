@@ -1,6 +1,6 @@
 /*
- * The layer clustering problem: cut a list of operators into layers. What alpa solves and
- * exhaustive tries out; both price through here.
+ * The layer clustering problem: cut a list of operators into layers. The problem that
+ * alpa solves and exhaustive enumerates; both take prices from here.
  */
 #ifndef LAYERS_H
 #define LAYERS_H
@@ -13,7 +13,7 @@ struct layers {
     const int64_t *size; /* [n] bytes of the value that it makes */
     /* operators whose values operator i reads: reads[read_start[i] .. read_start[i+1]) */
     const int *read_start, *reads;
-    const double *weight; /* [n + 1] sums of what is balanced, */
+    const double *weight; /* [n + 1] sums of the balanced quantity, */
     const double *capped; /* [n + 1] the same up to the last heavy operator */
     const double *flops;  /* [n + 1] sums of heavy FLOPs */
     const int *heavy;     /* [n + 1] counts of dot and convolution */
@@ -24,9 +24,9 @@ struct layers {
 };
 
 /*
- * Which layers are allowed for a number of layers: each has min_heavy heavy operators,
- * or weighs max_weight or more; and it weighs less than that at its last heavy operator,
- * or has min_heavy of them at most.
+ * The layers that are allowed for a number of layers: each has min_heavy heavy operators,
+ * or weighs max_weight or more; and at its last heavy operator it weighs less than that,
+ * or has at most min_heavy of them.
  */
 struct layer_rule {
     int n_layers;
@@ -82,10 +82,10 @@ static inline double layers_tie(const struct layers *l, double least_max)
 }
 
 /*
- * How many layers "auto" means: between 2 and a third of the heavy operators plus one, by
- * bisection, the most of which the most expensive layer costs no more than that of two;
- * 1 where two are not possible. least_max(ctx, n, at_most): whether n layers exist that
- * cost at_most each; on true *found is the least maximum.
+ * The number of layers for "auto": by bisection between 2 and a third of the heavy
+ * operators plus one, the largest number for which the most expensive layer costs no more
+ * than with two layers; 1 if two are not possible. least_max(ctx, n, at_most): whether n
+ * layers exist that cost at most at_most each; on true *found is the least maximum.
  */
 typedef bool layers_exist_fn(void *ctx, int n_layers, double at_most, double *found);
 int layers_auto(const struct layers *l, layers_exist_fn *exist, void *ctx);

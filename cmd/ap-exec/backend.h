@@ -1,11 +1,12 @@
 /*
- * What computes: a table of functions per kind of device. ap-exec.c has a row for each.
+ * A backend computes: it is a table of functions for a kind of device. ap-exec.c has a
+ * row for each backend.
  *
  * A backend owns the memory that it allocates; only `write`, `read` and `copy` touch it
  * from outside of its kernels, so that it need not be addressable by the host. `prepare`
  * turns a node, or the nodes of a fused pass, into a call; a step is nothing but the
- * calls' run functions in order, with `copy` between them. What a step needs is allocated
- * and compiled in `prepare` or `open`: a step allocates nothing.
+ * calls' run functions in order, with `copy` between them. `prepare` and `open` allocate
+ * and compile everything that a step needs; a step allocates nothing.
  *
  * A backend that runs asynchronously (CUDA) keeps the order of its calls on a stream.
  * `read` returns when the bytes are there, so it waits for the calls before it; `write`
@@ -13,10 +14,10 @@
  * the communicator (a collective) must order itself after the calls before it, and the
  * calls after it after itself; the CPU's collectives finish before they return.
  *
- * Of the CPU backend a second one can use: exec_while_prepare (loops), the functions
- * below, the states of prepared calls (cpu/cpu_state.h), and on host memory cpu_load,
- * cpu_store, cpu_convert_find and cpu_strides, with which data.c fills parameters. The
- * CPU's results are the reference for those of every other backend.
+ * Another backend can use these parts of the CPU backend: exec_while_prepare (loops), the
+ * functions below, the states of prepared calls (cpu/cpu_state.h), and, on host memory,
+ * cpu_load, cpu_store, cpu_convert_find and cpu_strides, with which data.c fills
+ * parameters. The CPU's results are the reference for the results of every other backend.
  */
 #ifndef EXEC_BACKEND_H
 #define EXEC_BACKEND_H
@@ -25,8 +26,8 @@
 
 /* Times between calls on a device that runs them later; all calls of a step. */
 struct backend_clock {
-    void (*begin)(void);             /* a step begins: moments count from 0 */
-    int (*moment)(void);             /* after what was enqueued; its number */
+    void (*begin)(void); /* a step begins: moments count from 0 */
+    int (*moment)(void); /* after the work that was enqueued; returns its number */
     double (*between)(int a, int b); /* seconds; once `sync` has returned */
 };
 
@@ -48,17 +49,17 @@ struct backend {
      * Sets call->run, call->state and, if the state holds more than arena memory,
      * call->close. x->value and x->element are final; the scratch that a kernel needs is
      * asked for by exec_need_scratch and lies at x->scratch when the call runs. Called
-     * once per microbatch, with x->coords[0] its number, where the call depends on it.
-     * -1 with err set, by exec_unsupported for what the backend cannot run.
+     * once per microbatch, with x->coords[0] its number, where the call depends on it. -1
+     * with err set, by exec_unsupported if the backend cannot run the operator.
      */
     int (*prepare)(struct exec *x, struct call *call, struct ap_err *err);
 
-    /* ---- what follows may be NULL ---- */
+    /* ---- the following functions may be NULL ---- */
 
     /* Called by all ranks once the job's communicator is open: picks the rank's device,
      * and may replace functions of *c by ones that take its memory. */
     int (*join)(struct comm *c, struct ap_err *err);
-    /* All calls are prepared: what they have in common is made now. */
+    /* Called when all calls are prepared, to make the data that they share. */
     int (*ready)(struct exec *x, struct ap_err *err);
     /* Before a whole step: true, if the backend has run it, from a recording; else the
      * calls run, and step_end follows. */
@@ -91,7 +92,7 @@ struct backend {
 
 extern const struct backend cpu_backend;
 
-/* ---- what backends have in common (run/backend.c) ---- */
+/* ---- functions that backends share (run/backend.c) ---- */
 
 typedef int backend_prepare_fn(struct exec *x, struct call *call, struct ap_err *err);
 /* Elementwise nodes, broadcasts, iotas and scalar constants are fused. */

@@ -32,9 +32,8 @@ struct call {
     int64_t n_runs;
     void (*close)(void *state); /* releases what is not in the arena; NULL: nothing */
     /*
-     * A collective that `run` only starts (comm.h): orders the calls from first_use on
-     * behind it (run/overlap.c). It uses no x->scratch between the two. NULL: `run` is
-     * all.
+     * A collective that `run` only starts (comm.h): the calls from first_use on wait for
+     * it (run/overlap.c). It uses no x->scratch between the two. NULL: `run` is all.
      */
     void (*finish)(struct exec *x, void *state);
     int first_use, n_access;
@@ -47,8 +46,8 @@ struct exec_noted {
     int call, from, to;
 };
 
-/* What calls took in the steps that were timed (run/timing.c): ap-exec --report adds them
- * up by kind of kernel, --profile takes medians over steps. */
+/* The times of calls in the timed steps (run/timing.c): ap-exec --report adds them up by
+ * kind of kernel, and --profile takes medians over steps. */
 struct exec_timing {
     bool on;          /* the step that runs is timed */
     bool alone;       /* a collective is finished where it starts */
@@ -116,15 +115,15 @@ struct exec {
     int *call_of; /* [node]: the call that computes it, -1 for none */
     int n_calls;
     struct call *calls;
-    int *first_call; /* [group]: the first call of this group or of one behind it */
+    int *first_call; /* [group]: the first call of this group or of a later one */
     /* [parameter]: its number in the whole graph, -1: it comes from another stage; NULL:
      * its own */
     const int *number;
-    /* [parameter]: whether this program's copy is the one that checkpoints have, of those
-     * of several stages; NULL: of all */
+    /* [parameter]: whether checkpoints take this program's copy, if several stages have
+     * one; NULL: for all parameters */
     const bool *answers;
-    /* New values of parameters that are not computed in place, moved by exec_advance; the
-     * first n_staged of them by way of `stage`. */
+    /* New values of parameters that are not computed in place; exec_advance moves them,
+     * the first n_staged by way of `stage`. */
     int n_copies, n_staged;
     struct exec_copy *copies, *staged;
     char *stage;
@@ -152,9 +151,9 @@ void exec_close(struct exec *x);
 /* Runs the program once; results stay readable until exec_advance. */
 void exec_step(struct exec *x);
 /*
- * A step as the parts that it is made of, for who runs its groups one by one. Whether the
- * backend has recorded the step, and runs it so; if not, the groups run, and then
- * exec_recorded says that the step has ended.
+ * The parts of a step, for callers that run its groups one by one. Whether the backend
+ * has recorded the step, and runs it so; if not, the groups run, and then exec_recorded
+ * says that the step has ended.
  */
 bool exec_replays(struct exec *x);
 void exec_recorded(struct exec *x);
@@ -174,12 +173,12 @@ static inline int64_t exec_memory_bytes(const struct exec *x)
 {
     return x->place.memory ? x->place.bytes : x->prog->peak_bytes;
 }
-/* Memory that a step needs beside the program's buffers. */
+/* Memory that a step needs in addition to the program's buffers. */
 static inline int64_t exec_working_bytes(const struct exec *x)
 {
     return x->temps_bytes + x->scratch_bytes + x->stage_bytes;
 }
-/* Where the next value of `bytes` begins; moves *at behind it. */
+/* The place of the next value of `bytes`; moves *at past it. */
 static inline int64_t exec_take(int64_t *at, int64_t bytes)
 {
     const int64_t here = *at;
@@ -205,7 +204,7 @@ struct placement {
 };
 struct placement exec_placement(const struct ap_node *param);
 
-/* What the device at some mesh coordinates holds of a tensor. */
+/* The part of a tensor that the device at some mesh coordinates holds. */
 struct shard {
     struct ap_shape local;
     int64_t *map[AP_MAX_RANK]; /* [dimension][local index]: global index, -1: padding */
@@ -234,8 +233,8 @@ void timing_note(struct exec *x, int i, const struct timing_start *start);
 /* A step begins, which is timed or not; has ended. t may be NULL. */
 void timing_step_begin(struct exec_timing *t, bool on);
 void timing_step_end(struct exec_timing *t);
-/* What a call reads from outside and leaves in memory, as ap_nest_work counts it; dtype:
- * that of its largest result. */
+/* The bytes that a call reads from outside and leaves in memory, as ap_nest_work counts
+ * them; dtype: the type of its largest result. */
 double timing_bytes(const struct exec *x, const struct call *call, enum ap_dtype *dtype);
 
 #endif

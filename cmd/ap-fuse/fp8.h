@@ -12,9 +12,9 @@ struct fp8_count {
 /*
  * The graph whose contractions of layers' weights in 16 bits read copies in fp8: of
  * activations and weights in f8e4m3fn, of gradients in f8e5m2; results keep their type.
- * What no contraction of a weight follows (the head's logits), weights with a dimension
- * that is no multiple of 16, attentions and the update stay. Numbers are rounded by the
- * casts, without the scales that recipes keep beside them. Nodes are new, in the arena;
+ * Operators that no contraction of a weight follows (the head's logits), weights with a
+ * dimension that is not a multiple of 16, attentions and the update keep their types. The
+ * casts round numbers without the scales that recipes keep. Nodes are new, in the arena;
  * indexed; groups are the caller's to make. Linear in nodes and edges. -1 never happens
  * for graphs that ap_graph_index accepted.
  */

@@ -18,15 +18,14 @@ struct fuse_kernel_count {
 };
 
 /*
- * The graph with kernels marked (attribute `kernel`, numbers from 1): what stands between
- * two contractions in one phase is one kernel, and values that only its own operators
- * read are never in memory. The backward pass computes again what it reads of them, from
- * what the forward pass has in memory anyway. Where a wide value of the forward pass is
- * in memory as its rounded copy alone, the backward pass reads that one: this rounds, as
- * such kernels do. Groups are made anew by the caller; attentions (attention.h) are left
- * as they are. Indexed; nodes are new, in the arena. Linear in nodes and edges, but for
- * copies. -1 never happens for graphs that
- * ap_graph_index accepted.
+ * The graph with kernels marked (attribute `kernel`, numbers from 1): the operators
+ * between two contractions in one phase are one kernel, and values that only its own
+ * operators read are never in memory. The backward pass recomputes such values from
+ * values that the forward pass has in memory anyway. If a wide value of the forward pass
+ * is in memory only as a rounded copy, the backward pass reads the copy, as such kernels
+ * do. The caller makes the groups anew; attentions (attention.h) do not change. Indexed;
+ * nodes are new, in the arena. Linear in nodes and edges, but for copies. -1 never
+ * happens for graphs that ap_graph_index accepted.
  */
 int fuse_kernels_mark(struct ap_arena *arena, const struct ap_graph *g,
                       const struct fuse_kernel_rules *rules, struct ap_graph *out,

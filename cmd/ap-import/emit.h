@@ -4,7 +4,7 @@
 
 #include "inline/inline.h"
 
-/* What the nodes of one instruction have in common. */
+/* The properties that the nodes of one instruction share. */
 struct emit {
     struct frame *f;
     const struct hlo_instr *instr;

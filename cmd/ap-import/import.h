@@ -10,7 +10,7 @@
 #include "hlo/hlo_parse.h"
 #include "tool/totals.h"
 
-/* What op_name says about the phase. */
+/* The phase that op_name indicates. */
 enum node_hint {
     HINT_NONE, /* no metadata, or no path in it */
     HINT_FORWARD,
@@ -18,7 +18,7 @@ enum node_hint {
     HINT_BARE /* a path without jvp or transpose: the optimizer, or code around it */
 };
 
-/* What the importer knows of a node beside struct ap_node. */
+/* The importer's data of a node in addition to struct ap_node. */
 struct node_info {
     size_t pos; /* of the instruction in the text */
     enum node_hint hint;
@@ -40,8 +40,8 @@ struct import {
     bool keep_loops;
     struct ap_comp *comps; /* malloc; g.comps points here while building */
     int cap_comps;
-    int *comp_of;    /* [computation] of the text: that of the graph, -1 not made
-                        yet; malloc */
+    int *comp_of;    /* [computation] of the text: its id in the graph, or -1 if it is not
+                        made yet; malloc */
     int *reducer_of; /* [2 * computation + is scatter], -1 unknown; malloc */
     struct ap_names reducer_texts, scopes;
     const char **scope_list; /* malloc; the strings are in the arena */
@@ -98,9 +98,9 @@ int import_hlo(struct hlo_src *src, struct import_params *params, struct ap_grap
 
 /* A node without operands, shape and attributes; no parameter. */
 struct ap_node import_node(enum ap_op op, const char *name);
-/* The attributes' defaults, and those of a scalar constant. */
+/* The attributes' defaults, and the attributes of a scalar constant. */
 struct ap_attrs *import_new_attrs(struct ap_arena *arena);
-/* The same with the mark of what reads through an opt-barrier. */
+/* The same with the mark of nodes that read through an opt-barrier. */
 const struct ap_attrs *import_recomputed(struct ap_arena *arena,
                                          const struct ap_attrs *attrs);
 struct ap_attrs *import_scalar_attrs(struct ap_arena *arena, enum ap_dtype dtype,
@@ -121,8 +121,8 @@ struct import_nodes import_set_aside(struct import *im);
 void import_free_nodes(struct import_nodes *old);
 
 /*
- * Checks what the header says of the exported step; its JSON into *section, NULL if the
- * header says nothing.
+ * Checks the header's description of the exported step and puts its JSON into *section,
+ * NULL if there is none.
  */
 int import_step(struct import *im, const char **section);
 /* Parameters and results say which arguments and results of the step they are. */
@@ -161,9 +161,10 @@ int import_roles(struct import *im, struct import_params *params);
 /* Parameters' roles that --roles gives; -1 when one of its patterns was not used. */
 int import_override_roles(struct import *im, struct import_params *params);
 int import_phases(struct import *im, struct import_params *params);
-/* What is inside of kept loops has the phase of its loop (of the first one to use it). */
+/* Nodes inside of kept loops have the phase of their loop (of the first loop that uses
+ * them). */
 void import_loop_phases(struct import *im);
-/* The graph of what was built, indexed, checked, grouped and counted. */
+/* The finished graph, indexed, checked, grouped and counted. */
 int import_finish(struct import *im, struct ap_graph *g, struct import_stats *stats);
 /* Frees what grew by malloc. */
 void import_release(struct import *im);

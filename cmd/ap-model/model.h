@@ -9,7 +9,7 @@
 #include "base/index_map.h"
 #include "graph/build.h"
 
-/* What a family may be sized by; each has an option. Flags are 1 when given. */
+/* The sizes that families have; each has an option. Flags are 1 when given. */
 enum model_size {
     MODEL_LAYERS,
     MODEL_HIDDEN,
@@ -61,8 +61,8 @@ extern const struct model_size_row model_sizes[MODEL_N_SIZES];
 enum model_act { MODEL_GELU, MODEL_GELU_ERF, MODEL_RELU, MODEL_SILU, MODEL_N_ACTS };
 
 /*
- * What models of one family differ in besides sizes. A style is named by a row of the
- * tables (table.c) or read from a config.json (config.c); all zero is GPT-2's.
+ * The differences between models of one family besides sizes. A style is named by a row
+ * of the tables (table.c) or read from a config.json (config.c); all zero is GPT-2's.
  */
 struct model_style {
     enum model_act act;
@@ -84,7 +84,7 @@ struct model_style {
     int64_t groups, top_groups;  /* of experts: only the best groups' are chosen from */
     double gate_scale;           /* 0: 1 */
     double balance;              /* weight of the load-balancing loss; 0: none */
-    bool balance_rows; /* of each row or group by itself: microbatches add up to it */
+    bool balance_rows; /* computed per row or group, so that microbatches add up to it */
 };
 
 struct model_weight {
@@ -142,9 +142,9 @@ const struct model_config *model_find_config(const char *name);
 
 /*
  * A configuration from Hugging Face's config.json (config.c), named after its
- * _name_or_path or model_type, all in the arena. Sizes that a command gives come before
- * it. -1 with "FILE: /POINTER: why" for members that are missing, wrong, or ask for what
- * is not built; unless quiet, warns of members that are left out.
+ * _name_or_path or model_type, all in the arena. Sizes on the command line override the
+ * file. -1 with "FILE: /POINTER: why" for members that are missing or wrong, or that ask
+ * for an unsupported model; unless quiet, warns of members that are left out.
  */
 int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
                       struct model_config *config, struct ap_err *err);

@@ -19,7 +19,7 @@ struct scope {
 struct owners {
     int n_scopes;
     struct scope *scopes;
-    int *of;      /* [node]: scope, 0 for those of no layer */
+    int *of;      /* [node]: scope, 0 for nodes without a layer */
     int *order;   /* nodes by rank of their scope, then by id */
     int *by_rank; /* scopes in preorder */
 };
@@ -34,7 +34,8 @@ void owners_find(struct ap_arena *arena, const struct ap_graph *g, int max_depth
 /*
  * Puts scopes side by side below a scope of their own: group[scope] numbers the groups of
  * the scopes whose parent it is from 1 on, 0 for none. Members are at least two, and
- * neighbours. Its path is that of the first, "+" and the last parts of the others'.
+ * neighbours. Its path is the path of the first scope, "+", and the last parts of the
+ * others' paths.
  */
 void owners_group(struct ap_arena *arena, const struct ap_graph *g, struct owners *o,
                   const int *group);

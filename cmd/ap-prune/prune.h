@@ -1,4 +1,5 @@
-/* What ap-prune's algorithms share: parameters, regions, correspondences, nesting. */
+/* Data and functions that ap-prune's algorithms share: parameters, regions,
+ * correspondences, nesting. */
 #ifndef PRUNE_H
 #define PRUNE_H
 
@@ -40,17 +41,17 @@ prune_fn prune_scope, prune_structure;
 /* ---- correspondence (correspond.c) ---- */
 
 /*
- * What every step needs of the graph. sig[v] is a hash of operator, shape, attributes,
- * role and phase of node v; identical nodes (ap_nodes_identical) have equal ones. key[v]
- * is sig[v] or a refinement of it that corresponding nodes must agree in when they are
- * first matched (scope: with the name below the instance); the caller may change it. The
- * other arrays are the functions' own: [node], -1 or 0 between calls.
+ * The properties of the graph that every step reads. sig[v] is a hash of operator, shape,
+ * attributes, role and phase of node v; identical nodes (ap_nodes_identical) have equal
+ * ones. key[v] is sig[v] or a refinement of it that corresponding nodes must agree in
+ * when they are first matched (scope: with the name below the instance); the caller may
+ * change it. The other arrays are the functions' own: [node], -1 or 0 between calls.
  */
 struct prune_space {
     struct ap_arena *arena; /* of results; scratch memory is malloc'ed or rewound */
     const struct ap_graph *g;
     uint64_t *sig, *key;
-    uint64_t *up, *down; /* hashes of what a region holds above and below a node */
+    uint64_t *up, *down; /* hashes of the region's nodes above and below a node */
     int *at[2];          /* position of a node in the first and the second region */
     int *mate[2];        /* counterpart of an operand, of either side */
 };
@@ -86,14 +87,14 @@ struct prune_draft {
 };
 
 /*
- * A child that was found inside the first instance of `parent` alone, as instances of n
- * nodes of it, is repeated in all of the parent's instances: the draft of all of them.
- * labels (of the child's instances in the first one) may be NULL.
+ * A child was found only inside the first instance of `parent`, as instances of n nodes:
+ * makes the draft of the child in all instances of the parent. labels (of the child's
+ * instances in the first one) may be NULL.
  */
 void prune_repeat(struct prune_space *s, const struct prune_draft *parent, int parent_id,
                   struct prune_draft *child);
 
-/* Orders instances and nodes as families.h says, names what has no name, and counts. */
+/* Orders instances and nodes as families.h says, makes up missing names, and counts. */
 void prune_finish(struct ap_arena *arena, const struct ap_graph *g,
                   const struct prune_draft *drafts, int n, struct ap_families *f);
 

@@ -22,8 +22,8 @@ struct structure {
     bool *data;                           /* [node]: forward, made of inputs and weights,
                                              and the loss needs it */
     int *last_use;                        /* [node]: last such reader, -1 for none */
-    /* where a node may be taken: 0 outside all families, i inside the first instance of
-       draft i - 1 (and of no child of it), -1 in other instances */
+    /* the region in which a node may be taken: 0 outside all families, i inside the first
+       instance of draft i - 1 (but not inside a child of it), -1 in other instances */
     int *home;
     uint8_t *is_end;  /* [node]: some instance ends here */
     uint8_t *reached; /* [node]: scratch of structure_cut, 0 between calls */
@@ -53,9 +53,9 @@ struct region {
 };
 
 /*
- * Grows k regions of nodes at `home` from k equivalent anchors; is_end nodes are not
- * entered from their readers, nor left towards them. The result satisfies
- * ap_families_check's conditions. The caller frees nodes.
+ * Grows k regions of nodes at `home` from k equivalent anchors; edges between is_end
+ * nodes and their readers are not followed. The result satisfies ap_families_check's
+ * conditions. The caller frees nodes.
  */
 void structure_grow(struct structure *s, int home, int k, const int *anchors,
                     struct region *r);

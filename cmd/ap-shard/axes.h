@@ -5,7 +5,7 @@
 #include "memory/memory.h"
 #include "problem/fold.h"
 
-/* The problem that is searched, and what its groups are tied by. */
+/* The problem that is searched, and the ties between its groups. */
 struct shard_axes {
     const struct shard_fold *fold;
     const struct ilp_problem *ip;

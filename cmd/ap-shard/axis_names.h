@@ -1,4 +1,4 @@
-/* Private to ap-shard: what the user's names of mesh axes mean for a plan. */
+/* Private to ap-shard: the meaning of the user's names of mesh axes for a plan. */
 #ifndef AXIS_NAMES_H
 #define AXIS_NAMES_H
 

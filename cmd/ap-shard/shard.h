@@ -25,15 +25,15 @@ struct shard_request;
 /* An operator that Alpa has no strategy for, by name, or 0. */
 int shard_alpa_check(const struct ap_graph *g, struct ap_err *err);
 /*
- * The space that is asked for, on the cost's mesh, and what it means for the cost. -1:
- * the mesh has too many axes, or not those that the options name (bad usage).
+ * Sets the space that the options ask for, on the cost's mesh, in the cost. -1 if the
+ * mesh has too many axes, or lacks axes that the options name (bad usage).
  */
 int shard_alpa_init(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_nests *nests, const struct shard_request *req,
                     struct shard_alpa *alpa, struct ap_cost *cost, struct ap_err *err);
 /*
  * Which factor of each group is the batch: the first dimension of the first dot or
- * convolution and all that is indexed by it. NULL where there is none or it is 1.
+ * convolution and all that is indexed by it. NULL if there is none or it is 1.
  */
 int *shard_alpa_batch(struct ap_arena *arena, const struct ap_graph *g,
                       const struct ap_nests *nests);
@@ -48,8 +48,8 @@ struct shard_task;
 struct shard_params {
     const struct shard_alpa *alpa; /* Alpa's space; NULL: the default one */
     bool no_padding;               /* factors must divide */
-    /* of groups that compute: the fastest choice and those of the task's plans, no others
-     */
+    /* for groups that compute: only the fastest choice and the choices of the task's
+     * plans */
     bool known;
     bool recompute_heavy; /* heavy operators may be replicated where compute is free */
     int solver;           /* row of shard_solvers */
@@ -118,14 +118,16 @@ struct shard_pins shard_pins_none(struct ap_arena *arena, const struct ap_graph 
 int shard_pins_set(struct shard_pins *pins, const struct ap_graph *g,
                    const struct ap_mesh *mesh, int node, const char *layout,
                    const char *asker, struct ap_err *err);
-/* Reads the imported shardings; those of a mesh of another shape are dropped (warned
- * once). */
+/* Reads the imported shardings; shardings for a mesh of another shape are dropped, with
+ * one warning. */
 int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_mesh *mesh, struct shard_pins *pins,
                     struct ap_err *err);
 
-/* Adds those of the command line, GLOB=LAYOUT: a later one takes a node over from earlier
- * ones and from the imported. -1: no such node, or no such layout of it. */
+/*
+ * Adds the pins of the command line, GLOB=LAYOUT: a later pin of a node replaces earlier
+ * pins and the imported sharding. -1 if there is no such node, or it has no such layout.
+ */
 int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_list *list,
                    struct shard_pins *pins, struct ap_err *err);
@@ -136,15 +138,15 @@ int shard_pins_on_mesh(struct ap_arena *arena, struct shard_pins *pins,
                        const struct ap_nests *nests, const struct ap_mesh *mesh,
                        const int16_t *microbatch_choice, struct ap_err *err);
 /*
- * Choices of the groups with pinned values, and which groups these are (per group,
- * arena). -1 naming the first
- * node whose group cannot have the layouts, who asked, and why not.
+ * Choices of the groups with pinned values, and whether a group has one (per group,
+ * arena). -1 with a message that names the first node whose group cannot have the
+ * layouts, the pin, and the reason.
  */
 int shard_pins_fit(struct ap_arena *arena, const struct shard_task *task,
                    const struct shard_pins *pins, struct ap_choice_vec **choice,
                    bool **fixed, struct ap_err *err);
 
-/* Sets err: the node cannot have the layout that is asked of it, by whom, and why. */
+/* Sets err: the node cannot have the layout of a pin, with the pin and the reason. */
 int shard_pins_refuse(const struct shard_pins *pins, const struct ap_graph *g, int node,
                       const char *why, struct ap_err *err);
 
@@ -165,7 +167,7 @@ int shard_given_load(struct ap_arena *arena, const char *path, struct shard_give
 int shard_given_mesh(struct ap_arena *arena, const struct shard_given *given,
                      struct ap_mesh *mesh, struct ap_err *err);
 
-/* ---- what every algorithm gets and gives ---- */
+/* ---- the parameters and results of every algorithm ---- */
 
 /* A question: the graph on one mesh under one cost model. */
 struct shard_task {
@@ -184,7 +186,7 @@ struct shard_task {
     const char *const *plan_name;
     int named_plan;       /* rules: the row of ap_named_plans */
     int64_t memory_bytes; /* of a device, 0: any */
-    /* what the pins decide: choices, and per group whether (NULL: no pins) */
+    /* choices that pins decide, and per group whether they do (NULL: no pins) */
     struct ap_choice_vec *pinned_choice;
     const bool *fixed;
     const int16_t *microbatch_choice; /* [group]: on the microbatch axis; NULL: none */
@@ -220,8 +222,8 @@ shard_fn shard_rule_unpriced;
 
 /*
  * overlap.c: a search where the cluster overlaps. The objective is the simulated step,
- * the bound holds for it. run: the algorithm; only shard_ilp looks for plans
- * that overlap well; what others find is simulated.
+ * for which the bound holds, too. run: the algorithm; only shard_ilp searches plans that
+ * overlap well, and the plans of other algorithms are simulated.
  */
 int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_fn *run,
                   struct shard_answer *answer, struct ap_err *err);
@@ -277,7 +279,7 @@ struct shard_request {
     struct ap_list pins;
     int overlap;                               /* row of ap_overlap_modes */
     int f32_matmul;                            /* row of ap_f32_matmul_modes */
-    int64_t top, jobs, max_axes, microbatches; /* 0: 1, or those of the plan file */
+    int64_t top, jobs, max_axes, microbatches; /* 0: 1, or the number of the plan file */
     int microbatch;                            /* 0: exact */
     bool serve;
     int space;                          /* SHARD_SPACE_... */
@@ -317,15 +319,15 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
 void shard_job_read(void *job, const struct ap_doc *doc, bool more);
 /* The section "families", if there is one. */
 void shard_job_families(struct shard_job *job, const struct ap_doc *doc);
-/* The mesh of --mesh, or that of the plan file, with the file's microbatches as an axis;
- * --mesh auto is not for here. */
+/* The mesh of --mesh, or the mesh of the plan file with the file's microbatches as an
+ * axis; --mesh auto is handled elsewhere. */
 struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request *req);
 /* Lays the mesh over the cluster, adds the microbatches that are asked for, and reads the
    pins. */
 void shard_job_place(struct shard_job *job, const struct shard_request *req,
                      const struct ap_doc *doc, const struct ap_mesh *mesh);
 void shard_job_run(struct shard_job *job, const struct shard_request *req);
-/* What a section and its history entry say, and the search's --stats. */
+/* The data of a section and its history entry, and of the search's --stats. */
 struct shard_result {
     struct ap_buf json;
     const char *found, *stats;
@@ -347,7 +349,7 @@ void shard_price_named_plans(const struct shard_task *task);
 struct ap_plan shard_empty_plan(const struct shard_task *task);
 
 /*
- * The plan of a file for the task, completed around what it says. Says in *differs
+ * The plan of a file for the task, completed around the layouts in it. Says in *differs
  * (NULL: nothing) whether it was made for another graph or cluster. 0, or the exit code
  * for err.
  */

@@ -1,6 +1,6 @@
 /*
- * The selection problem of the ASPLOS 2025 contest: beside costs, a node holds
- * usage[strategy] while it lives, and at no time may the sum be above a limit.
+ * The selection problem of the ASPLOS 2025 contest: in addition to costs, a node holds
+ * usage[strategy] while it lives, and the sum must not exceed a limit at any time.
  */
 #ifndef SOLVE_CONTEST_H
 #define SOLVE_CONTEST_H

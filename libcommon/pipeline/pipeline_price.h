@@ -1,7 +1,7 @@
 /*
- * What a pipelined plan costs: each stage is priced per microbatch and per step
- * (stage_cost.h), what crosses between stages by its layouts on both sides, and the
- * schedule is simulated (schedule.h). ap-cost and ap-stage share this code.
+ * The price of a pipelined plan: each stage is priced per microbatch and per step
+ * (stage_cost.h), values between stages are priced by their layouts on both sides, and
+ * the schedule is simulated (schedule.h). ap-cost and ap-stage share this code.
  */
 #ifndef AP_PIPELINE_PRICE_H
 #define AP_PIPELINE_PRICE_H
@@ -18,48 +18,51 @@ struct ap_devices {
     const int64_t *id; /* global numbers, ascending */
 };
 
-/* What bytes cost that go from all devices of one set to those of another, evenly. */
+/* The cost of bytes that go from all devices of one set to all devices of another,
+ * evenly. */
 struct ap_link {
     double latency_sec, sec_per_byte;
     double level_share[AP_MAX_LEVELS]; /* of the bytes, by the outermost level crossed */
     int level;                         /* outermost of all */
-    const struct ap_send_time *measured; /* of that level, the cluster's; NULL: none */
-    double scale; /* bytes through the busiest link, of each byte: what it is of */
+    const struct ap_send_time
+        *measured; /* the cluster's table for that level; NULL: none */
+    double scale;  /* bytes through the busiest link per byte, for the table */
 };
 struct ap_link ap_link_between(const struct ap_cluster *cluster,
                                const struct ap_devices *from,
                                const struct ap_devices *to);
 
-/* Seconds that n messages take one after the other, of `bytes` together. */
+/* Seconds of n consecutive messages with `bytes` together. */
 double ap_link_sec(const struct ap_link *link, double bytes, int n);
 
 /*
- * What every device of the destination having its part of a tensor takes (reshard.h).
- * Where several of its devices hold the same tile, each is sent it, or it is sent once,
- * in parts, and gathered there (Zheng et al., "Alpa", section 6), or to the first, which
- * passes it on. Sums are complete before a tensor is sent, and devices of the source that
- * hold the same share the sending, so that the layout there does not matter.
+ * The price of bringing its part of a tensor to every device of the destination
+ * (reshard.h). If several of its devices hold the same tile, the tile is sent to each of
+ * them; or it is sent once, in parts, and gathered there (Zheng et al., "Alpa", section
+ * 6); or it is sent to the first, which passes it on. Sums are complete before a tensor
+ * is sent, and devices of the source that hold the same elements share the sending, so
+ * that the layout of the source does not matter.
  */
 struct ap_transfer_price {
     enum ap_resharding how;
     int64_t sent_bytes;   /* over the links between the meshes */
-    int64_t gather_bytes; /* full tile that is handed round inside; 0: nothing is */
-    double sec;           /* both, links and devices working side by side */
+    int64_t gather_bytes; /* full tile that the receivers exchange; 0: none */
+    double sec;           /* of both, with links and devices working concurrently */
 };
-/* Of one share-th of the tensor, over a link; to_cost is the destination's. */
+/* The price of 1 / share of the tensor over a link; to_cost is the destination's. */
 struct ap_transfer_price ap_price_transfer_on(const struct ap_link *link,
                                               const struct ap_shape *shape, int64_t share,
                                               const struct ap_cost *to_cost,
                                               const struct ap_layout *to,
                                               enum ap_resharding how);
-/* The same of the given way, or of the quickest. */
+/* The same for the given way, or for the fastest one. */
 struct ap_transfer_price ap_price_transfer(const struct ap_link *link,
                                            const struct ap_shape *shape, int64_t share,
                                            const struct ap_cost *to_cost,
                                            const struct ap_layout *to,
                                            enum ap_resharding given);
 
-/* ---- what stages send each other ---- */
+/* ---- sends between stages ---- */
 
 enum ap_send_kind {
     AP_SEND_MICROBATCH, /* activations and their gradients, once per microbatch */
@@ -71,15 +74,15 @@ enum ap_send_kind {
 
 struct ap_send {
     int node;       /* of the whole graph */
-    int from, to;   /* stages; values go straight there, over any stage in between */
+    int from, to;   /* stages; values skip stages in between */
     int made, read; /* nodes of the stages' graphs */
     enum ap_send_kind kind;
     struct ap_transfer_price transfer; /* of one microbatch or one step */
     struct ap_link link;
 };
 
-/* What a device sends another in a step, between stages and while receivers hand round
- * what they got (reshard.h). */
+/* The bytes that one device sends another in a step, between stages and in exchanges of
+ * receivers (reshard.h). */
 struct ap_device_link {
     int64_t from, to; /* global numbers */
     int64_t bytes;
@@ -92,9 +95,9 @@ struct ap_stage_breakdown {
     struct ap_cost cost; /* of its devices and mesh; the memo is freed */
     struct ap_conversions conv;
     double forward_comm_sec, backward_comm_sec; /* per microbatch, inside the stage */
-    double recompute_comm_sec;      /* beside backward_comm_sec, of what is recomputed */
-    double update_comm_sec;         /* once per step, beside sync_sec */
-    double flops;                   /* heavy, of all devices and the step */
+    double recompute_comm_sec; /* of recomputed operators, not in backward_comm_sec */
+    double update_comm_sec;    /* once per step, not in sync_sec */
+    double flops;              /* heavy, of all devices and the step */
     int64_t role_bytes[AP_N_ROLES]; /* parameters of a device */
     int64_t waiting_bytes; /* values that arrive before a stage in between is done */
 };
@@ -114,20 +117,22 @@ struct ap_pipeline_price {
     int n_sends;
     struct ap_send *sends;
     int n_links;
-    struct ap_device_link *links;      /* by from, then to; not of ap_pipeline_compare */
-    double level_bytes[AP_MAX_LEVELS]; /* all of a step: between and inside stages */
+    struct ap_device_link
+        *links; /* sorted by from, then to; not filled by ap_pipeline_compare */
+    double level_bytes[AP_MAX_LEVELS]; /* of a step, between and inside stages */
     int64_t peak_bytes;                /* of the fullest device */
 };
 
-/* Prices and simulates. -1: a plan is not legal, a schedule does not exist. */
+/* Prices and simulates the plan. -1 if a plan is not legal or the schedule does not
+ * exist. */
 int ap_pipeline_price(struct ap_arena *arena, const struct ap_staged_graph *of,
                       const struct ap_stages *stages, struct ap_pipeline_price *out,
                       struct ap_err *err);
 
 /*
  * A stage that was priced as part of another plan: the same blocks with the same sharding
- * and recompute, in as many microbatches, on devices that ap_cluster_take makes the same
- * cluster of. Starts zeroed.
+ * and recompute, with equal numbers of microbatches, on devices for which ap_cluster_take
+ * gives the same cluster. Starts zeroed.
  */
 struct ap_stage_priced {
     bool there;
@@ -137,12 +142,12 @@ struct ap_stage_priced {
 };
 struct ap_pipeline_cache {
     const struct ap_stage_microbatch
-        *micro; /* of any number of microbatches; NULL: unknown */
-    struct ap_stage_priced *const *stage; /* [stage]: taken if it is there, else filled */
+        *micro; /* for any number of microbatches; NULL: unknown */
+    struct ap_stage_priced *const *stage; /* [stage]: used if it is there, else filled */
 };
 
 /* The same for plans that are only compared: fills sim, stage, point, time, result, sends
- * and peak_bytes, and of parts what is in known. */
+ * and peak_bytes, and uses the parts in `known`. */
 int ap_pipeline_compare(struct ap_arena *arena, const struct ap_staged_graph *of,
                         const struct ap_stages *stages,
                         const struct ap_pipeline_cache *known,
@@ -158,8 +163,8 @@ struct ap_pricing {
     const struct ap_stages *stages;
     const int *stage_of; /* [node of g] */
     struct ap_stage_microbatch micro;
-    /* how microbatches that take their own statistics do so, and when groups run
-       (plan/microbatch.h); when NULL: they take none, or the plan cannot be run */
+    /* the microbatches if they have their own statistics, and when groups run
+       (plan/microbatch.h); `when` is NULL if they have none, or the plan cannot be run */
     struct ap_microbatched whole;
     const uint8_t *when;
     const bool *rows; /* [node of g]: has rows of the batch; NULL: a batch of one row */

@@ -11,9 +11,11 @@
 #include "pipeline/reshard.h"
 #include "pipeline/stages.h"
 
-/* Where a stage's program is cut: groups before each_lo run once, before the first
- * microbatch, then come those of each microbatch, forward up to backward_lo, and from
- * each_hi on what runs once, at the end. */
+/*
+ * The parts of a stage's program: groups before each_lo run once, before the first
+ * microbatch; groups up to each_hi run for each microbatch, the forward pass up to
+ * backward_lo; and groups from each_hi on run once, at the end.
+ */
 struct ap_pipeline_cuts {
     int each_lo, backward_lo, each_hi;
 };
@@ -22,36 +24,38 @@ struct ap_pipeline_stage {
     int lane;
     struct ap_program prog; /* of one device of the stage; its parameters may be shares */
     struct ap_pipeline_cuts cuts;
-    /* [parameter of prog]: its number in the whole graph, -1: another stage sends it
+    /*
+     * [parameter of prog]: its number in the whole graph, or -1 if another stage sends it
      */
     const int *param;
-    /* [result of prog]: its number in the whole graph, -1: only sent */
+    /* [result of prog]: its number in the whole graph, or -1 if it is only sent */
     const int *result;
-    /* Slots of the lane's arena for what a microbatch in flight leaves from its forward
-       to its backward, and for what fits beside it. Buffers of prog that lie within
-       slot_bytes from slot[0] on are those of slot 0; in slot k they lie slot[k] -
-       slot[0] further. No slots: every value has one place. */
+    /* Slots of the lane's arena for the values that a microbatch in flight keeps from its
+       forward to its backward pass, and for others that fit in. Buffers of prog within
+       slot_bytes from slot[0] on are the buffers of slot 0; in slot k they lie slot[k] -
+       slot[0] further. Without slots every value has one place. */
     int n_slots;
     int64_t slot_bytes;
     const int64_t *slot; /* offsets in the arena */
-    /* what prog was partitioned from, without copies of what is recomputed: parameters
-       and results are those of prog, in whole shapes. Of ap_pipeline_build; NULL when
-       read */
+    /* the graph from which prog was partitioned, without copies of recomputed operators:
+       it has the parameters and results of prog, in whole shapes. Set by
+       ap_pipeline_build; NULL if read */
     const struct ap_graph *graph;
 };
 
 /*
  * Result `result` of one stage becomes parameter `param` of another: a value of the graph
- * that the second stage reads, or the new value of a weight that both hold. One message,
- * or one per microbatch where the value is a share of the batch on at least one side.
- * Which devices send what to which is said by ap_reshard_new (reshard.h).
+ * that the second stage reads, or the new value of a weight that both hold. It is one
+ * message, or one per microbatch if the value is a share of the batch on at least one
+ * side. ap_reshard_new (reshard.h) gives the sends of each device.
  */
 struct ap_transfer {
     int from, to; /* stages */
     int result, param;
-    struct ap_shape shape;   /* of the whole value */
-    struct ap_layout layout; /* on the sender's mesh; over time it is split or whole */
-    int n_messages;          /* 1, or as many as microbatches */
+    struct ap_shape shape; /* of the whole value */
+    struct ap_layout
+        layout; /* on the sender's mesh; on the microbatch axis it is split or whole */
+    int n_messages; /* 1, or the number of microbatches */
     enum ap_resharding how;
 };
 
@@ -62,26 +66,27 @@ struct ap_pipeline_instr {
     int stage;    /* run */
     int lo, hi;   /* run: groups lo .. hi - 1 of its program */
     int transfer; /* send, receive */
-    int message;  /* of the transfer; run: the microbatch at hand */
-    int slot;     /* where the stage's values lie */
+    int message;  /* of the transfer; run: the microbatch */
+    int slot;     /* of the stage's values */
 };
 
-/* Devices that run the same instructions: those of a stage, or of the chunks that share
- * them. */
+/* The devices that run the same instructions: those of a stage, or of the chunks that
+ * share them. */
 struct ap_lane {
     int n_ranks;
-    const int *ranks; /* of the job, in the order of the stages' meshes */
+    const int *ranks; /* ranks of the job, in the order of the stages' meshes */
     int n;
     struct ap_pipeline_instr *instr;
-    int64_t peak_bytes; /* the arena of all its stages; buffers' offsets are in it */
+    int64_t peak_bytes; /* size of the arena of all its stages, which contains their
+                           buffers */
 };
 
 struct ap_pipeline_program {
     bool alone; /* of ap_pipeline_of_program: the section is "program" */
     enum ap_schedule schedule;
     int microbatches;
-    bool each;   /* statistics are those of each microbatch (plan/microbatch.h) */
-    int n_ranks; /* of all lanes, each in one */
+    bool each;   /* each microbatch has its own statistics (plan/microbatch.h) */
+    int n_ranks; /* of all lanes; each rank is in one */
     int n_stages;
     struct ap_pipeline_stage *stage;
     int n_transfers;
@@ -103,24 +108,24 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                       struct ap_err *err);
 
 /*
- * Whether the instructions are valid: stages, groups and messages exist, every message is
- * sent once and received once, and no lane waits for ever, given that sends never wait.
- * Linear in the instructions.
+ * Checks the instructions: stages, groups and messages exist, every message is sent once
+ * and received once, and no lane waits for ever, given that sends never wait. Linear in
+ * the instructions.
  */
 int ap_pipeline_check(const struct ap_pipeline_program *program, const struct ap_at *at,
                       struct ap_err *err);
 
 /*
- * Whether lanes whose instructions are valid compute what the schedule's would: every
- * group runs as often as it should and in order, after what it receives, and sums are
+ * Checks that lanes whose instructions are valid compute the step: every group runs the
+ * right number of times and in order, after the values that it receives, and sums are
  * sent when they are complete. (pipeline_flow.c)
  */
 int ap_pipeline_check_flow(const struct ap_pipeline_program *program,
                            const struct ap_at *at, struct ap_err *err);
 
 /*
- * Whether every operator and every message of such lanes finds its operands, of its own
- * microbatch, in the lane's arena. O(log n) per operand that a step reads.
+ * Checks that every operator and every message of such lanes finds its operands, of its
+ * own microbatch, in the lane's arena. O(log n) per operand that a step reads.
  * (pipeline_memory.c)
  */
 int ap_pipeline_check_memory(const struct ap_pipeline_program *program,
@@ -128,12 +133,12 @@ int ap_pipeline_check_memory(const struct ap_pipeline_program *program,
 
 /*
  * A program that all ranks run, as the only stage of a pipeline, in one lane without
- * messages: its parameters and results are those of the whole graph. Shares prog's.
+ * messages: it has the parameters and results of the whole graph. Shares prog's memory.
  */
 void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *prog,
                             struct ap_pipeline_program *out);
 
-/* Sections "pipeline" and "program": which of the two the programs are written as. */
+/* The section in which the programs are written: "pipeline" or "program". */
 const char *ap_pipeline_section(const struct ap_pipeline_program *program);
 /* The reader is of the section that at->key names. It checks all of it (ap_program_check,
  * ap_pipeline_check, its flow and its memory). */
@@ -142,10 +147,10 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
                           struct ap_pipeline_program *program, struct ap_err *err);
 
 /*
- * What the ranks of a lane need of the program: their own stages, and of the others
- * parameters and results without operators (arena; shares `of`'s). It is written by
- * ap_pipeline_to_json and read back for this lane, unchecked, as only what has been
- * checked as a whole can be. (pipeline_part.c)
+ * The part of the program that the ranks of a lane need: their own stages, and the
+ * parameters and results of other stages without operators (arena; shares the memory of
+ * `of`). ap_pipeline_to_json writes it, and the lane reads it without checks, since the
+ * whole program has been checked. (pipeline_part.c)
  */
 struct ap_pipeline_program
 ap_pipeline_part(struct ap_arena *arena, const struct ap_pipeline_program *of, int lane);
@@ -163,16 +168,16 @@ int ap_pipeline_lists_from_json(struct ap_arena *arena, const json_t *o,
                                 struct ap_pipeline_program *program, struct ap_err *err);
 
 /*
- * The order in which each device of stages runs their microbatches, by the section
- * "pipeline" o: fills stages->order, in the arena. So what is simulated is the list that
- * runs, whoever wrote it. -1 with the place when the section is not of these stages.
+ * Reads the order in which each device of the stages runs microbatches from the section
+ * "pipeline" o into stages->order, in the arena, so that the simulation runs the same
+ * list as the executor. -1 with the place if the section belongs to other stages.
  * (pipeline_read_order.c)
  */
 int ap_pipeline_read_order(struct ap_arena *arena, const json_t *o,
                            const struct ap_at *at, struct ap_stages *stages,
                            struct ap_err *err);
 
-/* Whether a stage's parameter holds what is one microbatch's at a time: its share of a
+/* Whether a stage's parameter belongs to one microbatch at a time: it is its share of a
  * value, or its estimate. */
 bool ap_pipeline_is_share(const struct ap_program *prog, int param);
 /* Whether each message of a transfer is sent with its microbatch. */
@@ -185,10 +190,10 @@ static inline bool ap_pipeline_is_each(const struct ap_pipeline_stage *st, int g
     return group >= st->cuts.each_lo && group < st->cuts.each_hi;
 }
 /* Whether a stage's value belongs to one microbatch: it is made, or received, anew for
- * each of them. */
+ * each microbatch. */
 bool ap_pipeline_is_per_microbatch(const struct ap_pipeline_stage *st, int node);
 
-/* At how many places a stage's values may lie; and slot k, where it has any. */
+/* The number of places of a stage's values, and slot k, if it has slots. */
 static inline int ap_pipeline_n_slots(const struct ap_pipeline_stage *st)
 {
     return st->n_slots > 0 ? st->n_slots : 1;
@@ -222,8 +227,8 @@ int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
 
 /* ---- private: the order of instructions (pipeline_order.c) ---- */
 
-/* Fills the lanes' instructions. 1 when some lane would wait for ever; -1 when there are
- * too many. */
+/* Fills the lanes' instructions. 1 if a lane would wait for ever; -1 if there are too
+ * many instructions. */
 int ap_pipeline_order(struct ap_arena *arena, int chunks,
                       struct ap_pipeline_program *program, struct ap_err *err);
 

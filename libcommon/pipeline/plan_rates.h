@@ -1,14 +1,15 @@
 /*
- * What a step does for a user, from the price that its plan already has: samples and
- * tokens per second, model and hardware FLOPs utilization (MFU, HFU), and whether the
- * devices are of any use. Nothing is priced here but the step on one device.
+ * The rates of a step, from the price of its plan: samples and tokens per second, model
+ * and hardware FLOPs utilization (MFU, HFU), and whether the devices are of any use. Only
+ * the step on one device is priced here.
  */
 #ifndef AP_PLAN_RATES_H
 #define AP_PLAN_RATES_H
 
 #include "pipeline/plan_words.h"
 
-/* FLOPs of contractions, and of custom calls that state theirs, of a step on all devices.
+/*
+ * FLOPs of contractions, and of custom calls with known FLOPs, of a step on all devices.
  */
 struct ap_model_flops {
     double model; /* of the forward and backward pass, each once */
@@ -16,7 +17,7 @@ struct ap_model_flops {
     /* the fastest of the dtypes that are contracted, and its FLOP/s on a device: MFU
        against it is at most 1 */
     enum ap_dtype dtype;
-    const char *peak_of; /* its name; tf32 where f32 is taken so */
+    const char *peak_of; /* its name; tf32 if f32 operands are rounded to it */
     double peak;
 };
 void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *cluster,
@@ -25,17 +26,17 @@ void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *clu
 struct ap_plan_rates {
     double step_sec;
     int64_t n_devices;
-    /* of a step: the first dimension that most inputs (role input) have; that times
+    /* of a step: the first dimension that most inputs (role input) share; samples times
        their sequence length. 0: no input has one */
     int64_t samples, tokens;
-    struct ap_model_flops flops; /* again: also what stages recompute */
+    struct ap_model_flops flops; /* again: includes operators that stages recompute */
     double mfu, hfu;             /* model, model + again, over peak * devices * step */
-    double one_device_sec; /* the step on one device, however much memory it needs */
-    const char *no_use;    /* why the plan is no use; NULL: it is of some */
+    double one_device_sec;       /* the step on one device, without a memory limit */
+    const char *no_use; /* the reason why the plan is of no use; NULL: it is of use */
 };
 
-/* step_sec: by which rates are; recomputed: FLOPs of contractions that stages run again.
- * of: its blocks are not looked at. Linear in the graph. */
+/* step_sec: the step for which rates are computed; recomputed: FLOPs of contractions that
+ * stages run again. The blocks of `of` are not read. Linear in the graph. */
 void ap_rates_find(struct ap_arena *arena, const struct ap_plan_words *words,
                    const struct ap_staged_graph *of, double step_sec, double recomputed,
                    struct ap_plan_rates *out);

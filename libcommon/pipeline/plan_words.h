@@ -10,9 +10,9 @@
 #include "plan/degrees.h"
 
 struct ap_plan_words {
-    struct ap_degrees degrees; /* of the stages with most FLOPs, or of the one plan */
+    struct ap_degrees degrees; /* of the stages with most FLOPs */
     int pipeline, chunks;      /* sets of devices, and stages on each */
-    enum ap_schedule schedule; /* where there are stages */
+    enum ap_schedule schedule; /* if there are several stages */
     int64_t batch;             /* of a step; 0: no input has one */
     int64_t microbatches;
     /* rows of a microbatch that a device has, rounded up; batch / microbatches / data */
@@ -21,8 +21,9 @@ struct ap_plan_words {
     enum ap_recompute recompute; /* of the stages with most FLOPs */
     int64_t n_devices;           /* that run something */
     bool stages_differ;          /* in degrees, devices or recomputation */
-    /* where the cluster has several kinds of devices: how many of each run something, and
-       "stage 0 on H100-80GB, stage 1 on A100-80GB" (arena); else NULL */
+    /* if the cluster has several kinds of devices: the number of devices of each kind
+       that run something, and "stage 0 on H100-80GB, stage 1 on A100-80GB" (arena); else
+       NULL */
     int64_t kind_devices[AP_MAX_KINDS];
     const char *kinds;
 };

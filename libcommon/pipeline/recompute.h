@@ -9,11 +9,12 @@
 #include "graph/subgraph.h"
 
 /*
- * Rewrites the part and its plan in place (new arrays in the arena; the old ones stay as
- * they are). again[group]: may run again. gone[node]: is not kept, if a group makes it
- * that runs again; not of results. plan->turn tells the forward (0) from the backward
- * (1). Copies of groups have the phase and the turn of the backward, the choices of the
- * forward. Nothing changes where nothing is gone. Linear.
+ * Rewrites the part and its plan in place (new arrays in the arena; the old ones do not
+ * change). again[group]: whether the group may run again. gone[node]: whether the value
+ * is not kept, if its group runs again; results are always kept. plan->turn tells the
+ * forward (0) from the backward (1). Copies of groups have the phase and the turn of the
+ * backward pass and the choices of the forward pass. Without gone values nothing changes.
+ * Linear.
  */
 void ap_recompute(struct ap_arena *arena, const bool *again, const bool *gone,
                   struct ap_subgraph *sub, struct ap_plan *plan);

@@ -1,7 +1,8 @@
 /*
  * Cross-mesh resharding: a value lies on the devices of one stage in one layout, and the
- * devices of another stage need it in another. Who sends which elements to whom, for one
- * message of a transfer; ap-exec moves them, ap-cost counts them.
+ * devices of another stage need it in another layout. Lists the elements that each device
+ * sends to each other device, for one message of a transfer; ap-exec moves them, and
+ * ap-cost counts them.
  */
 #ifndef AP_RESHARD_H
 #define AP_RESHARD_H
@@ -24,15 +25,17 @@ enum ap_resharding {
 };
 extern const char *const ap_resharding_names[AP_N_RESHARDINGS];
 
-/* One side: devices in the order of the mesh. id: what they are called outside (ranks,
- * devices of a cluster), of both sides. */
+/* One side: devices in the order of the mesh. id: their numbers in the job or the
+ * cluster, unique over both sides. */
 struct ap_reshard_side {
     const struct ap_mesh *mesh; /* may have the microbatch axis */
     const struct ap_layout *layout;
     const int64_t *id;
 };
 
-/* Indices of one dimension, ascending, of the whole value and in a device's own block. */
+/*
+ * Indices of one dimension, ascending: in the whole value, and in a device's own block.
+ */
 struct ap_index_set {
     int64_t n;
     const int64_t *global, *local;
@@ -46,42 +49,45 @@ struct ap_reshard_move {
 struct ap_reshard {
     int rank;         /* of the value */
     int n_from, n_to; /* devices */
-    const int *group; /* [n_to]: receivers, those of one tile together */
-    /* [receiver]: where those of its tile start in `group`, how many they are, and which
-       of them it is */
+    const int *group; /* [n_to]: receivers, sorted by tile */
+    /* [receiver]: the first receiver of its tile in `group`, their number, and its own
+       place among them */
     const int *start, *size, *place;
     struct ap_index_set *has;   /* [sender * rank + dimension] */
     struct ap_index_set *needs; /* [receiver * rank + dimension]: at the end */
-    struct ap_index_set *lands; /* the same: what senders send it */
+    struct ap_index_set *lands; /* the same: elements that senders send it */
     int n_moves;
     struct ap_reshard_move *move; /* from senders, by receiver; never empty */
 };
 
-/* Arena. Devices of the sender that hold the same elements share the work: whoever has
- * sent least so far is taken, and the receiver itself if it is one of them. */
+/*
+ * Result in the arena. Devices of the sender that hold the same elements share the work:
+ * the device that has sent least so far sends, or the receiver itself if it is one of
+ * them.
+ */
 struct ap_reshard ap_reshard_new(struct ap_arena *arena, const struct ap_shape *shape,
                                  const struct ap_reshard_side *from,
                                  const struct ap_reshard_side *to, int message,
                                  enum ap_resharding how);
 
-/* Elements of what both sets of a value hold: products of the dimensions. */
+/* The number of elements in both index sets of a value: a product over dimensions. */
 int64_t ap_reshard_common(int rank, const struct ap_index_set *a,
                           const struct ap_index_set *b);
 int64_t ap_reshard_elems(int rank, const struct ap_index_set *a);
 
 /*
- * Then the receivers of one tile hand it round in steps: in each, a receiver sends one
- * block to the next of them (ap_reshard_next) and takes one of the one before. A block is
- * what that receiver was sent, by its place (local-allgather), or the tile, block 0
- * (broadcast). Number of steps.
+ * The number of steps in which the receivers of one tile exchange it afterwards: in each
+ * step, a receiver sends one block to the next receiver (ap_reshard_next) and receives
+ * one from the previous one. A block is the part that one receiver was sent, numbered by
+ * its place (local-allgather), or the whole tile, block 0 (broadcast).
  */
 int ap_reshard_steps(const struct ap_reshard *r, enum ap_resharding how, int receiver);
-/* The block that a receiver sends in a step, or receives; -1: none. */
+/* The block that a receiver sends, or receives, in a step; -1: none. */
 int ap_reshard_sends(const struct ap_reshard *r, enum ap_resharding how, int receiver,
                      int step);
 int ap_reshard_receives(const struct ap_reshard *r, enum ap_resharding how, int receiver,
                         int step);
-/* The receiver `by` places after, round the ring. */
+/* The receiver `by` places later in the ring. */
 int ap_reshard_next(const struct ap_reshard *r, int receiver, int by);
 /* The index sets of a block of the receiver's tile. */
 const struct ap_index_set *ap_reshard_block(const struct ap_reshard *r,

@@ -1,7 +1,7 @@
 /*
- * Pipeline schedules, and what a step takes under one: every device runs its instructions
- * in the schedule's order, each as soon as its input is there. Stages may differ in all
- * numbers; the devices of one stage act identically and count as one.
+ * Pipeline schedules, and the time of a step under a schedule: every device runs its
+ * instructions in the schedule's order, each as soon as its input has arrived. Stages may
+ * differ in all numbers; the devices of one stage act identically and count as one.
  */
 #ifndef AP_SCHEDULE_H
 #define AP_SCHEDULE_H
@@ -29,9 +29,11 @@ enum ap_schedule {
 };
 extern const char *const ap_schedule_names[AP_N_SCHEDULES];
 
-/* Whether stages may send between their passes and wait for each other until a message is
- * there (overlap_send of struct ap_sim is false); under the others they would do so for
- * ever. */
+/*
+ * Whether stages may send between their passes and wait for each other until a message
+ * has arrived (overlap_send of struct ap_sim is false); under the other schedules they
+ * would wait for ever.
+ */
 bool ap_schedule_may_wait(enum ap_schedule schedule);
 
 struct ap_instr {
@@ -39,7 +41,7 @@ struct ap_instr {
     bool backward;
 };
 
-/* What one device runs, in order. */
+/* The instructions of one device, in order. */
 struct ap_instr_list {
     int n;
     struct ap_instr *list;
@@ -48,7 +50,7 @@ struct ap_instr_list {
 struct ap_schedule_size {
     enum ap_schedule schedule;
     int n_devices;
-    int chunks; /* stages of a device, 1 but for interleaved-1f1b */
+    int chunks; /* stages of a device, 1 except for interleaved-1f1b */
     int microbatches;
 };
 
@@ -56,13 +58,13 @@ struct ap_schedule_size {
  * one chunk after the other. */
 struct ap_instr ap_schedule_pass(const struct ap_schedule_size *size, int k, int device,
                                  bool backward);
-/* Forwards that a device runs before its first backward, of n in all: as many
- * microbatches are in flight. */
+/* The number of forwards, of n in all, that a device runs before its first backward,
+ * which is also the number of microbatches in flight. */
 int ap_schedule_warm_up(const struct ap_schedule_size *size, int n, int device);
 
 /*
- * Instructions of one device in order, into the arena; *n_out of them. -1 when the
- * schedule does not exist for this size: the devices must divide the microbatches of
+ * Instructions of one device in order, into the arena; *n_out of them. -1 if the schedule
+ * does not exist for this size: the devices must divide the microbatches of
  * interleaved-1f1b.
  */
 int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *size,
@@ -76,7 +78,7 @@ struct ap_sim_stage {
     double recompute_sec;             /* recomputed before each backward; 0 for none */
     double sync_sec;                  /* reduces the gradients, once per step */
     double update_sec;                /* once per step, after it */
-    /* of one microbatch: to the next stage, and back to the one before */
+    /* of one microbatch: to the next stage, and back to the previous one */
     double send_forward_sec, send_backward_sec;
     int64_t send_forward_bytes, send_backward_bytes;
     int send_forward_level, send_backward_level; /* of links, < AP_SIM_LEVELS */
@@ -97,16 +99,16 @@ struct ap_sim {
        a stage sends between its passes, one message at a time, and sender and receiver
        wait for each other and for the message (ap_schedule_may_wait) */
     bool overlap_send;
-    bool overlap_sync; /* gradients are reduced beside the last backward of a stage */
+    bool overlap_sync; /* gradients are reduced during the last backward of a stage */
     double norm_sec;   /* between all reductions and all updates: a global norm; with 0
                           no stage waits for another */
 };
 
 struct ap_sim_slice {
     double start_sec, end_sec; /* of the computation, without what it sends */
-    double arrive_sec;         /* when the next one has its result; end_sec if none */
-    int64_t bytes;             /* of the device while it runs */
-    int64_t after_bytes;       /* of the device once it is over */
+    double arrive_sec; /* when the next stage has its result; end_sec if there is none */
+    int64_t bytes;     /* of the device while it runs */
+    int64_t after_bytes; /* of the device once it is over */
     struct ap_instr instr;
 };
 
@@ -131,15 +133,15 @@ struct ap_sim_result {
 
 /*
  * Runs one step. Time and memory are linear in the instructions, 2 * stages *
- * microbatches. -1 when the schedule does not exist for these numbers, and when a device
- * waits for ever under the order that was given.
+ * microbatches. -1 if the schedule does not exist for these numbers, or if a device waits
+ * for ever under the given order.
  */
 int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
                 struct ap_sim_result *out, struct ap_err *err);
 
 /*
- * inference: seconds from the end of one batch to that of the next when many come in a
- * row, which is what the slowest stage or link takes for all microbatches.
+ * For inference: seconds between the ends of consecutive batches in a stream, which is
+ * the time of the slowest stage or link for all microbatches.
  */
 double ap_sim_batch_sec(const struct ap_sim *sim);
 

@@ -1,39 +1,40 @@
-/* Between stage_cost.c, which prices a stage's plan, stage_groups.c, which has what its
- * operators take, stage_trainer.c and stage_front.c. */
+/* The interface between stage_cost.c, which prices a stage's plan, stage_groups.c, which
+ * measures its operators, stage_trainer.c and stage_front.c. */
 #ifndef AP_STAGE_FACTS_H
 #define AP_STAGE_FACTS_H
 
 #include "pipeline/stage_cost.h"
 
-/* Where the memory of a value counts: a set of members of ap_stage_measure. */
+/* The members of ap_stage_measure in which the memory of a value counts. */
 enum ap_stage_counted {
     AP_IN_FIXED = 1,
     AP_IN_KEPT = 2,
     AP_IN_INPUTS = 4,
-    AP_IN_BLOCK = 8,       /* of the block that reads it, recomputed at once */
+    AP_IN_BLOCK = 8,       /* of the block that reads it, which is recomputed at once */
     AP_IN_RECOMPUTED = 16, /* of all blocks */
-    AP_STAYS = 32,         /* in fixed: readers of this layout have it already */
+    AP_STAYS = 32,         /* in fixed: readers of this layout do not need a copy */
     AP_SUMMED = 64, /* in fixed, in f32: a sum over microbatches of 16-bit floats */
     AP_IN_GRADIENTS = 128
 };
 
-/* Of a part and its groups, for numbers of microbatches that lie identically on the
- * microbatch axis. */
+/* Facts of a part and its groups, for numbers of microbatches with equal placements on
+ * the microbatch axis. */
 struct ap_stage_fact {
-    struct ap_stage_microbatch micro; /* of one of them; the arrays are the caller's */
+    struct ap_stage_microbatch
+        micro; /* of one such number; the arrays are the caller's */
     struct ap_stage_fact *next;
-    int n_blocks;               /* above all numbers of blocks */
+    int n_blocks;               /* larger than every block number */
     const enum ap_phase *phase; /* [group] */
-    bool *runs;                 /* [group]: with each microbatch */
-    bool *whole;                /* [group]: on all rows, whenever it runs */
-    bool *scalar;               /* [group]: reads and makes nothing but scalars */
-    bool *split;                /* [node]: its value is one microbatch's */
+    bool *runs;                 /* [group]: runs with each microbatch */
+    bool *whole;                /* [group]: works on all rows */
+    bool *scalar;               /* [group]: reads and makes scalars only */
+    bool *split;                /* [node]: its value belongs to one microbatch */
     const bool *recomputed;     /* [group]: runs again before each backward; NULL: none */
-    uint8_t *counted;           /* [node]: of values that groups hand out */
+    uint8_t *counted;           /* [node]: for values that other groups read */
     int *reader;                /* [node]: with AP_IN_BLOCK, the block */
-    bool *stays;                /* [operand of all groups]: AP_STAYS of what it reads */
+    bool *stays; /* [operand of all groups]: AP_STAYS of the value that it reads */
 };
-/* Fills all but micro, which is given, and next; nothing is recomputed. */
+/* Fills all members except micro, which is given, and next; nothing is recomputed. */
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f);
 
@@ -43,7 +44,7 @@ void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again
 
 /* ---- stage_groups.c ---- */
 
-/* What operators take; known: [group], of ap_stage_know. */
+/* Adds the seconds and bytes of operators; known: [group], of ap_stage_know. */
 void ap_stage_measure_groups(struct ap_arena *scratch, const struct ap_stage_plan *stage,
                              const struct ap_stage_fact *fact,
                              const struct ap_stage_group *const *known,
@@ -55,21 +56,23 @@ double ap_stage_group_sec(const struct ap_stage_plan *stage,
 
 /* ---- stage_graph.c ---- */
 
-/* [node]: made of constants and scalars alone; arena, as the others. */
+/*
+ * [node]: depends on constants and scalars alone; in the arena, like the other results.
+ */
 const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g);
 /* [node]: used outside of the stage. */
 const bool *ap_stage_leaving(struct ap_arena *arena, const struct ap_subgraph *sub);
-/* Whether the group reads and makes nothing but scalars. */
+/* Whether the group reads and makes scalars only. */
 bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
 
-/* Whether a value is a weight, or one in another type or shape. */
+/* Whether a value is a weight, or a weight in another type or shape. */
 bool ap_stage_is_weight(const struct ap_graph *g, int node);
-/* The same, where the backward pass reads it, too. */
+/* The same, for weights that the backward pass reads, too. */
 bool ap_stage_keeps_weight(const struct ap_graph *g, int node);
 /* Bit per phase in which another group reads the value; phase: [group]. */
 unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, int node);
 
-/* ---- stage_trainer.c: what trainers do by themselves ---- */
+/* ---- stage_trainer.c: actions of trainers ---- */
 
 /* A conversion of a stage's plan. */
 struct ap_stage_sent {
@@ -78,33 +81,33 @@ struct ap_stage_sent {
     bool weight;                /* gathered again for each pass */
     bool partial;               /* a sum is completed */
     bool inside;                /* read inside the stage */
-    bool once;                  /* once per step, for what lies inside and is no scalar */
-    bool shared;                /* its value is one microbatch's */
-    unsigned read_in;           /* bit per phase */
-    double more_bytes;          /* that the converted value has, beyond the value */
+    bool once;         /* once per step, for a value inside that is not a scalar */
+    bool shared;       /* its value belongs to one microbatch */
+    unsigned read_in;  /* bit per phase */
+    double more_bytes; /* of the converted value, minus those of the value */
 };
-/* Steps that are made together: bytes of each kind on each set of axes. */
+/* Steps that run together: bytes of each kind on each set of axes. */
 #define AP_N_PACKED 5
 enum { AP_PACK_FORWARD, AP_PACK_BACKWARD, AP_PACK_SYNC, AP_PACK_UPDATE, AP_N_PACKS };
 struct ap_stage_packs {
     double bytes[AP_N_PACKS][AP_N_PACKED][1 << AP_MAX_AXES];
 };
-/* What sums of gradients have in memory beside what counts already, and what the trainer
- * has otherwise: all the time, and per microbatch. */
+/* Counts additional memory of gradient sums and of the trainer: all the time, and per
+ * microbatch. */
 void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
                          const struct ap_stage_sent *sent, double *fixed, double *kept);
-/* Whether the conversion is one that is sent together with others; adds it. */
+/* Whether the conversion is sent together with others; if so, adds it. */
 bool ap_stage_pack(const struct ap_stage_microbatch *micro,
                    const struct ap_stage_sent *sent, struct ap_stage_packs *packs);
-/* Adds their seconds, those beside the passes to gather_sec, too. */
+/* Adds their seconds; seconds during the passes are also added to gather_sec. */
 void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
                         const struct ap_stage_packs *packs, const struct ap_cost *cost,
                         struct ap_stage_measure *measure);
 
 /* ---- stage_front.c ---- */
 
-/* Passes (forward, backward) take no less than the host takes to launch their operators,
- * and than the weights that are gathered beside them, whose seconds they have. */
+/* A pass (forward, backward) takes at least the time in which the host launches its
+ * operators, and the time of the weights that are gathered during the pass. */
 void ap_stage_wait_for(const double host[2], const double gather[2],
                        struct ap_stage_point *point);
 

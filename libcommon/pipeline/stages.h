@@ -1,6 +1,6 @@
 /*
- * A pipelined plan (the document's section "stages"): which blocks run where, how each
- * stage is sharded, in how many microbatches and in which order. ap-stage writes it,
+ * A pipelined plan (the document's section "stages"): the blocks and devices of each
+ * stage, its sharding, the number of microbatches and their order. ap-stage writes it,
  * ap-cost prices it, also when written by hand.
  */
 #ifndef AP_STAGES_H
@@ -12,16 +12,18 @@
 #include "pipeline/schedule.h"
 #include "graph/subgraph.h"
 
-/* What a pipelined plan is of: a grouped graph with its nests and blocks, and a cluster.
- */
+/* The subject of a pipelined plan: a grouped graph with its nests and blocks, and a
+ * cluster. */
 struct ap_staged_graph {
     const struct ap_graph *graph;
-    const struct ap_nests *nests; /* not looked at where a section is read */
+    const struct ap_nests *nests; /* not used when a section is read */
     const struct ap_blocks *blocks;
     const struct ap_cluster *cluster;
 };
 
-/* What a stage recomputes before each backward instead of keeping it. */
+/*
+ * The values that a stage recomputes before each backward pass instead of keeping them.
+ */
 enum ap_recompute { AP_RECOMPUTE_NONE, AP_RECOMPUTE_ALL, AP_RECOMPUTE_SELECTED };
 
 struct ap_stage {
@@ -29,21 +31,21 @@ struct ap_stage {
     const int *blocks; /* of the section "blocks", ascending */
     int64_t hosts, devices_per_host;
     /* global numbers (host * devices per host + device), in the order of the mesh of the
-       stage's sharding; the stages' are disjoint but for chunks of one device */
+       stage's sharding; stages have disjoint devices, except for chunks of one device */
     int64_t n_devices;
     const int64_t *devices;
     enum ap_recompute recompute;
     int n_recomputed;
     const int *recomputed; /* nodes of the whole graph, AP_RECOMPUTE_SELECTED only */
-    /* filled from the graph by whoever reads the section */
+    /* filled from the graph by the reader of the section */
     struct ap_subgraph sub;
     struct ap_nests nests;
     struct ap_sharding sharding; /* of sub.graph */
-    /* what is written: the section "sharding" of sub.graph, as text */
+    /* the text to write: the section "sharding" of sub.graph */
     const char *sharding_json;
 };
 
-/* A grid's best line, beside the plan. */
+/* A grid's best line, for comparison with the plan. */
 struct ap_grid_row {
     const char *name, *line;
     double step_sec;
@@ -61,15 +63,15 @@ struct ap_stages {
     int64_t microbatches;
     bool each; /* --microbatch each: reductions over the batch are per microbatch */
     enum ap_resharding resharding; /* of values that stages send each other */
-    /* weights are gathered and gradients reduced beside the passes, whose devices wait
-       only for what takes longer */
+    /* weights are gathered and gradients reduced while passes run, and devices wait only
+       for those that take longer */
     bool overlap;
     unsigned trainer;    /* bits of enum ap_trainer */
-    int64_t n_devices;   /* of the cluster's devices that the plan may use */
-    int64_t limit_bytes; /* of memory that each device was planned with; 0: all it has */
-    bool throughput;     /* inference: seconds are those between batches in a row */
-    double objective_sec, lower_bound_sec; /* simulated time of a step; 0: not said, not
-                                              proven */
+    int64_t n_devices;   /* number of the cluster's devices that the plan may use */
+    int64_t limit_bytes; /* memory limit per device in the search; 0: all its memory */
+    bool throughput;     /* inference: seconds are the time between consecutive batches */
+    double objective_sec,
+        lower_bound_sec; /* simulated time of a step; 0: not given, not proven */
     /* [device]: order of its microbatches in the section "pipeline"
        (ap_pipeline_read_order); NULL: the schedule's */
     const struct ap_instr_list *order;
@@ -82,20 +84,20 @@ struct ap_stages {
 
 /* Each stage's sharding_json must be there. */
 void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out);
-/* Makes a stage's sharding_json (arena) of its plan, with the price and the memory that
- * are missing. -1 when the plan is not legal. */
+/* Makes a stage's sharding_json (arena) from its plan, and fills in its price and memory
+ * if they are missing. -1 if the plan is not legal. */
 int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *cluster,
                           struct ap_stage *stage, struct ap_err *err);
 /*
- * Reads the section's text, whose JSON is valid but for members that occur twice,
- * and checks: blocks exist, each is in one stage (tied weights are held by each stage
- * that reads them), edges between stages go forward, devices exist in the cluster,
- * ascend, are disjoint and as many as the mesh has, the shardings fit the stages' graphs.
- * A hand-written stage may leave out what has a default, and say of its sharding only
+ * Reads the section's text, whose JSON is valid but for members that occur twice, and
+ * checks: blocks exist, each is in one stage (tied weights are held by each stage that
+ * reads them), edges between stages go forward, devices exist in the cluster, ascend, are
+ * disjoint and as many as the mesh has, the shardings fit the stages' graphs. A
+ * hand-written stage may leave out members with defaults, and its sharding may have only
  * "algorithm" (a named plan's name) and "mesh" (an object, or text such as "dp=2,tp=4").
- * known: NULL, or for each stage NULL or one of the same blocks, of another plan, whose
- * graph and sharding are the stage's, too, whatever the text says; it must outlive the
- * stages. -1 with the place in the message.
+ * known: NULL, or for each stage NULL or a stage of another plan with the same blocks,
+ * whose graph and sharding are then used instead of the text; it must outlive the stages.
+ * -1 with the place in the message.
  */
 int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
                         const struct ap_staged_graph *of,
@@ -152,9 +154,8 @@ bool *ap_stage_recomputed_groups(struct ap_arena *arena, const struct ap_stage *
 /* Stage of each node, by its block (arena). */
 int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,
                         const struct ap_graph *g, const struct ap_blocks *blocks);
-/* The cluster that is left when only these devices, ascending, are taken, of one kind. -1
- * when they are not spread evenly over hosts and the levels above, or of several kinds.
- */
+/* The cluster that consists of these devices only, which ascend. -1 if they are not
+ * spread evenly over hosts and the levels above, or have several kinds. */
 int ap_cluster_take(const struct ap_cluster *whole, int64_t n, const int64_t *devices,
                     struct ap_cluster *c, struct ap_err *err);
 

@@ -35,11 +35,11 @@ struct ap_solve_params {
     double time_limit_sec; /* 0: none; the only use of the clock */
     const int *start;      /* a known choice to beat, or NULL */
     double gap;            /* relative, good enough for the exact solver */
-    bool is_small;         /* that solver goes to work at once, without looking ahead */
+    bool is_small;         /* the solver starts at once, without looking ahead */
     struct ap_work *work;  /* a budget that it shares with other searches; NULL: none */
-    bool tells; /* who waits for that work is told of its objective and bound */
-    /* Makes the choice better, if it can, within a share of that work; called once, by
-       the exact solver, where a look ahead leaves a gap. NULL: it cannot. */
+    bool tells;            /* progress shows its objective and bound */
+    /* Improves the choice within a share of that work; the exact solver calls it once, if
+       looking ahead leaves a gap. May be NULL. */
     void (*better)(void *arg, struct ap_work *work, int *choice);
     void *better_arg;
 };
@@ -60,8 +60,8 @@ ap_solver_fn ap_solve_exact; /* reductions, dual bound, branch and bound */
 ap_solver_fn ap_solve_glpk;  /* one-hot nodes, tight edges, dual simplex, then MIP */
 
 /*
- * least[node][strategy]: a lower bound of what choices that have it cost, INFINITY where
- * none costs less than limit. Returns the bound of all choices.
+ * least[node][strategy]: a lower bound on the cost of choices with this strategy;
+ * INFINITY if no such choice costs less than limit. Returns the bound of all choices.
  */
 double ap_solve_least(struct ap_arena *arena, const struct ap_problem *p, double limit,
                       double **least);

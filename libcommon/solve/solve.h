@@ -42,7 +42,8 @@ struct sel_table {
     const double *cost; /* [row * n_cols + col] */
     /*
      * The columns of row r's finite cells are at[first[r] .. first[r + 1]), their costs
-     * the same of value, or 0 where that is NULL. first is NULL when most are finite.
+     * in the same places of value, or 0 if value is NULL. first is NULL if most cells are
+     * finite.
      */
     const int *first;
     const uint16_t *at;
@@ -89,17 +90,18 @@ struct sel_core {
     struct sel_undo *undo;
     int n_undo, cap_undo;
     double
-        base; /* what the gone nodes cost; a lower bound of the core if costs are >= 0 */
+        base; /* cost of the removed nodes; a lower bound of the core if costs are >= 0 */
     double tol; /* cost differences up to this are noise */
     int *best;  /* [node], labels of the best solution found */
     int *queue; /* ring of nodes to look at again, with queued flags */
     int queue_head, queue_len;
     bool *keep, *dirty; /* scratch of the reductions: per strategy, per node */
     int *map;
-    bool *stays;          /* [node], it is never taken out; NULL: all may be */
-    struct ap_work *work; /* what is done with it and its parts; NULL: not counted */
-    double until_sec;     /* reductions stop when the clock is past this; 0: never */
-    int ticks;            /* until they look at it */
+    bool *stays; /* [node], it is never taken out; NULL: all may be */
+    struct ap_work
+        *work;        /* counts the work on the core and its parts; NULL: not counted */
+    double until_sec; /* reductions stop when the clock is past this; 0: never */
+    int ticks;        /* until they look at it */
     bool late;
     bool *holds; /* [node], its usage depends on its choice; NULL without memory */
     /* t may replace s at v: it uses no more at any time; for holds[v] only */
@@ -122,14 +124,15 @@ int64_t sel_cells(const struct sel_core *c);
 /* A core to work on, copied from one that does not change. */
 struct sel_core *sel_core_copy(const struct sel_core *c);
 /*
- * A core of the nodes list[0 .. n) that are not gone, which no edge leaves; map[] is
- * scratch per node, and has the new ids of those in the list afterwards.
+ * A core of the nodes list[0 .. n), which must not be gone and have no edges to other
+ * nodes; map[] is scratch per node, and has the new ids of the listed nodes afterwards.
  */
 struct sel_core *sel_core_extract(struct sel_core *c, const int *list, int n, int *map);
 /* cost is kept, not copied. */
 struct sel_table *sel_table_new(struct ap_arena *arena, int n_rows, int n_cols,
                                 const double *cost);
-/* class[i] numbers the distinct rows; the first of each is moved up. Returns how many. */
+/* class[i] numbers the distinct rows; the first row of each class is moved up. Returns
+ * the number of classes. */
 int sel_classify(double *rows, int n, int width, int *class);
 /* An edge for a dense table [s_a][s_b]: finds the classes. */
 struct sel_edge sel_edge_compress(struct sel_core *c, int a, int b, int n_a, int n_b,
@@ -138,10 +141,10 @@ struct sel_edge sel_edge_compress(struct sel_core *c, int a, int b, int n_a, int
 
 /*
  * All reductions to a fixed point, or, past until_sec, only those that drop strategies
- * without a finite cell. False when some node has no strategy left.
+ * without a finite cell. False if a node has no strategy left.
  */
 bool sel_reduce(struct sel_core *c, bool with_dominance);
-/* One round of dominance; false when nothing was dropped. sel_reduce should follow. */
+/* One round of dominance; false if nothing was dropped. sel_reduce should follow. */
 bool sel_drop_dominated(struct sel_core *c);
 /* True from until_sec on; looks at the clock once in a while, or now. */
 bool sel_late(struct sel_core *c, bool now);
@@ -177,14 +180,14 @@ struct sel_join;
  * are represented by proxies, which makes the core a relaxation.
  */
 struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
-/* Some group has not all its sets. */
+/* Whether some group does not have all its sets. */
 bool sel_join_relaxed(const struct sel_join *j);
-/* Node v stands for copies; its labels are not strategies of the problem. */
+/* Whether node v represents copies; its labels are then not strategies of the problem. */
 bool sel_join_is_group(const struct sel_join *j, int v);
 struct sel_dual;
 /*
- * Raises max_sets where best[] (labels) uses a proxy, or one costs less than limit by
- * the bound d (may be NULL); false when none can be raised.
+ * Raises max_sets of groups for which best[] (labels) uses a proxy, or a proxy costs less
+ * than limit by the bound d (may be NULL); false if none can be raised.
  */
 bool sel_join_refine(const struct sel_join *j, const int *best, const struct sel_dual *d,
                      double limit);
@@ -221,12 +224,13 @@ void sel_min_over_cols(const struct sel_table *t, const double *restrict in,
  * strategy s at v costs at least slack_base + slack[v][s].
  */
 void sel_dual_sweep(struct sel_dual *d);
-/* How many strategies remain if the cost must be below limit; *all gets their number. */
+/* The number of strategies that remain if the cost must be below limit; *all gets the
+ * number of all strategies. */
 int64_t sel_dual_kept(const struct sel_dual *d, double limit, int64_t *all);
 /*
  * The core with costs moved by the messages (base = bound, all costs >= 0), without the
- * strategies that cannot be part of a solution cheaper than limit; node `only` (or -1)
- * is left with one strategy. NULL when a node has none left.
+ * strategies that cannot be part of a solution cheaper than limit; node `only` (or -1) is
+ * left with one strategy. NULL if a node has none left.
  */
 struct sel_core *sel_dual_fold(const struct sel_dual *d, double limit, int only,
                                int strategy);
@@ -236,21 +240,22 @@ void sel_dual_round(struct sel_dual *d, int *state);
 /* ---- solve_slack.c: nodes that were taken out ---- */
 
 /*
- * [node][label]: what a solution costs at least that has it, INFINITY where that is limit
- * or more; strategies that are dominated are taken to cost that. left: the same of the
- * nodes left, per strategy; bound: of any solution. n_labels [node]: strategies before
- * sel_reduce. In the core's arena.
+ * [node][label]: a lower bound on the cost of solutions with this label, INFINITY if that
+ * is limit or more; dominated strategies count as INFINITY. left: the same for the
+ * remaining nodes, per strategy; bound: of every solution. n_labels [node]: strategies
+ * before sel_reduce. In the core's arena.
  */
 double **sel_least_costs(struct sel_core *c, const int *n_labels, double *const *left,
                          double bound, double limit);
-/* Strategies of each node, 0 of those gone, to be kept for sel_least_costs; arena. */
+/* The number of strategies of each node, 0 for nodes that are gone, for a later
+ * sel_least_costs; arena. */
 int *sel_count_labels(const struct sel_core *c);
-/* left from a bound; shift is taken off. NULL for nodes that are gone. */
+/* `left` from a bound, minus shift. NULL for nodes that are gone. */
 double **sel_dual_least(const struct sel_dual *d, double shift);
 
 /* ---- solve_local.c: local search ---- */
 
-/* Cost of state[] for the nodes left, base included; INFINITY when forbidden. */
+/* Cost of state[] for the remaining nodes, base included; INFINITY if forbidden. */
 double sel_cost(const struct sel_core *c, const int *state);
 /* Improves state[] by best answers. Returns its cost. */
 double sel_local(const struct sel_core *c, int *state);
@@ -259,7 +264,8 @@ double sel_local(const struct sel_core *c, int *state);
 
 /*
  * A round of merging on a core whose costs are >= 0 (of sel_dual_fold); no solution that
- * costs less than limit is lost. sel_reduce should follow. False: none costs less.
+ * costs less than limit is lost. sel_reduce should follow. False if no solution costs
+ * less.
  */
 bool sel_merge_pairs(struct sel_core *c, double limit, int *n_merged);
 
@@ -268,23 +274,24 @@ bool sel_merge_pairs(struct sel_core *c, double limit, int *n_merged);
 struct sel_elim {
     int n;
     int *order;  /* [n], node ids in the order of elimination */
-    int **scope; /* [i], the neighbours of order[i] then, by place in order */
+    int **scope; /* [i], the neighbours of order[i] at that time, by place in order */
     int *n_scope;
     double entries, work; /* table entries, and combinations to look at */
     double widest;        /* combinations of the largest cluster */
-    int widest_node;      /* the node met most in the largest clusters, -1 if none */
+    int widest_node;      /* the most frequent node of the largest clusters, or -1 */
 };
 
 /* Plans only; stops early (and says false) when entries or work exceed the limits. */
 bool sel_elim_plan(struct sel_core *c, double max_entries, double max_work,
                    struct sel_elim *plan);
 /*
- * The optimum below limit, into state[]; returns its cost, INFINITY when there is none.
- * Costs must be >= 0: combinations are cut as soon as base plus their sum reaches limit.
+ * Puts the optimum below limit into state[] and returns its cost; INFINITY if there is
+ * none. Costs must be >= 0: combinations are cut as soon as base plus their sum reaches
+ * limit.
  */
 double sel_elim_run(struct sel_core *c, const struct sel_elim *plan, double limit,
                     int *state);
-/* ---- solve_exact.c: a core by itself ---- */
+/* ---- solve_exact.c: solving one core ---- */
 
 /* No solution is cheaper than bound; if found, best[] of the core has one of cost. */
 struct sel_verdict {
@@ -292,8 +299,8 @@ struct sel_verdict {
     bool found;
 };
 /*
- * A solution cheaper than limit by all means, within work_limit; costs must be >= 0.
- * Where none is found the bound is at most limit.
+ * Searches a solution cheaper than limit by all methods, within work_limit; costs must be
+ * >= 0. If none is found, the bound is at most limit.
  */
 struct sel_verdict sel_solve_core(struct sel_core *c, double limit, int64_t work_limit);
 

@@ -9,35 +9,35 @@ enum { MAX_KNOWN = 32 };
 
 struct pieces_core {
     const struct ap_subproblem *piece;
-    struct ap_arena arena, scratch, found; /* pieces are solved side by side */
+    struct ap_arena arena, scratch, found; /* pieces are solved concurrently */
     int *first;                            /* [multiplier], its place in phi; shared */
     struct sel_core *whole; /* copies joined, reduced but for the terms' nodes */
     struct sel_join *join;
     int *max_sets;
     int *n_labels;         /* [node of the problem], before it was reduced */
-    struct sel_core *core; /* what is left of it */
+    struct sel_core *core; /* the rest of `whole` after reductions */
     int *place;            /* [node of the problem], its node in core, -1 */
     int *list;             /* [node of core], its node of the problem */
-    double base;           /* what the piece costs more than core */
-    double *origin;        /* [n_phi], the multipliers that core has in it */
+    double base;           /* cost of the piece minus cost of core */
+    double *origin;        /* [n_phi], the multipliers included in core's costs */
     int n_phi;
     const double *phi; /* of the present trial */
     int64_t work_limit;
-    struct ap_work work; /* of this trial; within its share of the budget */
-    double share;        /* of the budget: pieces are solved side by side */
+    struct ap_work work; /* work of this trial, within its share of the budget */
+    double share;        /* of the budget, since pieces are solved concurrently */
     bool failed;
-    /* choices of the piece that are known: the start, then what trials found last */
+    /* known choices of the piece: the start, then the latest solutions of trials */
     struct known {
         double cost;       /* without multipliers */
         const int *choice; /* [term] */
     } known[MAX_KNOWN];
     int n_known, n_found;
-    double gap;         /* relative, that is none */
+    double gap;         /* relative gap that counts as zero */
     int max_refined;    /* how often this trial may add sets of copies; -1: always */
-    bool settled;       /* it needed no more of them, and was solved to the end */
+    bool settled;       /* it needed no more sets, and was solved to the end */
     int *solution;      /* [node of the problem], of the last trial */
     int *choice;        /* [term], of the last trial: strategies */
-    double cost, bound; /* of it */
+    double cost, bound; /* of choice */
 };
 
 /* ---- solve_pieces_core.c ---- */
@@ -49,7 +49,7 @@ void pieces_core_close(struct pieces_core *p);
 void pieces_core_start(struct pieces_core *p, const int *start);
 /* Solves under p->phi: choice, solution, cost, bound. A thread's start routine. */
 void *pieces_core_solve(void *piece);
-/* See ap_pieces_answer; limit: what a piece of this kind may cost. Arena. */
+/* See ap_pieces_answer; limit: the largest cost of a piece of this kind. Arena. */
 bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double limit);
 
 /* ---- solve_pieces_start.c ---- */

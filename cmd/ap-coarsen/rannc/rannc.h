@@ -40,16 +40,16 @@ struct rannc_atoms {
     /* distinct components that read a component's result, ascending */
     const int *reader_start, *reader;
     struct rannc_profile *own; /* what only this component has; no in, out, copies */
-    /* constants that several components read (clones): what each costs whoever has it,
-       and which ones a component has, ascending */
+    /* constants that several components read (clones): the cost of each in a component,
+       and the clones of each component, ascending */
     int n_shared;
     const double *shared_sec;
     const int64_t *shared_bytes;
     const int *shared_start, *shared;
 };
 
-/* Components and their costs. -1: no operator depends on an input. Linear, but for long
- * shared chains; a component has the nearest RANNC_MAX_CHAIN of them. */
+/* Components and their costs. -1: no operator depends on an input. Linear, except for
+ * long shared chains, of which a component has the nearest RANNC_MAX_CHAIN nodes. */
 #define RANNC_MAX_CHAIN 256
 int rannc_atoms_make(struct ap_arena *arena, const struct ap_graph *g,
                      const struct rannc_params *params, struct rannc_atoms *atoms,
@@ -84,8 +84,8 @@ struct rannc_level *rannc_level_first(struct ap_arena *arena,
 struct rannc_level *rannc_level_contract(struct ap_arena *arena, struct rannc_level *fine,
                                          int n, int *map);
 /*
- * Profile of a and b joined, as contraction would have it; cut_bytes: what one sends the
- * other. O(min of their lists * log of the larger), which is exact.
+ * The profile of a and b joined, as after a contraction; cut_bytes: the bytes that one
+ * sends the other. O(min of their lists * log of the larger), which is exact.
  */
 void rannc_level_join(const struct rannc_level *l, int a, int b,
                       struct rannc_profile *joined, int64_t *cut_bytes);
@@ -113,8 +113,8 @@ void rannc_uncoarsen(struct ap_arena *arena, const struct rannc_level *l,
                      const struct rannc_params *params, int n, int *block_of);
 
 /*
- * All of it: the level whose clusters are the blocks. -1 when a component does not fit
- * (err names it) or more than max_blocks blocks remain.
+ * Runs all phases; the clusters of the resulting level are the blocks. -1 if a component
+ * does not fit (err names it) or more than max_blocks blocks remain.
  */
 int rannc_blocks(struct ap_arena *arena, const struct rannc_atoms *atoms,
                  const struct rannc_params *params, struct rannc_level **blocks,

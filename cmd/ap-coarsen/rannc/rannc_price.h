@@ -1,11 +1,11 @@
-/* Private to RaNNC: what every node takes on one device, for one microbatch. */
+/* Private to RaNNC: the price of every node on one device, for one microbatch. */
 #ifndef RANNC_PRICE_H
 #define RANNC_PRICE_H
 
 #include "rannc/rannc.h"
 
-/* Of a microbatch: rows / batch of what grows with the batch; 1 when the graph has no
- * input that says how large its batch is. */
+/* For a microbatch: the share rows / batch of quantities that grow with the batch; 1 if
+ * no input of the graph shows the size of the batch. */
 struct rannc_rows {
     int64_t rows, batch;
 };

@@ -3,10 +3,10 @@
  * without MPI), comm_mpi.c and cuda/comm_nccl.c. A failed call names the rank and aborts
  * the job.
  *
- * Collectives (group to wait) take the memory of the backend; they are called in the same
- * order by all ranks that take part, and what the backend does after the call sees the
- * result. Messages (send to settle) take host memory, and so do the others, which
- * steer the job (broadcast to close).
+ * Collectives (group to wait) take the memory of the backend; all ranks that take part
+ * call them in the same order, and the backend's later work sees the result. Messages
+ * (send to settle) take host memory, and so do the others, which steer the job (broadcast
+ * to close).
  *
  * Sums are made in the order of ranks by comm_combine, so that every rank holds the same
  * bits and a run repeats; a communicator that leaves sums to a library (NCCL) can keep
@@ -58,10 +58,10 @@ struct comm {
 
     /*
      * Overlap. After start, the next collective (or exchange) may return before it has
-     * run; event gives its ticket; wait, once per ticket, orders what the backend does
-     * afterwards after it. Until then nobody may write what it reads, nor touch what it
-     * writes. A communicator without overlap runs it at once. Over MPI it goes on in
-     * `progress` and in waits.
+     * run; event gives its ticket; wait, once per ticket, makes the backend's later work
+     * wait for it. Until then its operands must not be written, and its results must not
+     * be read or written. A communicator without overlap runs it at once. Over MPI it
+     * goes on in `progress` and in waits.
      */
     void (*start)(struct comm *c);
     int (*event)(struct comm *c);

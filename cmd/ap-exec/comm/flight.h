@@ -43,7 +43,7 @@ bool flights_full(const struct flights *f);
 /* The job's ticket, not negative; job->n > 0. Ranks of a communicator add the same jobs
  * in the same order. */
 int flights_add(struct flights *f, const struct flight_job *job);
-/* Moves on what can move; returns at once. */
+/* Advances all transfers that can advance, and returns at once. */
 void flights_progress(struct flights *f);
 /* Whether the job is over. */
 bool flights_done(const struct flights *f, int ticket);

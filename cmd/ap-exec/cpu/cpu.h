@@ -81,7 +81,7 @@ typedef void cpu_fn(void *d, const void *a, const void *b, const void *c,
 /* The function of an elementwise node on operands of dtype in, NULL if there is none. */
 cpu_fn *cpu_op_find(enum ap_op op, enum ap_direction direction, enum ap_dtype in,
                     enum ap_dtype out);
-/* Of a comparison, which may be by total order. */
+/* The function of a comparison, which may be by total order. */
 cpu_fn *cpu_compare_find(const struct ap_attrs *attrs, enum ap_dtype in);
 cpu_fn *cpu_int_find(enum ap_op op, enum ap_direction direction, enum cpu_kind kind);
 cpu_fn *cpu_complex_find(enum ap_op op, enum ap_direction direction);
@@ -90,7 +90,7 @@ cpu_fn *cpu_convert_find(enum cpu_kind from, enum cpu_kind to);
 /* The elementwise operator that combines two values like red does. */
 enum ap_op cpu_red_op(enum ap_red red);
 
-/* Rounds f32 registers to what dtype can hold; nothing to do for other dtypes. */
+/* Rounds f32 registers to values of dtype, if dtype is narrower. */
 void cpu_round(float *v, enum ap_dtype dtype, int64_t n);
 /* Memory to register and back; src elements are `stride` apart (in elements). */
 void cpu_load(void *reg, const void *src, int64_t stride, enum ap_dtype dtype, int64_t n);
@@ -241,8 +241,8 @@ void cpu_open(char **argv);
 /* ---- kernels: each prepares a call ---- */
 
 typedef backend_prepare_fn cpu_prepare_fn;
-/* Whether the kernel of a dot can write its result in the order that `to`, a transpose of
- * it, wants (cpu_dot.c). */
+/* Whether the kernel of a dot can write its result in the order of `to`, a transpose of
+ * the result (cpu_dot.c). */
 bool cpu_writes_permuted(const struct ap_graph *g, int dot, const struct ap_node *to);
 /* Whether the dot can be written to the place of the transpose that alone reads it. */
 bool cpu_place_is_free(const struct exec *x, int dot, int to);

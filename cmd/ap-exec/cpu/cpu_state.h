@@ -1,8 +1,8 @@
 /*
- * The states of the CPU backend's prepared calls: what an operator is in terms of sizes,
- * strides and pointers. Another backend prepares a call by the CPU's function and reads
- * its state (cuda/): pointers are then addresses of that backend's memory, which nothing
- * here follows, and the scratch memory is not the state's.
+ * The states of the CPU backend's prepared calls: operators as sizes, strides and
+ * pointers. Another backend prepares a call by the CPU's function and reads its state
+ * (cuda/): pointers are then addresses of that backend's memory, which nothing here
+ * follows, and the scratch memory is not the state's.
  */
 #ifndef EXEC_CPU_STATE_H
 #define EXEC_CPU_STATE_H
@@ -116,7 +116,8 @@ struct fft {
     int64_t out_at; /* scratch: the result in double */
     void *plan;     /* FFTW's */
 };
-/* All of it but what FFTW needs; -1 with err set. batch is 0 where nothing is to do. */
+/* Fills everything except FFTW's plan; -1 with err set. batch is 0 if there is nothing to
+ * do. */
 int cpu_fft_state(struct exec *x, struct call *call, struct fft *s, struct ap_err *err);
 
 /* ---- reduce (cpu_reduce.c) ---- */
@@ -244,7 +245,7 @@ struct coll {
     char *dst;
     int64_t in_elems, out_elems, block_elems;
     int64_t pack_at, recv_at; /* scratch */
-    /* per block: what is copied from the operand, or to the result */
+    /* per block: the box that is copied from the operand, or to the result */
     struct box *pack, *unpack;
     int64_t *pack_from, *unpack_to;
     bool padded;
@@ -258,7 +259,7 @@ struct accumulate {
     int size; /* of an element there */
     int64_t n;
     enum ap_dtype dtype, from; /* there, and of the operand */
-    cpu_fn *fn;                /* all-reduce: adds to what is there */
+    cpu_fn *fn;                /* all-reduce: adds to the old value */
     bool first;                /* nothing is there yet */
     struct box box;            /* all-gather: where the microbatch's block goes */
     int64_t to;
@@ -271,7 +272,7 @@ struct local {
     int64_t n;
     struct box box; /* ap-slice */
     int64_t from;
-    bool zeroed; /* what the box does not write is padding */
+    bool zeroed; /* elements outside of the box are padding */
     char fill[16];
     bool keep; /* ap-partial */
     /* ap-mask: per dimension, which local indices are padding; NULL: none */

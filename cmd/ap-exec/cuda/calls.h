@@ -1,8 +1,8 @@
 /*
- * Every function of CUDA's libraries that the backend calls, and nothing else, but for
- * those of libraries that are opened when they are needed (libraries.h): what
- * tests/fakecuda implements on the host. A new function goes here first; the test of the
- * plug-in compares this list with the undefined symbols of ap_cuda.so.
+ * All functions of CUDA's libraries that the backend calls, except those of libraries
+ * that are opened on demand (libraries.h). tests/fakecuda implements them on the host. A
+ * new function goes here first; the test of the plug-in compares this list with the
+ * undefined symbols of ap_cuda.so.
  */
 #ifndef EXEC_CUDA_CALLS_H
 #define EXEC_CUDA_CALLS_H

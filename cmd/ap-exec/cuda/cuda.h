@@ -132,7 +132,8 @@ struct kernel;
 
 /* The kernel of this body: the same for the same text. Compiled by kernels_build. */
 struct kernel *kernel_get(const char *body, size_t len, int n_args, int block);
-/* Compiles what was got since the last time; -1 with the compiler's messages. */
+/* Compiles the kernels that were added since the last call; -1 with the compiler's
+ * messages. */
 int kernels_build(struct ap_err *err);
 int kernels_count(void);
 void kernel_launch(const struct kernel *k, int64_t grid_x, int64_t grid_y, void **args);
@@ -140,7 +141,7 @@ void kernel_launch(const struct kernel *k, int64_t grid_x, int64_t grid_y, void 
 /* A cubin that was compiled from the same text by the same compiler; false: none. buf:
  * the caller's to free. */
 bool cache_read(uint64_t key, struct ap_buf *buf);
-/* Waits until no other process compiles what has this key; -1, which is no error, where
+/* Waits until no other process compiles text with this key; -1, which is not an error, if
  * there is no place for a lock. To be unlocked. */
 int cache_lock(uint64_t key);
 void cache_unlock(uint64_t key, int lock);
@@ -155,8 +156,8 @@ const char *text_register(enum ap_dtype dtype); /* "float" for bf16 */
 const char *text_word(int size);
 /* Whether kernels can compute with it: all but c128 and tuples. */
 bool text_computes(enum ap_dtype dtype);
-/* The functions of all operators, after the prelude; and what kernels that have complex
- * numbers need in addition. */
+/* The functions of all operators, after the prelude, and the additional ones for kernels
+ * with complex numbers. */
 extern const char cuda_prelude[], cuda_formulas[];
 extern const char cuda_complex[], cuda_complex_formulas[];
 
@@ -171,11 +172,12 @@ struct text_operand {
  */
 int text_node(struct exec *x, struct ap_buf *out, const struct ap_node *v,
               const struct text_operand *in, struct ap_err *err);
-/* Puts what is in src, which stays. */
+/* Appends the contents of src, which does not change. */
 void text_append(struct ap_buf *out, const struct ap_buf *src);
 /* A literal of the register type. */
 void text_constant(struct ap_buf *out, enum ap_dtype dtype, const void *value);
-/* "round_bf16(" and ")" around what is computed as float; nothing for other types. */
+/* Puts "round_bf16(" and ")" around an expression that is computed as float; nothing for
+ * other types. */
 const char *text_round(enum ap_dtype dtype);
 
 /*
@@ -240,8 +242,8 @@ bool cuda_add_cudnn(struct exec *x, struct cuda_call *c, const struct conv *v,
 /* How many keys are sorted where 2^k are needed. */
 #define SORT_CHUNK   1024
 #define SORT_KEYS(n) ((n) < SORT_CHUNK ? SORT_CHUNK : (n))
-/* Sorts n = SORT_KEYS(2^k) unsigned 64-bit keys, no two equal but those of all ones,
- * ascending (sort.c). */
+/* Sorts n = SORT_KEYS(2^k) unsigned 64-bit keys, ascending; only keys of all ones may be
+ * equal (sort.c). */
 void sort_add_keys(struct exec *x, struct cuda_call *c, struct cuda_at keys, int64_t n);
 
 /* Copies a box (cpu.h) between memories of elements of `size` bytes. */

@@ -1,7 +1,7 @@
 /*
- * Graphs of cuDNN's operations, and plans that run them: what convolutions and attentions
- * share. A builder puts descriptors together; nothing in it ends the program, because
- * what cuDNN refuses is left to other kernels.
+ * Graphs of cuDNN's operations, and plans that run them, for convolutions and attentions.
+ * A builder puts descriptors together; nothing in it ends the program, because what cuDNN
+ * refuses is left to other kernels.
  */
 #ifndef EXEC_CUDA_CUDNN_GRAPH_H
 #define EXEC_CUDA_CUDNN_GRAPH_H
@@ -73,7 +73,9 @@ struct cudnn_wish {
  */
 void cudnn_end_graph(struct cudnn_builder *b, int n_wishes, const struct cudnn_wish *wish,
                      int64_t most_bytes);
-/* What a run of the plan is given: memory for tensor i at pointer[i], and workspace. */
+/*
+ * The arguments of a run of the plan: memory for tensor i at pointer[i], and workspace.
+ */
 cudnnBackendDescriptor_t cudnn_bind(const struct cudnn_plan *p,
                                     const void *const *pointer, char *workspace);
 void cudnn_unbind(cudnnBackendDescriptor_t pack);

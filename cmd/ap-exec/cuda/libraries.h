@@ -1,6 +1,6 @@
 /*
  * Libraries of NVIDIA that are opened when a program needs them, because they are large
- * and few programs do. What is called of them, as tables of functions.
+ * and few programs do. The functions that are called, as tables.
  */
 #ifndef EXEC_CUDA_LIBRARIES_H
 #define EXEC_CUDA_LIBRARIES_H

@@ -54,12 +54,13 @@ struct members {
 
 /*
  * Fills n, load and of, from the other members of *m: of each node its line, in which
- * loads and values have the names under which members_put_load and the lines define
- * them. What a kernel frees with members_free. -1 with err set.
+ * loads and values have the names under which members_put_load and the lines define them.
+ * The result is freed with members_free. -1 with err set.
  */
 int members_set(struct members *m, struct ap_err *err);
 void members_free(struct members *m);
-/* Elements of an access: as many as 16 bytes hold of the widest type, if all fit. */
+/* Elements of one access: the number of elements of the widest type that 16 bytes hold,
+ * if all accesses fit. */
 int members_width(const struct members *m, int64_t n);
 
 /* Marks what member (or ~load) is computed from, itself too; sums and values per row end
@@ -81,7 +82,8 @@ void members_put_loads(struct ap_buf *b, const struct members *m,
 /* Those of values per row with after = phase; or, -1, of values per element. */
 void members_put_lines(struct ap_buf *b, const struct members *m,
                        const struct members_need *need, int phase);
-/* What a line calls member or ~load `at`; room: of at least 24 bytes, may be used. */
+/* The name of member or ~load `at` in a line of text; room: at least 24 bytes, which may
+ * be used. */
 const char *members_name(const struct members *m, int at, char *room, size_t size);
 /* The function "combineI" of each reduce I. -1 with err set. */
 int members_put_combines(const struct members *m, struct ap_buf *out, struct ap_err *err);

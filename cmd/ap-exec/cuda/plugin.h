@@ -1,5 +1,5 @@
 /*
- * What ap_cuda.so exports: one table, by the name `ap_cuda_plugin`. ap-exec opens the
+ * The export of ap_cuda.so: one table with the name `ap_cuda_plugin`. ap-exec opens the
  * library when a CUDA backend is asked for (run/plugin.c); the library in turn uses
  * ap-exec's and libcommon's functions, which ap-exec exports.
  */
@@ -28,8 +28,8 @@ struct cuda_plugin {
 #define CUDA_PLUGIN_SYMBOL "ap_cuda_plugin"
 
 /*
- * Opens ap_cuda.so: $AP_CUDA_LIBRARY, or beside this program, or in the lib/autopar of
- * the place where it is installed. NULL with err set: why it cannot be used.
+ * Opens ap_cuda.so: $AP_CUDA_LIBRARY, or in the folder of this program, or in lib/autopar
+ * of the place where it is installed. NULL with err set: why it cannot be used.
  */
 const struct cuda_plugin *plugin_open(const struct cuda_options *opts,
                                       struct ap_err *err);

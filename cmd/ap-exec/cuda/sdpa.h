@@ -41,8 +41,8 @@ struct sdpa_plan;
 /* The plan of a shape, the same for equal ones; NULL: cuDNN has none. */
 const struct sdpa_plan *sdpa_plan(const struct sdpa_shape *shape);
 int64_t sdpa_workspace(const struct sdpa_plan *plan); /* bytes */
-/* What a call of the plan is given: its tensors' memory and the workspace; the caller
- * destroys it (sdpa_unbind). */
+/* The arguments of a call of the plan: the memory of its tensors and the workspace; the
+ * caller destroys them (sdpa_unbind). */
 void *sdpa_bind(const struct sdpa_plan *plan, char *const at[N_SDPA], char *workspace);
 void sdpa_unbind(void *pack);
 void sdpa_run(const struct sdpa_plan *plan, void *pack);

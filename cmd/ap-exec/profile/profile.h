@@ -1,13 +1,14 @@
 /*
- * --profile: what kernels and collectives take in the steps of this run, with all ranks
- * running, and what collectives and messages take alone by size; ap-cost --calibrate
- * reads it.
+ * --profile: the times of kernels and collectives in the steps of this run, with all
+ * ranks running, and the times of collectives and messages alone, by size; ap-cost
+ * --calibrate reads them.
  *
- * The first PROFILE_WARMUP steps count for nothing. Of the others every second runs as
- * without a profile and gives the step's seconds; in those between every call is timed
- * (run/timing.c), and a collective is finished where it starts. So load that comes and
- * goes is in both. A kernel's seconds are the median over steps. A collective's are those
- * of the rank that came last, which waited for nobody, at the lower quartile.
+ * The first PROFILE_WARMUP steps count for nothing. After these, every second step runs
+ * as without a profile and gives the step's seconds; in the steps between, every call is
+ * timed (run/timing.c), and a collective is finished where it starts. A load on the
+ * machine that comes and goes is therefore in both. A kernel's seconds are the median
+ * over steps. A collective's seconds are measured on the rank that came last, which did
+ * not wait, and are the lower quartile.
  */
 #ifndef EXEC_PROFILE_H
 #define EXEC_PROFILE_H

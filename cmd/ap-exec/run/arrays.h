@@ -22,12 +22,11 @@ struct array_file {
     const char *path; /* arena */
     int64_t at;       /* bytes before the first element */
 };
-/* The file of the array that parameter k is, or is a part of, as it is stored: see
- * ap_npy_open. */
+/* Opens the file of the array that is, or contains, parameter k, as ap_npy_open does. */
 int arrays_open(const struct arrays *a, struct ap_arena *arena,
                 const struct ap_node *param, int k, const struct ap_shape *shape,
                 struct array_file *out, bool *missing, struct ap_err *err);
-/* What a file has of parameter number k, as the whole array of `shape`; caller frees
+/* Reads parameter number k from its file, as the whole array of `shape`; the caller frees
  * *out. -1 with err; *missing: there is no such file. */
 int arrays_read(struct arrays *a, struct ap_arena *arena, const struct ap_node *param,
                 int k, const struct ap_shape *shape, void **out, bool *missing,

@@ -23,8 +23,8 @@ void block_open(struct ap_arena *arena, struct block *b, const struct ap_mesh *m
 /* n elements that are neighbours in the shard, from `local`, and in the whole, from
  * `whole`. A result other than 0 ends the enumeration. */
 typedef int block_run_fn(void *ctx, int64_t local, int64_t whole, int64_t n);
-/* All runs, as long as they can be, in the order of the shard; padding is in none. What
- * the last call of run returned, 0 without one. */
+/* All runs, as long as they can be, in the order of the shard; padding is in none. The
+ * result of the last call of run, or 0. */
 int block_each(const struct block *b, block_run_fn *run, void *ctx);
 
 /* Copies between a shard and the whole, elements of `size` bytes; out: to the whole. */

@@ -1,5 +1,6 @@
 /*
- * Checkpoints: what a step changes, as one file DIR/checkpoint.safetensors.
+ * Checkpoints: the weights and states that a step changes, in one file
+ * DIR/checkpoint.safetensors.
  *
  * The format is safetensors: eight bytes of length, a JSON header, the tensors' bytes one
  * after the other. It was chosen because every rank can write its own elements at
@@ -7,10 +8,10 @@
  * for bf16 and fp8, and Python, Rust and C++ libraries of that name read it elsewhere.
  *
  * Tensor K is argument K of the step (a stack of layers is one), or parameter K where the
- * document has no step: the numbers of --data and --out. Shapes are those of the whole
- * graph, so that neither plan nor number of ranks shows. Under __metadata__ are "step",
- * the steps done; "K.name"; and "K.hash", the sum, modulo 2^64, of ap_hash_mix(i, bits)
- * over the tensor's elements i, which ranks can make of parts in any order.
+ * document has no step: the numbers of --data and --out. Tensors have the shapes of the
+ * whole graph, independent of the plan and the number of ranks. Under __metadata__ are
+ * "step", the steps done; "K.name"; and "K.hash", the sum, modulo 2^64, of ap_hash_mix(i,
+ * bits) over the tensor's elements i, which ranks can make of parts in any order.
  */
 #ifndef EXEC_CHECKPOINT_H
 #define EXEC_CHECKPOINT_H
@@ -18,12 +19,13 @@
 #include "exec.h"
 
 struct checkpoint_tensor {
-    int index;        /* K */
-    const char *name; /* of the parameter, or the first of those that are its parts */
+    int index; /* K */
+    const char
+        *name; /* of the parameter, or of the first parameter that is a part of it */
     struct ap_shape whole; /* of argument K */
     int64_t at;            /* bytes from the first tensor */
     uint64_t hash;         /* that the file has */
-    uint64_t sum;          /* of what this rank has written or read so far */
+    uint64_t sum;          /* of the bytes that this rank has written or read so far */
 };
 
 struct checkpoint {
@@ -75,17 +77,18 @@ void checkpoint_put(struct checkpoint *c, struct exec *x, int k);
 /*
  * The folder, made where it is missing, is this run's from now on: another run that saves
  * there, or where a link leads to the same checkpoint, would write the same new file. A
- * locked file beside the checkpoint says so; the lock ends with the process, however it
- * does. A file system without locks is warned of. What was made for it is removed at
- * exit, an empty folder, too. -1, with err: another run has it, or what has the
- * checkpoint's name is no file. Rank 0, before the first step.
+ * locked file next to the checkpoint marks it; the lock ends with the process in any
+ * case. A file system without locks is warned of. Files that were made for it are removed
+ * at exit, and so is a folder that is still empty. -1, with err: another run has it, or
+ * what has the checkpoint's name is no file. Rank 0, before the first step.
  */
 int checkpoint_claim(const char *dir, struct ap_err *err);
 /* The same at once, while the other ranks wait: when they exit, mpirun may end this one.
  */
 void checkpoint_give_back(void);
 
-/* What saves: a list of tensors, and whoever hands over this rank's parameters. */
+/* The state of saving: a list of tensors, and the function that gives this rank's
+ * parameters. */
 struct saver {
     struct checkpoint file;
     const char *dir;
@@ -93,7 +96,7 @@ struct saver {
     void *ctx;
 };
 /*
- * Writes a checkpoint beside the one in the folder, syncs it and renames it. Called by
+ * Writes a checkpoint next to the one in the folder, syncs it and renames it. Called by
  * all ranks, which agree (job_agree) afterwards: -1, with err, on those that failed; the
  * old checkpoint stays then.
  */

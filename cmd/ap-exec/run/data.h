@@ -6,7 +6,7 @@
 #include "doc/npy.h"
 
 struct source {
-    struct checkpoint *resume; /* opened and matched; what it has comes from it */
+    struct checkpoint *resume; /* opened and matched; its parameters are read from it */
     const char *dir;           /* DIR/K.npy, see arrays.h; NULL: none */
     const char *batches;       /* DIR/S/K.npy: inputs of step S; NULL: none */
     struct arrays *files;      /* data_load's own */
@@ -34,8 +34,9 @@ int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
                struct ap_err *err);
 
 /*
- * The whole of parameter k; every rank holds a shard of it, or those of its devices,
- * on rank 0 in row-major order (caller frees); NULL on other ranks. Called by all ranks.
+ * Gathers parameter k, of which every rank holds its devices' shards: on rank 0 the whole
+ * array in row-major order (the caller frees it), NULL on other ranks. Called by all
+ * ranks.
  */
 void *data_collect(struct exec *x, int k);
 

@@ -4,7 +4,9 @@
 
 #include "exec.h"
 
-/* Until guard_end, what the call and those in flight do not name is poisoned. */
+/*
+ * Until guard_end, memory that neither the call nor a call in flight names is poisoned.
+ */
 void guard_begin(const struct exec *x, const struct call *call);
 void guard_end(const struct exec *x);
 

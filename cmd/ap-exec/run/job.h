@@ -27,9 +27,8 @@ void job_program(struct ap_arena *arena, const struct ap_doc *doc, struct comm *
 /* The same without a job, for n_ranks, or with 0 for any number; -1 with err set. */
 int job_check(struct ap_arena *arena, const struct ap_doc *doc, int n_ranks,
               struct ap_pipeline_program *program, struct ap_err *err);
-/* Warns where the ranks do not lie on hosts as the document's "placement" says, or,
- * without one, as planners number devices. Called by all ranks; rank 0 has the document.
- */
+/* Warns if ranks are not placed on hosts as the document's "placement" says, or, without
+ * it, as planners number devices. Called by all ranks; rank 0 has the document. */
 void job_places(struct ap_arena *arena, const struct ap_doc *doc, struct comm *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* ap-exec -n: mpirun as a child, and what is left when it ends. */
+/* ap-exec -n: runs mpirun as a child, and cleans up when it ends. */
 #ifndef EXEC_LAUNCH_H
 #define EXEC_LAUNCH_H
 

@@ -1,4 +1,4 @@
-/* What a rank's memory grows by. */
+/* The growth of a rank's memory. */
 #ifndef EXEC_MEMORY_H
 #define EXEC_MEMORY_H
 

@@ -1,4 +1,4 @@
-/* Rounding at random, to measure what depends on it. */
+/* Random rounding, to measure its effect on results. */
 #ifndef EXEC_NOISE_H
 #define EXEC_NOISE_H
 

@@ -20,7 +20,7 @@ struct settings {
     const char *resume_dir;
     const char *profile_path; /* --profile; NULL: none */
     const char *trace_path;   /* --trace; NULL: none */
-    const char *beside_path;  /* --beside; NULL: the timeline stands alone */
+    const char *beside_path;  /* file of --beside; NULL: the timeline is shown alone */
     int n_programs;           /* whose steps alternate */
     double watchdog_sec;      /* 0: none */
     bool json, report, verify, quiet;
@@ -30,8 +30,8 @@ struct settings {
     const struct backend *backend;
 };
 
-/* Bytes: of the arena that is planned; of what kernels, transfers and new values need
- * beside it; and by how much the process has grown, -1: unknown. */
+/* Bytes of the planned arena; of additional memory for kernels, transfers and new values;
+ * and of the growth of the process, or -1 if unknown. */
 struct rank_memory {
     int64_t buffers, working, measured;
 };
@@ -61,7 +61,7 @@ struct session {
     double sec; /* of all steps so far */
     int64_t n_batches;
     int64_t start_bytes; /* of memory_start, before anything was prepared */
-    const char *batches; /* a folder per step; NULL: inputs stay what they are */
+    const char *batches; /* a folder per step; NULL: inputs do not change */
     struct saver *saver; /* NULL: no checkpoints */
     int64_t save_every;
     struct profile *profile;    /* NULL: none */
@@ -91,7 +91,7 @@ struct stage_report {
  * that is kept nowhere; -1: none. */
 int session_loss(const struct ap_graph *g);
 
-/* What a session leaves, and how it computes. */
+/* The results of a session, and how it computes. */
 struct session_opts {
     bool keep;       /* parameters and results of the last step */
     bool keep_start; /* parameters before the first one */
@@ -139,9 +139,9 @@ void executor_put(void *ctx, struct checkpoint *c);
  * that a step updates. */
 void **executor_results(struct executor *p);
 void **executor_params(struct executor *p);
-/* Bytes beside the buffers that this rank has taken. */
+/* Bytes that this rank has allocated in addition to the buffers. */
 int64_t executor_working_bytes(const struct executor *p);
-/* What ran, for the report; called by all ranks. */
+/* Counts the work that ran, for the report; called by all ranks. */
 void executor_report(struct executor *p);
 void executor_close(struct executor *p);
 
@@ -156,13 +156,13 @@ struct timing_row {
     double flops;    /* of dot and convolution */
     double bytes;    /* each kernel reads its operands and writes its results once */
 };
-/* Rows in order of seconds, per step of those that were timed; how many. A loop is one
+/* Lists rows in order of seconds per timed step; returns their number. A loop is one
  * kernel; x NULL: none. */
 int timing_rows(struct ap_arena *arena, const struct exec *x, struct timing_row **out);
 
 /* ---- results for people and programs (report.c) ---- */
 
-/* What decides whether a tensor of two runs is the same. */
+/* The criterion by which a tensor of two runs is equal. */
 enum verify_kind {
     VERIFY_FULL,     /* f32, f64, integers: the norm of the difference over the norm */
     VERIFY_LOW,      /* computed in bf16 or f16: over the norm of its change */
@@ -187,10 +187,10 @@ int session_collectives(struct ap_arena *arena, const struct exec *x, int64_t st
 void report_json(struct ap_arena *arena, const struct session *s,
                  const struct comparison *cmp, const struct comparison *verified,
                  struct ap_buf *out);
-/* What --verify met beyond tensors of full precision: a line, or nothing. */
+/* A line on the tensors that --verify did not accept at full precision, or nothing. */
 void report_kinds(const struct comparison *cmp, struct ap_buf *out);
 void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf *out);
-/* What --check found in order. */
+/* The line of --check about a correct program. */
 void report_checked(const struct ap_pipeline_program *program, bool json,
                     struct ap_buf *out);
 /* Before the first step: whether the option's folder is there or can be made. */
@@ -199,22 +199,23 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */
 
-/* The unpartitioned graph as a program for one rank; each: in so many microbatches, which
- * take their own statistics, from 2 on. */
+/* The unpartitioned graph as a program for one rank. each: from 2 on, the number of
+ * microbatches, each with its own statistics. */
 int verify_program(struct ap_arena *arena, struct ap_graph *g, int each,
                    struct ap_program *prog, struct ap_err *err);
 /*
  * Runs the unpartitioned graph from the same data and compares losses, parameters and
  * results; -1 names the first that is out of tolerance. With set->tolerance, it bounds
- * every relative error. Without, the tolerance follows from the types that compute, and
- * what exceeds it is held against what rounding alone changes (noise.h).
+ * every relative error. Otherwise the tolerance follows from the types of the
+ * computation, and larger differences are compared with the effect of rounding alone
+ * (noise.h).
  */
 int verify_run(struct ap_arena *arena, const struct ap_doc *doc,
                const struct settings *set, const struct session *s,
                struct comparison *cmp, struct ap_err *err);
 /*
- * Before the first step: whether DIR has so many losses and, for the new values of the n
- * parameters with these numbers, files that can be read.
+ * Called before the first step: checks that DIR has this number of losses and readable
+ * files for the new values of the n parameters with these numbers.
  */
 int compare_check(struct ap_arena *arena, const char *dir, int64_t steps, int n,
                   const int *number, struct ap_err *err);

@@ -6,8 +6,8 @@
  * started mpirun (-n) or else of rank 0, and reports whether the rank makes progress. The
  * hub ends the job when a connection breaks, when a rank has sent no report for the
  * watchdog's seconds, and when no rank has made progress for that long. A rank ends when
- * its connection breaks or the hub is silent for that long. So no rank outlives the
- * others by more, on whatever host it runs, and whoever was killed.
+ * its connection breaks or the hub is silent for that long. No rank therefore outlives
+ * the others by more than that, on any host, whichever process was killed.
  *
  * Progress is a call of the communicator or a kernel that returns, or processor time that
  * is spent outside of the communicator's calls, which spin. A process that was suspended
@@ -18,7 +18,7 @@
 
 #include "base/base.h"
 
-/* ---- what a rank does; any thread may read it ---- */
+/* ---- the activity of a rank; any thread may read it ---- */
 
 /* A kernel begins: doing is a string constant. */
 void watch_note(const char *doing);
@@ -39,15 +39,15 @@ struct watch_self {
  * exit code 1 from now on where this file's head says so. -1: no address answers. */
 int watch_join(const struct watch_self *self, const char *address, struct ap_err *err);
 
-/* From now on the rank may end, and others may. said: 0, what it was to do is done; else
- * the exit code, the rank has printed why it ends. */
+/* From now on the rank may end, and so may others. said: 0 if its work is done, else the
+ * exit code of a rank that has printed why it ends. */
 void watch_leave(int said);
 
 /* ---- the hub ---- */
 
 enum watch_verdict {
     WATCH_FINE,
-    WATCH_DEAD,  /* a rank's connection broke: who it is */
+    WATCH_DEAD,  /* the rank whose connection broke */
     WATCH_ENDED, /* a rank says that a signal ends it */
     WATCH_STALL  /* a silent rank; no progress; a rank that never joined */
 };

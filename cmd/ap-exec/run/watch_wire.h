@@ -1,4 +1,4 @@
-/* What the watchdog's ranks and hub send each other; both are the same program. */
+/* The messages between the watchdog's ranks and hub; both are the same program. */
 #ifndef EXEC_WATCH_WIRE_H
 #define EXEC_WATCH_WIRE_H
 
@@ -8,7 +8,7 @@ enum {
     WIRE_PERIOD_MS = 250,   /* between two reports */
     WIRE_CONNECT_MS = 5000, /* for one address */
     WIRE_ADDRESSES = 16,    /* of a host, at most */
-    WIRE_GRACE_MS = 1000,   /* in which mpirun sees who died first, and how */
+    WIRE_GRACE_MS = 1000,   /* time in which mpirun sees which rank died first, and how */
     WIRE_LISTEN = 128
 };
 /* A process that has not run for this many seconds was suspended: not its fault. */

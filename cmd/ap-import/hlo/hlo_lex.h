@@ -1,7 +1,7 @@
 /*
- * Characters to words: the lowest layer of the HLO reader. Scannerless: the parser asks
- * for what may stand at the cursor, so that `0_1x0_1` or `b01f_01io->b01f` need no
- * tokens.
+ * Characters to words: the lowest layer of the HLO reader. There is no separate scanner:
+ * the parser asks for the text that may come next, so that `0_1x0_1` or `b01f_01io->b01f`
+ * need no tokens.
  */
 #ifndef HLO_LEX_H
 #define HLO_LEX_H
@@ -14,7 +14,7 @@
 /* Called for things worth a word on stderr; msg is complete with its place. */
 typedef void hlo_warn_fn(void *arg, const char *msg);
 
-/* A text that is being read, and what is needed to complain about it. */
+/* A text that is being read, with its place for messages. */
 struct hlo_src {
     struct ap_arena *arena;
     const char *file; /* for messages */
@@ -52,12 +52,13 @@ char hlo_skip(struct hlo_src *src);
 bool hlo_eat(struct hlo_src *src, char c);
 /* As hlo_eat for a string of punctuation such as "->". */
 bool hlo_eat_str(struct hlo_src *src, const char *s);
-/* As hlo_eat, an error otherwise; what says what was being read. */
+/* As hlo_eat, but an error if the text differs; `what` is the part that is being read,
+ * for the message. */
 int hlo_expect(struct hlo_src *src, char c, const char *what);
 /* True if a word starts at the cursor (after blanks). */
 bool hlo_at_word(struct hlo_src *src);
-/* The word [A-Za-z_][A-Za-z0-9_.-]* at the cursor; what is being read, for the message.
- */
+/* The word [A-Za-z_][A-Za-z0-9_.-]* at the cursor; `what` is the part that is being read,
+ * for the message. */
 int hlo_word(struct hlo_src *src, const char *what, struct hlo_span *out);
 /* A word that may follow a '%', in which case it may start with a digit. */
 int hlo_name(struct hlo_src *src, const char *what, struct hlo_span *out);

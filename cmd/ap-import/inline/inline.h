@@ -1,4 +1,4 @@
-/* Inside the inlining only: values, frames, and what loops and branches need of them. */
+/* Inside the inlining only: values and frames, with functions for loops and branches. */
 #ifndef INLINE_H
 #define INLINE_H
 
@@ -8,7 +8,8 @@ struct value {
     int node; /* -1: the tuple of the parts */
     int n_parts;
     const struct value *parts;
-    bool barred; /* read through an opt-barrier: what is made of it, is on purpose */
+    bool barred; /* read through an opt-barrier: nodes that read it repeat a computation
+                    on purpose */
 };
 
 static inline struct value inline_tuple(int n, const struct value *parts)
@@ -98,7 +99,8 @@ int inline_kept_while(struct frame *f, const struct hlo_instr *instr, struct val
 
 /* ---- branch.c ---- */
 
-/* The branch that is known to be taken, or all of them and a choice of their results. */
+/* Inlines the branch that is known to be taken, or all branches and a selection of their
+ * results. */
 int inline_conditional(struct frame *f, const struct hlo_instr *instr, struct value *out);
 
 /* ---- fold.c ---- */

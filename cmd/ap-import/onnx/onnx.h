@@ -1,8 +1,7 @@
 /*
  * ONNX to HLO. onnx_import.c walks the nodes in the order of the file; each is lowered by
  * a function of the table in onnx_ops.c, written with the calls below, which infer shapes
- * and check what the file says. Values that decide shapes are computed on demand
- * (onnx_eval.c).
+ * and check the file. Values that decide shapes are computed on demand (onnx_eval.c).
  *
  * Every call that returns a node id returns -1 when an operand is -1 or when it failed:
  * lowering functions need not check in between, the first message wins.
@@ -44,7 +43,7 @@ struct onnx_state {
         output; /* number of the initialiser, and of the output with its next value */
 };
 
-/* What the model's metadata say; see onnx_roles.c. */
+/* The model's metadata; see onnx_roles.c. */
 struct onnx_roles {
     bool given;
     enum ap_role *of_init; /* [n_inits]: weight, state or constant */
@@ -147,7 +146,7 @@ bool ox_axis(struct ox *c, int64_t *axis, int rank);
 
 /* ---- known values ---- */
 
-/* The elements of a node, NULL if they depend on what is not known. */
+/* The elements of a node; NULL if they depend on unknown values. */
 const struct ox_val *ox_eval(struct ox *c, int id);
 /* Integers of input i; false and refused when they are not known. */
 bool ox_ints(struct ox *c, int i, struct ap_ints *v);

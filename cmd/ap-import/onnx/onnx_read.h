@@ -15,7 +15,7 @@ struct onnx_tensor {
     const void *data; /* not aligned; NULL: external and not mapped */
     int64_t bytes;    /* of data; equals the shape's, or 0 with elems > 0: absent */
     bool external;
-    const char *location;   /* external: file beside the model */
+    const char *location;   /* external: a separate file in the model's folder */
     int64_t offset, length; /* external; length -1: to the end */
 };
 
@@ -51,7 +51,7 @@ struct onnx_value {
 
 struct onnx_model {
     const char *name;
-    const char *roles; /* metadata "autopar.roles", NULL if there is none */
+    const char *roles; /* metadata "autopar.roles", or NULL */
     int64_t opset;     /* of the domain "", 0 if none */
     int n_nodes, n_inits, n_inputs, n_outputs;
     struct onnx_node *nodes;
@@ -62,7 +62,7 @@ struct onnx_model {
 /* The file, and where to complain. */
 struct onnx_file {
     struct ap_arena *arena;
-    const char *path; /* for messages, and for external data beside it */
+    const char *path; /* for messages, and to find files with external data */
     const uint8_t *data;
     size_t len;
     struct ap_err *err;

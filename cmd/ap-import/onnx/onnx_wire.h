@@ -22,9 +22,9 @@ struct pb_field {
     struct pb bytes; /* PB_BYTES */
 };
 
-/* The next field; false at the end, or at what is malformed (m->bad). */
+/* The next field; false at the end, or if the text is malformed (m->bad). */
 bool pb_next(struct pb *m, struct pb_field *f);
-/* A varint; false and m->bad when there is none. */
+/* A varint; false and m->bad if there is none. */
 bool pb_varint(struct pb *m, uint64_t *v);
 
 static inline size_t pb_len(const struct pb *m)

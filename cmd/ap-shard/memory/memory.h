@@ -39,18 +39,18 @@ int *shard_ilp_choice(struct ap_arena *arena, const struct ilp_problem *p,
                       const struct ap_plan *plan);
 struct ap_plan shard_ilp_plan(const struct ilp_problem *p, const int *choice);
 
-/* ---- memory_model.c: what is surely in memory, and when ---- */
+/* ---- memory_model.c: values that are in memory for certain, and when ---- */
 
 struct mem_model {
     struct ap_memory memory; /* of an ilp_problem, which outlives it */
     /* times: per group one for each operand's conversion, then one for its run */
-    const int *base;       /* [group]: the first of these */
-    int *const *slot_time; /* [group][slot]: that of its conversion */
+    const int *base;       /* [group]: the first of its times */
+    int *const *slot_time; /* [group][slot]: the time of its conversion */
 };
 
 /*
- * All usage at a time is never more than what a plan's program holds then. Tensors that
- * never take `least` bytes are left out.
+ * The sum of all usage at a time never exceeds the memory in use in a plan's program.
+ * Tensors that never take `least` bytes are left out.
  */
 void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64_t least,
                      struct mem_model *m);
@@ -58,7 +58,7 @@ void mem_model_build(struct ap_arena *arena, const struct ilp_problem *ip, int64
 struct ap_plan mem_plan_of(const struct ap_memory *m, const struct ilp_problem *ip,
                            const int *choice);
 
-/* ---- memory_peak.c: what a plan's program needs ---- */
+/* ---- memory_peak.c: the memory that a plan's program needs ---- */
 
 /*
  * Price (INFINITY: not legal) and the peak of the program's buffers, which may be larger
@@ -67,8 +67,8 @@ struct ap_plan mem_plan_of(const struct ap_memory *m, const struct ilp_problem *
  */
 void mem_measure(const struct ap_plan *plan, const struct ap_cost *cost, int64_t limit,
                  double *sec, int64_t *peak_bytes, int64_t *alive_bytes);
-/* held[time] of the model's times: what is in use in the plan's program; -1: not legal.
- */
+/* held[time], for the model's times: the memory in use in the plan's program; -1 if the
+ * plan is not legal. */
 int mem_measure_held(const struct ap_plan *plan, const struct ap_cost *cost,
                      const struct mem_model *m, int64_t *held);
 /* The largest values at the program's fullest moment: names, layouts, bytes. */
@@ -83,8 +83,8 @@ int64_t mem_size_parse(const char *text);
 
 /*
  * Replaces the answer of the search without a limit by one whose program fits
- * task->memory_bytes; its bound holds for all plans of the space that fit. -1 with err
- * when none was found: the least memory found, a proven limit of it, and what holds it.
+ * task->memory_bytes; its bound holds for all plans of the space that fit. -1 with err if
+ * none was found: the least memory found, a proven lower limit, and the largest tensors.
  */
 int shard_memory(struct ap_arena *arena, const struct shard_task *task,
                  struct shard_answer *answer, struct ap_err *err);

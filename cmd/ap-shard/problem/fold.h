@@ -16,8 +16,7 @@
  */
 struct shard_fold {
     int *twin;   /* [group]: the first of its twins, itself if it has none before it */
-    int *tied;   /* [group]: the first group that it is tied to, itself if there is none
-                    before it */
+    int *tied;   /* [group]: the first group that it is tied to, which may be itself */
     int *weight; /* [group]: how many groups are tied to it, itself included; 0 if it is
                     tied to an earlier one */
     int *cell;   /* [group]: the cell of its instance, -1 for none */
@@ -33,9 +32,9 @@ struct shard_fold {
 };
 
 /*
- * Of the task's graph, nests, pins and microbatches. families: the task's, or NULL:
- * nothing is tied. Groups whose tensors are pinned to different layouts are no twins, nor
- * groups with different choices on the microbatch axis. With a period of p, only every
+ * Of the task's graph, nests, pins and microbatches. families: the task's; NULL: no
+ * groups are tied. Groups whose tensors are pinned to different layouts, or with
+ * different choices on the microbatch axis, are not twins. With a period of p, only every
  * p-th instance is tied, for layers that alternate. O(nodes + edges).
  */
 void shard_fold_find(struct ap_arena *arena, const struct shard_task *task,

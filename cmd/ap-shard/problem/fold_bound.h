@@ -20,7 +20,7 @@ struct fold_search {
      */
     double (*price)(void *arg, const int *strategy);
     /* Finds the plan among the strategies that kept (see fold_bound) leaves; NULL: all.
-       share: what it may take of the budget that is left. */
+       share: the share of the remaining budget that it may use. */
     int (*solve)(void *arg, const bool **kept, double share, struct ap_err *err);
     double (*at_hand)(void *arg); /* the price of the best plan at hand */
 };

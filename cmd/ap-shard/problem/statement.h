@@ -6,7 +6,7 @@
 
 #define SELECT_TAKEN (-2)
 
-/* Somebody who needs a tensor. */
+/* A user of a tensor. */
 struct select_use {
     int group;      /* -1: a result that must end up replicated, or is taken as it lies */
     int slot;       /* operand slot of the group's nest, -1: it becomes parameter `alias`;
@@ -16,7 +16,7 @@ struct select_use {
     uint64_t alike; /* uses of one variable with one value here ask for the same */
 };
 
-/* A tensor that a group makes, and all who need it; conversions count `weight` times. */
+/* A tensor that a group makes, with all its users; conversions count `weight` times. */
 struct copy_set {
     int node;           /* the tensor */
     int home, home_var; /* its group and the group's variable */

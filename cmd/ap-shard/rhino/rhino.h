@@ -5,8 +5,9 @@
 #include "graph/critical.h"
 #include "shard.h"
 
-/* What a parameter and the value that it becomes pay for layouts that differ, on top of
-   the conversion: more than any graph moves, and little enough to be added exactly. */
+/* The penalty if a parameter and the value that it becomes have different layouts, in
+   addition to the conversion: more than any graph moves, but small enough to be added
+   exactly. */
 #define RHINO_AFFINITY 1e14
 
 /* ---- rhino_view.c: the graph of fusion groups, the same for every axis ---- */
@@ -41,7 +42,7 @@ static inline int rhino_n_slots(const struct ap_nest *nest)
 
 /* ---- rhino_space.c: one axis, its candidates ---- */
 
-/* What group b pays for the layout in which a left a tensor. */
+/* The cost of group b for the layout in which group a leaves a tensor. */
 struct rhino_edge {
     int a, b;
     bool affinity;
@@ -91,16 +92,16 @@ int64_t rhino_methods(const struct ap_shape *shape, int64_t n_devices);
 /* self, edge, edge_start and edge_of. */
 void rhino_axis_costs(struct rhino_axis *ax);
 
-/* What a choice adds up to, constants aside. */
+/* The sums over a choice, without constants. */
 struct rhino_total {
     double bytes;
-    int n_mismatches; /* parameters that are laid out unlike what they become */
+    int n_mismatches; /* parameters whose layouts differ from their next values' */
 };
 struct rhino_total rhino_axis_total(const struct rhino_axis *ax, const int *choice);
 
 /* ---- rhino_cones.c: the groups of one scope ---- */
 
-/* What a choice of a scope costs. */
+/* The cost of a choice of a scope. */
 struct rhino_least {
     double bytes;
     bool cut_short; /* the solver stopped before it was sure; never at level 0 */
@@ -117,14 +118,14 @@ struct rhino_cones {
 };
 
 /*
- * The dynamic program inside the cones. outside[group][strategy]: what edges that leave
- * the scope add; NULL entries and NULL: nothing.
+ * The dynamic program inside the cones. outside[group][strategy]: the cost of edges that
+ * leave the scope; entries, or all, may be NULL.
  */
 void rhino_cones_build(const struct rhino_axis *ax, int scope,
                        const double *const *outside, struct rhino_cones *cones);
 /*
  * Chooses a strategy per cone; fixed is the group whose strategy is given, -1 for none.
- * choice[position in the scope] is set. 1: there is none that is legal.
+ * Sets choice[position in the scope]; returns 1 if there is no legal choice.
  */
 int rhino_cones_solve(const struct rhino_axis *ax, const struct rhino_cones *cones,
                       int fixed, int strategy, int *choice, struct rhino_least *least);

@@ -17,14 +17,14 @@ struct tap_block {
     int n_weights, *weight;
     int n_groups, *group; /* of instance 0, ascending */
     bool piece;           /* weights that are in no such family */
-    /* what the enumeration found */
+    /* results of the enumeration */
     int64_t plans, refused;
     double exposed;
 };
 
 /*
- * Families of few enough weights, outermost first, and what is left in pieces of weights
- * that are used one after the other. families may be NULL.
+ * Families with few enough weights, outermost first, and pieces of the other weights in
+ * the order of their use. families may be NULL.
  */
 struct tap_block *tap_blocks(struct ap_arena *arena, const struct ap_plan *plan,
                              const struct ap_weights *weights,

@@ -9,19 +9,20 @@ extern const struct ap_choice shard_tofu_spaces[];
 
 /*
  * A place where a tensor can be cut: a factor of one of its dimensions (dimension and
- * stride). Tied tensors share pieces; ids are those of the piece's class.
+ * stride). Tied tensors share pieces, whose ids are the ids of their classes.
  */
 enum { TOFU_REP = -1, TOFU_RED = -2 }; /* schemes besides "cut at piece p" */
 
-/* What one half of the devices holds after the cuts so far: a half of each piece. */
+/* The part that one half of the devices holds after the cuts so far: a half of each
+ * piece. */
 struct tofu_region {
     int n;
     int piece[AP_MAX_AXES];
 };
 
 /*
- * What the two halves of the devices move when a tensor of `size` held as region r1 in
- * scheme s1 is wanted as region r2 in scheme s2 (never TOFU_RED).
+ * The bytes that the two halves of the devices move if a tensor of `size`, held as region
+ * r1 in scheme s1, is needed as region r2 in scheme s2 (never TOFU_RED).
  */
 double tofu_move(double size, const struct tofu_region *r1, int s1,
                  const struct tofu_region *r2, int s2);
@@ -60,7 +61,7 @@ struct tofu_net {
     uint64_t seed; /* which of equally good cuts is taken; 0: the first that is found */
     struct tofu_group *groups; /* per fusion group */
     int *class_of;             /* per node: the lowest node that its scheme is tied to */
-    struct tofu_region *home;  /* per class: what is kept */
+    struct tofu_region *home;  /* per class: the region that is kept */
     int n_pieces;
     int *piece_of, *piece_dim; /* per piece: its class, its dimension */
     bool *twisted; /* per piece class: two places of one tensor, cannot be a scheme */
@@ -91,8 +92,8 @@ struct tofu_stats {
 };
 
 /*
- * Halves everything once along axis `axis`: sets that axis of plan->choice and moves the
- * regions on; what one pair of halves moves is in stats->cut_bytes[axis].
+ * Halves all tensors once along axis `axis`: sets that axis of plan->choice and advances
+ * the regions; the bytes that one pair of halves moves are in stats->cut_bytes[axis].
  */
 void tofu_cut(struct tofu_net *net, struct ap_plan *plan, int axis,
               struct tofu_stats *stats);

@@ -6,9 +6,10 @@
 
 struct set_user {
     int var, n_uses;
-    int n_needs, *need;      /* [strategy]: those with the same need ask for the same */
-    int *one;                /* [need]: a strategy that has it */
-    const bool *out;         /* [strategy]: is left out, NULL */
+    int n_needs,
+        *need; /* [strategy]: strategies with equal needs ask for the same layouts */
+    int *one;  /* [need]: a strategy with this need */
+    const bool *out;         /* [strategy]: whether it is left out; NULL: none is */
     int n_between, *between; /* edges of the problem between it and the home */
 };
 
@@ -24,16 +25,16 @@ struct priced_set {
 };
 
 /*
- * The set of n copies of a tensor without strategies that are left out (of a variable;
- * may be NULL); false when it is too large, as all sets together, which have so many
- * cells, may be. kept and wait are NULLs.
+ * The set of n copies of a tensor, without strategies that are left out (per variable;
+ * may be NULL). False if the set is too large, or if all sets together have too many
+ * cells. kept and wait are NULL.
  */
 bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int first, int n,
                      bool *const *left_out, double *cells, struct priced_set *out);
 /*
- * Takes edges between homes and users over into the sets, as far as these do not get
- * too large, then adds the edges of the sets' nodes. Time counts `weight`. Eight
- * parameters: two lists with their lengths, and the scale of each cost.
+ * Moves edges between homes and users into the sets, as far as these do not get too
+ * large, then adds the edges of the sets' nodes. Time counts `weight`. Eight parameters:
+ * two lists with their lengths, and the scale of each cost.
  */
 int priced_sets_close(struct ap_arena *arena, const struct ap_memory *m, double weight,
                       double cells, struct priced_set *sets, int n_sets,

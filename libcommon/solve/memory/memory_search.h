@@ -1,4 +1,4 @@
-/* Private to memory/: a search for choices within a limit, under way. */
+/* Private to memory/: the state of a search for choices within a limit. */
 #ifndef AP_MEMORY_SEARCH_H
 #define AP_MEMORY_SEARCH_H
 
@@ -42,19 +42,19 @@ extern const struct memory_tuning memory_tuning;
 
 /* ---- memory_choice.c ---- */
 
-/* Whether the users of a copy with this turn in a phase ask for it. */
+/* Whether the users of a copy with this turn in a phase need it. */
 bool copy_asks(const struct ap_memory *m, const struct ap_copy *copy, bool later,
                int turn, const int *choice);
 /* How often a step makes a copy: at most once if it is kept. */
 int64_t copy_times(const struct ap_memory *m, const struct ap_copy *copy,
                    const int *choice, bool again);
-/* The level that the users' strategies come to. */
+/* The level that the users' strategies reach. */
 int usage_level(const struct ap_usage_max *most, const int *choice);
 
 /* ---- memory_price.c: the problem at prices of memory ---- */
 
-/* What a copy costs between its users of a phase; without a set, a node whose states are
- * spans of these users. */
+/* The cost of a copy between its users of a phase. Without a set it is a node whose
+ * states are spans of these users. */
 struct priced_wait {
     int copy, node;
     bool later;
@@ -70,25 +70,27 @@ struct priced_problem {
     int n_waits;
     struct priced_wait *wait;
     int *most; /* [ap_usage_max]: a node that says its level; -1: it costs nothing */
-    struct ap_problem problem; /* no more than the true value of any choice */
+    struct ap_problem problem; /* its value is a lower bound for every choice */
     double **cost;             /* of problem: may be changed */
     double **kept;             /* [copy][strategy of its home]: price; NULL: none */
-    int *later; /* [copy]: node of the copy for later phases, -1: there is none */
+    int *later;                /* [copy]: node of the copy for later phases, or -1 */
 };
 
 /*
  * The problem in which costs count `weight` (0 or 1) and usage costs its prices;
- * before[t]: the sum of prices of the times before t. share[copy], 0 .. 1: how much of
- * what keeping a copy saves is taken off the later one's cost. out[var][strategy]: is
- * left out (NULL: nothing is, in all or of a variable).
+ * before[t]: the sum of prices of the times before t. share[copy], 0 .. 1: the share of
+ * the saving by keeping a copy that is subtracted from the later copy's cost.
+ * out[var][strategy]: whether it is left out (NULL, as a whole or of a variable: none
+ * is).
  */
 void price_problem(struct ap_arena *arena, const struct ap_memory *m,
                    const double *before, double weight, const double *share,
                    bool *const *out, struct priced_problem *priced);
-/* Moves shares from copies that the solution makes alone; false when there are none. */
+/* Moves shares from copies that the solution makes without the other copy; false if there
+ * are none. */
 bool price_move_shares(const struct ap_memory *m, const struct priced_problem *priced,
                        const int *choice, double step, double *share);
-/* A settled choice as one of the priced problem, and back (in place). */
+/* Translates a settled choice to a choice of the priced problem, and back (in place). */
 int *priced_start(struct ap_arena *arena, const struct ap_memory *m,
                   const struct priced_problem *priced, const int *choice);
 void priced_states(const struct ap_memory *m, const struct priced_problem *priced,
@@ -96,14 +98,15 @@ void priced_states(const struct ap_memory *m, const struct priced_problem *price
 
 /* ---- the search ---- */
 
-/* A choice met at some prices: a cut of the linear program that makes the next ones. */
+/* A choice that was optimal at some prices: a cut of the linear program that gives the
+ * next prices. */
 struct search_cut {
-    int *choice;   /* settled */
-    double sec;    /* without prices */
-    int64_t *held; /* [time], by the model or, while programs are looked at, measured */
-    int64_t peak;  /* the most of these */
-    bool tried;    /* measured because its program may fit */
-    int64_t *by_model, *by_program; /* held is one of these, the second one may be NULL */
+    int *choice;                    /* settled */
+    double sec;                     /* without prices */
+    int64_t *held;                  /* [time], by the model or, with programs, measured */
+    int64_t peak;                   /* the largest of held */
+    bool tried;                     /* measured because its program may fit */
+    int64_t *by_model, *by_program; /* held is one of these two; by_program may be NULL */
 };
 
 /* A problem with memory that is priced: the whole one, or with repeated nodes tied. */
@@ -129,18 +132,20 @@ struct memory_search {
     double *last_price;              /* the same for the limit that prices are for */
     double near;                     /* a gap that is good enough */
     bool by_program;                 /* what choices hold is what their programs do */
-    double unit, bound;              /* of choices that fit, proven */
-    bool **far; /* [var][strategy]: costs too much at the last prices; NULL: not known */
+    double unit, bound;              /* proven lower bound of choices that fit */
+    bool **far; /* [var][strategy]: whether it costs too much at the last prices; NULL:
+                   not known */
     int *best;
     double best_sec; /* INFINITY: none fits */
     int64_t least_proven;
-    double limit;             /* of the model, that prices are for */
-    double excess;            /* least bytes beyond the true one, of choices within it */
-    double slack;             /* the least of what programs need beyond the model */
+    double limit;  /* of the model, that prices are for */
+    double excess; /* smallest overshoot of the true limit among choices within the
+                      model's limit */
+    double slack; /* the smallest number of bytes that a program needs beyond the model */
     struct search_seen *seen; /* memory_mend.c */
     int n_tries, n_solves, n_measured;
     int64_t solve_work; /* of the exact solver, for bounds */
-    bool gave_up;       /* it, the last time with all strategies */
+    bool gave_up;       /* the exact solver did, the last time with all strategies */
     int64_t effort;     /* of solving for prices: about 1 us each */
 };
 
@@ -148,67 +153,72 @@ struct memory_search {
 
 /* The program's peak; keeps the choice if it is the best that fits. */
 int64_t search_measure(struct memory_search *ms, const int *choice);
-/* The same, and with all copies recomputed if it is too large. The smaller peak. */
+/* The same, and also with all copies recomputed if the program is too large. Returns the
+ * smaller peak. */
 int64_t search_try(struct memory_search *ms, const int *choice);
-/* The best choice takes over what it can of choices that are cheaper but too large. */
+/* The best choice takes over strategies of choices that are cheaper but too large. */
 void search_mend(struct memory_search *ms);
-/* In a small problem: choices met change a few variables each. */
+/* In a small problem: changes a few variables of each known choice. */
 void search_change(struct memory_search *ms);
 
 /* ---- memory_lp.c ---- */
 
 /*
- * Prices for choices to keep the limit, in units of it, price[max_times], from the cuts
- * (inside[cut]; NULL: all); the value that they would have if there were no others,
- * INFINITY where none is found. weight[cut], NULL: not asked for: of the mixture of these
- * choices that has this value.
+ * Prices that make choices keep the limit, in units of it, price[max_times], from the
+ * cuts (inside[cut]; NULL: all). Returns the value at these prices if there were no other
+ * choices; INFINITY if no prices are found. weight[cut] (may be NULL): the weights of the
+ * mixture of choices with this value.
  */
 double search_prices(struct memory_search *ms, double limit, const bool *inside,
                      double *price, double *weight);
-/* The same, adding up to 1, for choices to hold little, whatever they cost; the least
- * that a mixture of choices holds at its fullest time. */
+/* Prices with sum 1 that make choices hold little memory, whatever they cost. Returns the
+ * least memory that a mixture of choices holds at its fullest time. */
 double search_least_prices(struct memory_search *ms, double limit, double *price);
 
 /* ---- memory_search.c ---- */
 
 #define SEARCH_PROOFS 2 /* solutions of the whole for the prices of tied layers */
 
-/* What a cut costs at prices, in units of the limit, for what it holds beyond it. */
+/* The cost of a cut at prices, in units of the limit, for memory above the limit. */
 double search_priced(const struct memory_search *ms, const struct search_cut *cut,
                      const double *price, double limit);
-/* Prices are as high as allowed, and from now on may be higher. */
+/* Whether prices have reached their maximum, which is then raised. */
 bool search_pays_more(struct memory_search *ms, const double *price);
 /*
- * Solves at prices (times per_byte) without the strategies out[var][strategy] (NULL:
- * with all); meets the choice. Its proven value, INFINITY when without them there is
- * none, -1 when it got stuck.
+ * Solves at prices (times per_byte) without the strategies out[var][strategy] (NULL: with
+ * all); adds the choice as a cut. Returns its proven value; INFINITY if there is no
+ * choice without these strategies, -1 if the solver gave up.
  */
 double search_solve(struct memory_search *ms, struct search_view *v, const double *price,
                     double per_byte, double weight, bool *const *out);
 bool search_is_inside(const struct memory_search *ms, bool *const *out,
                       const int *choice);
-/* Time is up. */
+/* Whether the time is over. */
 bool search_is_late(const struct memory_search *ms);
-/* The last cut is one met before: its prices tell no more. */
+/*
+ * Whether the last cut equals an earlier one, so that its prices give no new information.
+ */
 bool search_met_before(const struct memory_search *ms);
 /* Measures the last cut. */
 void search_try_last(struct memory_search *ms);
 
 /* ---- memory_prove.c ---- */
 
-/* The best choice is as good as what is proven, but for a gap that is good enough. */
+/* Whether the best choice is within a sufficient gap of the proven bound. */
 bool search_is_near(const struct memory_search *ms);
-/* The whole problem is too large for a search: its layers are bounded one by one. */
+/* Whether the whole problem is too large for a search, so that its layers are bounded one
+ * by one. */
 bool search_is_wide(const struct memory_search *ms);
-/* Of the first n prices, in units of the limit: seconds per byte. */
+/* The sum of the first n prices, given in units of the limit, as seconds per byte. */
 double search_price_sum(const struct memory_search *ms, const double *price, int n,
                         double limit);
-/* By the value of the priced problem, whose prices add up to paid seconds per byte. */
+/* Raises the bound by the value of the priced problem, whose prices have the sum `paid`
+ * in seconds per byte. */
 void search_raise_bound(struct memory_search *ms, double value, double paid);
-/* The bound of the whole, at the best prices for tied layers, if these promise more than
- * what is known and not looked at before; tries the choices that it meets. */
+/* Computes the bound of the whole problem at the best prices for tied layers, if these
+ * promise more than the known bound and are new; tries the choices that it finds. */
 void search_prove_tied(struct memory_search *ms);
-/* Closes what is left of the gap: more work for a solution where some were given up, then
+/* Closes the remaining gap: solves with more work if solutions were given up, then bounds
  * the layers one by one. */
 void search_prove(struct memory_search *ms);
 
@@ -221,11 +231,11 @@ void search_settle(struct memory_search *ms, double limit, double *price);
 
 /* ---- memory_near.c: which strategies matter ---- */
 
-/* Cells of tables of strategies that are not left out, without those between copy sets
- * (from node first_set on) and users, which say little. */
+/* Table cells of strategies that are not left out, without the tables between copy sets
+ * (from node first_set on) and users, which do not measure the work. */
 int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced,
                      int first_set);
-/* Where the problem is priced: see price_problem, search_solve. */
+/* The prices of the problem: see price_problem, search_solve. */
 struct at_prices {
     const double *price; /* of the times that are priced */
     double per_byte, weight;
@@ -241,7 +251,7 @@ void search_find_far(struct memory_search *ms, double limit, const double *price
 /* ---- memory_pieces.c ---- */
 
 /* A bound of the priced problem, at prices in units of the limit, from its layers;
- * choice: one of those met that it is close to. */
+ * choice: a known choice that is close to the optimum. */
 double search_bound_pieces(struct memory_search *ms, const double *price,
                            const int *choice);
 
