@@ -115,9 +115,9 @@ load helpers
     refuses 2 "operand MODEL is missing" ap-plan --cluster cpu-4
     refuses 2 "more than one MODEL: a, b" ap-plan --cluster cpu-4 a b
     refuses 2 "--batch: $doc has its own" ap-plan --cluster cpu-4 --batch 8 "$doc"
-    refuses 2 "--out: 'lightning' is none of hlo, jax, " ap-plan --cluster cpu-4 --out lightning "$doc"
+    refuses 2 "--out: 'lightning' is not one of hlo, jax, " ap-plan --cluster cpu-4 --out lightning "$doc"
     refuses 2 "option '--memory' needs a value" ap-plan "$doc" --memory
-    refuses 2 "--f32-matmul: 'half' is none of auto, tf32, f32" ap-plan --cluster cpu-4 --f32-matmul half "$doc"
+    refuses 2 "--f32-matmul: 'half' is not one of auto, tf32, f32" ap-plan --cluster cpu-4 --f32-matmul half "$doc"
     refuses 2 "--f32-matmul tf32: the devices of cluster cpu-4 have no tf32" ap-plan --quiet --cluster cpu-4 --f32-matmul tf32 "$doc"
     refuses 2 "no model 'gtp'" ap-plan --cluster cpu-4 --quiet gtp
     refuses 1 "no preset has this name" ap-plan --cluster nowhere --quiet "$doc"

@@ -73,7 +73,7 @@ refused() {
     echo '{"profile":1,"kernels":[{"kernel":"dot","dtype":"f32","flops":1,"bytes":1,"count":1,"sec":-1}],"collectives":[],"sends":[]}' >neg.json
     refused 1 "neg.json: /kernels/0/sec: expected a number from 0" --cluster cpu-4 neg.json
     echo '{"profile":1,"kernels":[],"collectives":[{"op":"all-reduce","groups":[[0,7]],"bytes":4,"sec":1}],"sends":[]}' >far.json
-    refused 1 "far.json: /collectives/0/groups: these are no devices of cluster cpu-4" --cluster cpu-4 far.json
+    refused 1 "far.json: /collectives/0/groups: these are not devices of cluster cpu-4" --cluster cpu-4 far.json
     run ap-exec --profile p.json --steps 3 "$(rewritten mlp 2)"
     [ "$status" -eq 2 ] && [[ $output == *"--profile: needs at least 4 steps"* ]]
 }

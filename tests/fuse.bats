@@ -171,7 +171,7 @@ steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-per
     [ "$(steps "$BATS_TEST_TMPDIR/p.json")" -eq $((7 * (2 + 5))) ]
     ap-cost --report <(ap-cost "$BATS_TEST_TMPDIR/ring.json") | grep -q '^CP 8 '
     refuses 1 "scores: expected 0, 1 or 2" ap-shard --mesh 2 <(jq '(.graph.nodes[] | select(.scores)).scores = [3, 1, 2]' "$doc")
-    refuses 1 "is no dimension of a tensor of 4" ap-shard --mesh 2 <(jq '(.graph.nodes[] | select(.scores)).scores = [0, 1, 7]' "$doc")
+    refuses 1 "is not a dimension of a tensor of 4" ap-shard --mesh 2 <(jq '(.graph.nodes[] | select(.scores)).scores = [0, 1, 7]' "$doc")
     refuses 1 "collective-permute needs one or more mesh axes" ap-exec <(jq -c '(.program.modules[0].graph.nodes[] |
         select(.op == "collective-permute")).axes = []' "$BATS_TEST_TMPDIR/p.json")
 }
@@ -200,7 +200,7 @@ steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-per
     [[ $stderr == *'ap-fuse |'* ]]
     run -0 --separate-stderr ap-plan "${small[@]}" --cluster h100-8 --attention plain
     [[ $stderr != *ap-fuse* ]]
-    refuses 2 "--attention: 'some' is none of fused, plain" ap-plan "${small[@]}" --cluster h100-8 --attention some
+    refuses 2 "--attention: 'some' is not one of fused, plain" ap-plan "${small[@]}" --cluster h100-8 --attention some
 }
 
 # A GPU's program has one kernel where a CPU's has several groups, of the same plan.

@@ -155,7 +155,7 @@ golden_losses() {
     refuses 2 "is updated already" ap-grad "$f"
     g=$(imported mlp_fwd)
     refuses 1 "no node is named 'x'" ap-grad --loss x "$g"
-    refuses 2 "is no float scalar" ap-grad --loss "params['mlp/fc_0/w']" "$g"
+    refuses 2 "is not a float scalar" ap-grad --loss "params['mlp/fc_0/w']" "$g"
     refuses 1 "matches no weight" ap-grad --freeze 'nothing*' "$g"
     refuses 2 "--momentum is not for --optimizer sgd" ap-grad --momentum 0.8 "$g"
     refuses 2 "--eps is not for --optimizer momentum" ap-grad --optimizer momentum --eps 1 "$g"

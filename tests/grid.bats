@@ -28,10 +28,10 @@ one() {
         refuses 2 "--grid: $why" ap-stage --grid "$line" --cluster cpu-4 "$f"
     done <<'END'
 tp=2,tp=2 tp is given twice
-tp=2,xp=2 'xp' is none of tp, pp, vpp
-tp 'tp': expected KEY=VALUE, sp, ring, overlap or what a trainer
+tp=2,xp=2 'xp' is not one of tp, pp, vpp
+tp 'tp': expected KEY=VALUE, sp, ring, overlap or a trait of trainers
 tp=0 tp: expected a number from 1 to
-recompute=some recompute: 'some' is none of none, selective, operators, full
+recompute=some recompute: 'some' is not one of none, selective, operators, full
 vpp=2 vpp=2: there is no pipeline (pp)
 ring,tp=2 ring: there is no context parallelism (cp)
 sp,pp=2 sp: there is no tensor parallelism (tp)

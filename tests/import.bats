@@ -30,7 +30,7 @@ import() {
             map([.[0], length]) == [["backward", 5], ["forward", 3]]' "$BATS_TEST_TMPDIR/g.json"
         jq -e '[.graph.nodes[] | select(.op == "sqrt") | .phase] | unique == ["update"]' \
             "$BATS_TEST_TMPDIR/g.json"
-        # no node is of an earlier phase than an operand that is no parameter
+        # no node is of an earlier phase than an operand that is not a parameter
         jq -e '{"forward": 0, "backward": 1, "update": 2} as $rank | .graph.nodes as $n |
             [$n[] | . as $user | (.in // [])[] | $n[.] | select(.op != "parameter") |
              select($rank[.phase] > $rank[$user.phase])] == []' "$BATS_TEST_TMPDIR/g.json"
@@ -469,14 +469,14 @@ END
 member "framework" (a string) is missing|del(.framework)
 /version: expected a string|.version = 10
 /hash: expected 64 hexadecimal digits|.hash = "abc"
-/arguments: 1 of them, but the entry computation has 2|del(.arguments[1])
+/arguments: there are 1, but the entry computation has 2|del(.arguments[1])
 /arguments/0/shape: "f32[5]", but the entry computation has f32[4]|.arguments[0].shape = "f32[5]"
 /arguments/0/donated: expected true or false|.arguments[0].donated = 1
 /arguments/1/key: expected a string|.arguments[1].key = 3
 /arguments/1/frozen: expected true or false|.arguments[1].frozen = "yes"
 /results/2: expected an object|.results[2] = "w"
 /results: expected an array|.results = {}
-/loss/result: result 2 is no float scalar|.loss.result = 2
+/loss/result: result 2 is not a float scalar|.loss.result = 2
 /loss/result: expected an integer from 0 to 2|.loss.result = 3
 expected an object|[]
 END

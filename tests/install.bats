@@ -95,7 +95,7 @@ completed() {
                 { echo "zsh: $t $option"; return 1; }
         done
     done
-    refuses 2 "--completion: 'fish' is none of bash, zsh" ap-cost --completion fish
+    refuses 2 "--completion: 'fish' is not one of bash, zsh" ap-cost --completion fish
     run ! grep -qe --completion <(ap-cost --help=all)
 }
 

@@ -89,7 +89,7 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
     refuses 1 "initialiser 'w': external data" ap-import --dim batch=5 --weights "$BATS_TEST_TMPDIR/w" "$m"
     for bad in /etc/passwd ../w.bin a/../../w.bin; do
         model "{$LINEAR, \"weights\": {\"w\": [1, [2, 3], {\"location\": \"$bad\"}]}}"
-        refuses 1 "no file beside the model" ap-import --dim batch=5 \
+        refuses 1 "not a file in the model's folder" ap-import --dim batch=5 \
             --weights "$BATS_TEST_TMPDIR/w" "$m"
     done
 }

@@ -36,7 +36,7 @@ faulty() {
         { ap-import "$m" | jq -c '.graph | .results, .nodes[]'; return 1; }
 }
 
-@test "onnx roles: text that is no JSON object" {
+@test "onnx roles: text that is not a JSON object" {
     roles '"{\"weights\": [\"w\"], "'
     refuses 1 'metadata "autopar.roles": byte 19: ' ap-import "$m"
     roles '"{\"weights\": [], \"weights\": [\"w\"]}"'
@@ -58,8 +58,8 @@ faulty() {
 }
 
 @test "onnx roles: names of initialisers" {
-    faulty '.weights += ["v"]' "/weights/1: 'v' is no initialiser"
-    faulty '.states.x = "z"' "/states/x: 'x' is no initialiser"
+    faulty '.weights += ["v"]' "/weights/1: 'v' is not an initialiser"
+    faulty '.states.x = "z"' "/states/x: 'x' is not an initialiser"
     faulty '.constants += ["w"]' "/constants/2: 'w' has two roles"
     faulty '.weights += ["w"]' "/weights/1: 'w' has two roles"
     faulty '.states.c = "z"' "/states/c: 'c' has two roles"
@@ -69,8 +69,8 @@ faulty() {
 }
 
 @test "onnx roles: names and shapes of outputs" {
-    faulty '.loss = "w"' "/loss: 'w' is no output"
-    faulty '.states.s = "next"' "/states/s: 'next' is no output"
+    faulty '.loss = "w"' "/loss: 'w' is not an output"
+    faulty '.states.s = "next"' "/states/s: 'next' is not an output"
     faulty '.loss = "t"' "/loss: 't' is there twice"
     faulty '.loss = "z"' "/loss: 'z' is f32[2,2]: expected a floating-point scalar"
     faulty '.loss = "i"' "/loss: 'i' is s64[1]: expected a floating-point scalar"

@@ -184,7 +184,7 @@ END
             gap = f32[] abs(miss)  most = f32[] constant($within)
             bad = pred[] compare(gap, most), direction=GT  y = f32[] convert(bad)"
     done
-    refuses 2 "of a state that is no u64[2]" ap-import - <<<'ENTRY e { k = u32[4] parameter(0)
+    refuses 2 "of a state that is not u64[2]" ap-import - <<<'ENTRY e { k = u32[4] parameter(0)
         ROOT g = (u32[4], u32[8]) rng-bit-generator(k), algorithm=rng_default }'
 }
 

@@ -33,7 +33,7 @@ sizes() {
         done <<<"$output"
         n=$(grep -cE '^  -' "$BATS_TEST_TMPDIR/all")
         [[ $output == *"all $n options"* ]] || { echo "$t has $n options: $output"; return 1; }
-        refuses 2 "--help: 'no-such' is none of " "$t" --help=no-such
+        refuses 2 "--help: 'no-such' is not one of " "$t" --help=no-such
     done
     for group in alpa rannc rhino; do
         run -0 ap-coarsen --help=$group

@@ -433,7 +433,7 @@ long_blocks() {
 }
 
 @test "bad: --plan takes documents of this version only" {
-    for v in 2:'format version 2, this autopar reads version 1' '"1"':'is no format version'; do
+    for v in 2:'format version 2, this autopar reads version 1' '"1"':'is not a format version'; do
         jq -c --argjson v "${v%%:*}" '.autopar = $v' "$(sharded mlp 2x2)" >"$BATS_TEST_TMPDIR/plan.json"
         refuses 1 "${v#*:}" ap-shard --plan "$BATS_TEST_TMPDIR/plan.json" "$(imported mlp)"
     done

@@ -139,7 +139,7 @@ cut() {
     refuses 2 "microbatches would need each other's rows" ap-rewrite "$dir/plan.json"
     step 'p = f32[4] reduce(x, one), dimensions={0}, to_apply=times' 'q = f32[8,4] broadcast(p), dimensions={1}' \
         'ROOT d = f32[8,4] multiply(x, q)'
-    refuses 2 "one microbatch says nothing of all of them" ap-rewrite "$dir/plan.json"
+    refuses 2 "it cannot be estimated from one microbatch" ap-rewrite "$dir/plan.json"
     step 'i = s32[8,4] convert(x)' 'p = s32[4] reduce(i, none), dimensions={0}, to_apply=add' 'ROOT d = s32[4] multiply(p, p)'
     refuses 2 "integers of microbatches have no average" ap-rewrite "$dir/plan.json"
     # a sum that only the result is made of needs no estimate

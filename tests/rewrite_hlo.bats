@@ -197,7 +197,7 @@ E2
     refuses 2 "c: the value of this constant was left out" \
         ap-rewrite --to hlo "$BATS_TEST_TMPDIR/b.json"
     refuses 2 "--dialect is for --to hlo" ap-rewrite --to jax --dialect shardy "$(imported mlp)"
-    refuses 2 "--dialect: 'mhlo' is none of gspmd, shardy" ap-rewrite --to hlo --dialect mhlo "$(imported mlp)"
+    refuses 2 "--dialect: 'mhlo' is not one of gspmd, shardy" ap-rewrite --to hlo --dialect mhlo "$(imported mlp)"
 }
 
 @test "rewrite: the plan as a Python module" {

@@ -243,7 +243,7 @@ ENTRY e { x = f32[8,4] parameter(0), frontend_attributes={xla.sdy.sharding="#sdy
 END
     run --separate-stderr ap-shard --mesh 2 -o /dev/null "$BATS_TEST_TMPDIR/sdy.json"
     [ "$status" -eq 0 ]
-    [ "$stderr" = "ap-shard: warning: 2 imported shardings are in Shardy's form (#sdy), which is not read yet; they are dropped (the first: that of x)" ]
+    [ "$stderr" = "ap-shard: warning: 2 imported shardings are in Shardy's form (#sdy), which is not read yet; they are dropped (the first: the sharding of x)" ]
 }
 
 @test "names, scopes and metadata decide nothing: ilp, rhino and tofu find the same plans without" {

@@ -376,8 +376,8 @@ EOF
             { echo "$a"; return 1; }
     done
     fake "" --algorithm alpa --submeshes 1x8 "$(GPT)" | jq -e '.stages.stages | length == 1'
-    refuses 3 "1x3 is no part of 1x8" fake "" --submeshes 1x8,1x3 "$(GPT)"
-    refuses 3 "2x4 is no part of 8x8" fake "" --cluster p3x8 --submeshes 2x4 "$(GPT)"
+    refuses 3 "1x3 is not a part of 1x8" fake "" --submeshes 1x8,1x3 "$(GPT)"
+    refuses 3 "2x4 is not a part of 8x8" fake "" --cluster p3x8 --submeshes 2x4 "$(GPT)"
     jq '.levels[1].size = 3' "$CLUSTERS/papers/p3x8.json" >"$BATS_TEST_TMPDIR/three.json"
     refuses 3 "2x8 do not add up to the 24 devices" \
         fake "" --cluster "$BATS_TEST_TMPDIR/three.json" --submeshes 2x8 "$(GPT)"

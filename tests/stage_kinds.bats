@@ -35,7 +35,7 @@ blocks() {
     jq .cluster "$doc" >"$BATS_TEST_TMPDIR/c.json"
     diff <(jq .stages "$doc") <(blocks 4 | ap-stage --cluster "$BATS_TEST_TMPDIR/c.json" --jobs 1 | jq .stages)
     local bad
-    for bad in "h100x2+a10x1:a10x1: no such file, and no preset has this name" "h100x1+:expected hosts such as h100x2 beside each '+'" \
+    for bad in "h100x2+a10x1:a10x1: no such file, and no preset has this name" "h100x1+:expected hosts such as h100x2 on both sides of each '+'" \
         "h100x1+cpu-4:cpu-4 is not KINDxHOSTS" \
         "h100x1+p3x1:links between hosts of different forms, infiniband and ethernet" \
         "h100x70000+a100x70000:more than 1048576 devices"; do
@@ -130,5 +130,5 @@ blocks() {
     refuses 1 'cluster two: /hosts/1: its 3 hosts: devices are not spread evenly over level net' \
         ap-stage --cluster "$(kinds '.hosts[1].count = 3 | .levels += [.levels[1] | .name = "rack"] |
             .levels[1].size = 2 | .levels[2].size = 2')" "$doc"
-    refuses 3 '--submeshes: 1x4 is no part of 1x2' ap-stage --submeshes 1x4 --cluster "$(kinds)" "$doc"
+    refuses 3 '--submeshes: 1x4 is not a part of 1x2' ap-stage --submeshes 1x4 --cluster "$(kinds)" "$doc"
 }

@@ -88,7 +88,7 @@ priced() {
 @test "tile: ap-cost says that it prices the plan, not the program of several devices per rank" {
     ap-rewrite --quiet --devices-per-rank 2 data.json -o run.json
     run --separate-stderr ap-cost --no-history run.json
-    [ "$status" -eq 0 ] && [[ $stderr == *"/program: its ranks play 2 devices each; the price is that of the plan"* ]]
+    [ "$status" -eq 0 ] && [[ $stderr == *"/program: its ranks run 2 devices each; the price is the plan's"* ]]
     [ "$(jq -c .cost <<<"$output")" = "$(ap-cost --no-history data.json | jq -c .cost)" ]
     ap-rewrite --quiet data.json | ap-cost --no-history >plain.json 2>err
     [ ! -s err ]
@@ -130,7 +130,7 @@ priced() {
         ap-exec -n 2 --verify --steps 2
 }
 
-@test "tile: numbers of devices that are no part of the mesh, and stages, are refused" {
+@test "tile: numbers of devices that are not a part of the mesh, and stages, are refused" {
     local n
     for n in 0 3 8 x; do
         run --separate-stderr ap-rewrite --devices-per-rank $n data.json
@@ -138,7 +138,7 @@ priced() {
     done
     ap-shard --quiet --mesh 2x3 --algorithm data -o six.json mlp.json
     run ap-rewrite --devices-per-rank 2 six.json
-    [ "$status" -eq 2 ] && [[ $output == *"2 devices per rank are no part of the mesh"* ]]
+    [ "$status" -eq 2 ] && [[ $output == *"2 devices per rank are not a part of the mesh"* ]]
     run ap-rewrite --devices-per-rank 2 mlp.json
     [ "$status" -eq 2 ] && [[ $output == *"there is no plan"*"ap-shard makes one"* ]]
     run ap-rewrite --devices-per-rank 2 --to hlo data.json

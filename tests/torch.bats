@@ -101,5 +101,5 @@ of_note() {
     sed 's/"loss": "loss"/"loss": "lost"/' "$MODELS/torch_roles/model.onnx" >"$model"
     run ap-import "$model"
     [ "$status" -eq 1 ]
-    [[ $output == *'"autopar.roles": /loss: '"'lost' is no output"* ]]
+    [[ $output == *'"autopar.roles": /loss: '"'lost' is not an output"* ]]
 }

@@ -123,10 +123,9 @@ int price_program(struct ap_arena *arena, const struct ap_doc *doc,
         return ap_doc_err(doc, err);
     const struct ap_program *prog = &one.stage[0].prog;
     if (ap_program_per_rank(prog) > 1) {
-        ap_warn(
-            "/program: its ranks play %d devices each; the price is that of the plan, "
-            "with every device for itself",
-            ap_program_per_rank(prog));
+        ap_warn("/program: its ranks run %d devices each; the price is the plan's, with "
+                "one device per rank",
+                ap_program_per_rank(prog));
         return 0;
     }
     price_packed(arena, in, prog, p);

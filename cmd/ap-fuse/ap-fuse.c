@@ -20,7 +20,8 @@ static void check_document(const struct ap_doc *doc)
     for (size_t i = 0; i < sizeof late / sizeof *late; i++)
         if (ap_doc_find(doc, late[i]))
             ap_die(AP_USAGE,
-                   "%s: section \"%s\" is about the graph as it is: run ap-fuse before "
+                   "%s: section \"%s\" refers to the graph before the change: run "
+                   "ap-fuse before "
                    "the tool that made it",
                    doc->file, late[i]);
 }
@@ -115,8 +116,7 @@ int main(int argc, char **argv)
 
     ap_tool_start(&tool, argc, argv);
     if (eager.n && !kernels && !norms)
-        ap_die_usage(
-            "--eager says where --kernels or --norms make none: give one of them");
+        ap_die_usage("--eager needs --kernels or --norms");
     ap_tool_read(&tool, &arena, &doc);
     if (ap_doc_graph(&arena, &doc, &read, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);

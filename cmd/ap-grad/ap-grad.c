@@ -11,7 +11,7 @@ static void check_document(const struct ap_doc *doc)
     for (size_t i = 0; i < sizeof late / sizeof *late; i++)
         if (ap_doc_find(doc, late[i]))
             ap_die(AP_USAGE,
-                   "%s: section \"%s\" is about the graph as it is: run "
+                   "%s: section \"%s\" refers to the graph before the change: run "
                    "ap-grad before the tool that made it",
                    doc->file, late[i]);
 }

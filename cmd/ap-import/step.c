@@ -84,7 +84,8 @@ static int check_rows(struct reader *r, const json_t *o, const char *key,
     if (ap_get_arr(o, NULL, key, &rows, &r->err))
         return -1;
     if (json_array_size(rows) != (size_t)n)
-        return ap_at_err(&list, &r->err, "%zu of them, but the entry computation has %d",
+        return ap_at_err(&list, &r->err,
+                         "there are %zu, but the entry computation has %d",
                          json_array_size(rows), n);
     for (int i = 0; i < n; i++) {
         struct ap_at here = {&list, NULL, i};
@@ -124,7 +125,7 @@ static int check_loss(struct reader *r, const json_t *o,
         opt_bool(loss, &at, "guessed", &r->err))
         return -1;
     if (results[result]->rank || !ap_dtype_is_float(results[result]->dtype))
-        return ap_at_err(&result_at, &r->err, "result %d is no float scalar",
+        return ap_at_err(&result_at, &r->err, "result %d is not a float scalar",
                          (int)result);
     r->im->step_loss = (int)result + 1;
     return 0;

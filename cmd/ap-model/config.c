@@ -546,7 +546,7 @@ static int find_type(struct reader *r)
     const char *name;
 
     if (!json_object_get(r->top, at.key))
-        return ap_at_err(&at, r->err, "missing: this is no config.json of a model");
+        return ap_at_err(&at, r->err, "missing: this is not the config.json of a model");
     if (ap_get_str(r->top, NULL, at.key, &name, r->err))
         return -1;
     near.want = name;

@@ -434,7 +434,7 @@ static int check_devices(const struct ap_stages *stages, struct ap_err *err)
         if (st->n_devices != first->n_devices)
             return ap_err_set(err,
                               "stage %d has %lld devices and stage 0 %lld, and PyTorch's "
-                              "stages have as many each: ap-stage --submeshes "
+                              "stages have equal numbers: ap-stage --submeshes "
                               "%lldx%lld",
                               i, (long long)st->n_devices, (long long)first->n_devices,
                               (long long)first->hosts,

@@ -345,7 +345,7 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
     if (n_unread)
         ap_warn(
             "%d imported shardings are in Shardy's form (#sdy), which is not read yet; "
-            "they are dropped (the first: that of %s)",
+            "they are dropped (the first: the sharding of %s)",
             n_unread, first_unread);
     if (first_dropped) {
         struct ap_buf shape = {0};

@@ -54,7 +54,7 @@ int shard_given_load(struct ap_arena *arena, const char *path, struct shard_give
     const json_t *version = json_object_get(given->root, "autopar");
     given->is_document = version != NULL;
     if (version && !json_is_integer(version))
-        return ap_err_set(err, "%s: \"autopar\" is no format version (a whole number)",
+        return ap_err_set(err, "%s: \"autopar\" is not a format version (a whole number)",
                           path);
     if (version && json_integer_value(version) != AP_DOC_VERSION)
         return ap_err_set(err, "%s: format version %lld, this autopar reads version %d",

@@ -242,10 +242,11 @@ static void check_submeshes(struct ap_arena *arena, const struct stage_options *
             if (mesh[k].hosts == m->hosts && mesh[k].devices == m->devices)
                 break;
         if (k == n)
-            ap_die(AP_NO_SOLUTION,
-                   "--submeshes: %dx%d is no part of %dx%d: a power of two of a host's "
-                   "devices, or whole hosts",
-                   m->hosts, m->devices, whole / devices, devices);
+            ap_die(
+                AP_NO_SOLUTION,
+                "--submeshes: %dx%d is not a part of %dx%d: a power of two of a host's "
+                "devices, or whole hosts",
+                m->hosts, m->devices, whole / devices, devices);
         for (int d = m->hosts * m->devices; d <= whole; d++)
             sum[d] |= sum[d - m->hosts * m->devices];
     }

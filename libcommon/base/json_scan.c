@@ -176,7 +176,7 @@ static int scan_scalar(struct ap_json *s)
     if (c == '-' || is_digit(c))
         return scan_number(s);
     if (c == 'N' || c == 'I')
-        return ap_json_fail(s, "NaN and infinities are no JSON numbers");
+        return ap_json_fail(s, "NaN and infinities are not JSON numbers");
     if (c != 't' && c != 'f' && c != 'n')
         return ap_json_fail(s, "expected a value");
     return scan_word(s, c == 't'   ? "true"

@@ -191,8 +191,8 @@ static int from_kinds(struct ap_arena *arena, const char *path, struct ap_cluste
     for (const char *at = path;; at++) {
         size_t len = strcspn(at, "+");
         if (len == 0)
-            return ap_err_set(err, "%s: expected hosts such as h100x2 beside each '+'",
-                              path);
+            return ap_err_set(
+                err, "%s: expected hosts such as h100x2 on both sides of each '+'", path);
         if (join_kind(arena, path, ap_arena_strndup(arena, at, len), c, err))
             return -1;
         at += len;

@@ -275,7 +275,8 @@ static int check_version(const struct ap_doc *doc, struct ap_err *err)
         return 0;
     char msg[120];
     if (version.len > 18 || strspn(version.text, "0123456789") < version.len)
-        snprintf(msg, sizeof(msg), "\"autopar\" is no format version (a whole number)");
+        snprintf(msg, sizeof(msg),
+                 "\"autopar\" is not a format version (a whole number)");
     else
         snprintf(msg, sizeof(msg), "format version %.*s, this autopar reads version %d",
                  (int)version.len, version.text, AP_DOC_VERSION);

@@ -135,7 +135,7 @@ int ap_grad(struct ap_build *b, int loss, int n_wrt, const int *wrt, int *grads,
     int n = b->n, rc = 0;
 
     if (top->shape.rank || !ap_dtype_is_float(top->shape.dtype))
-        return ap_err_set(err, "the loss (%s) is no float scalar", top->name);
+        return ap_err_set(err, "the loss (%s) is not a float scalar", top->name);
     g.live = mark(b, n_wrt, wrt);
     g.of = AP_NEW_N(b->arena, n, int);
     g.part = AP_NEW_N(b->arena, n, int *);

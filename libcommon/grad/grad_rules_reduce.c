@@ -282,7 +282,8 @@ int grad_reduce(struct grad *g, int i, int dy)
     for (int k = 0; k < n_ops; k++)
         if (g->part[i][k] >= 0 && (index == n_ops || grad_wants(g, i, n_ops + k) ||
                                    !selects(r, r->results[k], k, n_ops + k, 8)))
-            return grad_refuse(g, i, "with a reducer that is no selection by an index");
+            return grad_refuse(g, i,
+                               "with a reducer that is not a selection by an index");
     int chosen = part_of(b, i, index);
     struct ap_shape s = *ap_build_shape_of(b, n.in[index]);
     int mine = ap_build_compare(b, AP_EQ, n.in[index], grad_spread(g, chosen, &s, dims));

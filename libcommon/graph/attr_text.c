@@ -656,7 +656,7 @@ static int partial_parse(const char *text, size_t *pos, struct ap_placement *p,
             *pos += len;
             return 0;
         }
-    return ap_err_set(err, "placement: '%.*s' is no reduction",
+    return ap_err_set(err, "placement: '%.*s' is not a reduction",
                       (int)(len > 20 ? 20 : len), text + *pos);
 }
 

@@ -621,8 +621,8 @@ static int check_results(const struct ap_graph *g, const char *where, struct ap_
                               "has %d nodes)",
                               where, i, alias, g->n_nodes);
         if (alias >= 0 && g->nodes[alias].op != AP_OP_PARAMETER)
-            return ap_err_set(err, "%s/results/%d/alias: node %d is no parameter", where,
-                              i, alias);
+            return ap_err_set(err, "%s/results/%d/alias: node %d is not a parameter",
+                              where, i, alias);
     }
     return 0;
 }

@@ -381,7 +381,7 @@ static int check_reduce(const struct check *c)
     unsigned mask;
 
     if (n == 0 || c->node->n_in % 2)
-        return ap_err_set(c->err, "reduce needs as many initial values as operands");
+        return ap_err_set(c->err, "reduce needs one initial value per operand");
     const struct ap_shape *in = check_in(c, 0);
     if (check_dims(c, "dimensions", &a->dimensions, in->rank, &mask) ||
         check_reducer_arity(c, "to_apply", a->to_apply, 2 * n, n))
@@ -443,7 +443,7 @@ static int check_get_tuple_element(const struct check *c)
     int64_t index = c->node->attrs->index;
 
     if (in->dtype != AP_TUPLE)
-        return ap_err_set(c->err, "get-tuple-element of an operand that is no tuple");
+        return ap_err_set(c->err, "get-tuple-element of an operand that is not a tuple");
     if (index < 0 || index >= in->n_parts)
         return ap_err_set(c->err, "index %" PRId64 " of a tuple of %d", index,
                           in->n_parts);

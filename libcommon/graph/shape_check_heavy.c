@@ -57,7 +57,7 @@ static int check_scores(const struct check *c)
     for (int i = 1; i < s->n; i++)
         if (s->v[i] < 0 || (i < 3 && s->v[i] >= of->rank))
             return ap_err_set(c->err,
-                              "scores: %" PRId64 " is no dimension of a tensor of "
+                              "scores: %" PRId64 " is not a dimension of a tensor of "
                               "%d, or a distance below 0",
                               s->v[i], of->rank);
     if (s->v[1] == s->v[2])

@@ -59,7 +59,8 @@ static int check_index_dims(const struct check *c, const struct index_lists *lis
                           lists->batch.name);
     if (c->node->attrs->index_vector_dim < indices->rank &&
         ib >> c->node->attrs->index_vector_dim & 1)
-        return ap_err_set(c->err, "%s: the index vector's dimension is no batch",
+        return ap_err_set(c->err,
+                          "%s: the index vector's dimension is not a batch dimension",
                           lists->index_batch.name);
     for (int i = 0; i < batch->n; i++)
         if (in->dims[batch->v[i]] != indices->dims[index_batch->v[i]])

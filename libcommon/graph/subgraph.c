@@ -194,7 +194,7 @@ int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *in
     write_nodes(&c, sub, group);
     write_results(&c, inside, sub);
     if (sub->graph.n_results == 0)
-        ap_err_set(err, "nothing of this part is used outside of it");
+        ap_err_set(err, "no value of this part is used outside of it");
     else
         rc = ap_graph_index(arena, &sub->graph, "/graph", err);
     if (rc == 0)

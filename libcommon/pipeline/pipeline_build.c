@@ -515,7 +515,7 @@ static int add_transfer(struct builder *b, int to, int cut, struct ap_err *err)
         (t.layout.axis[0].dim != attrs->layout.axis[0].dim ||
          t.layout.axis[0].stride != attrs->layout.axis[0].stride))
         return ap_err_set(err,
-                          "node %d (%s): its microbatches are not those of stage %d, "
+                          "node %d (%s): its microbatches differ from those of stage %d, "
                           "which reads it",
                           node, b->g->nodes[node].name, to);
     t.n_messages = share || takes_share ? r->microbatches : 1;

@@ -282,7 +282,7 @@ static int read_named_plan(struct ap_arena *arena, const json_t *o,
         row++;
     if (row == AP_N_NAMED_PLANS)
         return ap_at_err(at, err,
-                         "\"%.80s\" is no named plan; a plan of another algorithm has "
+                         "\"%.80s\" is not a named plan; a plan of another algorithm has "
                          "\"groups\"",
                          name);
     st->sharding =
@@ -612,7 +612,7 @@ static int read_section(struct ap_arena *arena, struct loaded *from,
         return -1;
     int n = from->n;
     if (n < 1 || n > of->blocks->n)
-        return ap_at_err(&list, err, "expected 1 to %d stages, there are as many blocks",
+        return ap_at_err(&list, err, "expected 1 to %d stages, the number of blocks",
                          of->blocks->n);
     if (n % s->chunks || (s->chunks > 1 && s->schedule != AP_SCHEDULE_INTERLEAVED))
         return ap_at_err(at, err, "%d stages are not %d to a device in schedule %s", n,

@@ -327,7 +327,7 @@ static int need_slot(struct splitter *s, const struct ap_nest *nest, int k,
         return refuse_each(s, nest, node, rows, err);
     if (when[from] == AP_EACH && lies(s, node, &red) == AP_PARTIAL &&
         (red == AP_RED_PROD || red == AP_RED_ASSIGN))
-        return refuse_each(s, nest, node, "one microbatch says nothing of all of them",
+        return refuse_each(s, nest, node, "it cannot be estimated from one microbatch",
                            err);
     return 0;
 }

@@ -682,7 +682,7 @@ static int check_microbatches(struct ap_arena *arena, const struct ap_plan *plan
             if (!ap_plan_slot_is_ready(plan, nest, k, when))
                 return ap_err_set(err,
                                   "group %d (%s): runs with every microbatch, but needs "
-                                  "node %d (%s) of all of them",
+                                  "node %d (%s) of all microbatches",
                                   i, nodes[nest->members[0]].name, nest->ins[k].node,
                                   nodes[nest->ins[k].node].name);
     }

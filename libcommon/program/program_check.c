@@ -262,7 +262,7 @@ static const char *check_microbatches(const struct ap_program *prog,
 
     if (node->attrs->each &&
         (!each || node->op != AP_OP_PARAMETER || !prog->part || !prog->mesh.microbatch))
-        return "comes with each microbatch, but is no parameter of a stage that does";
+        return "comes with each microbatch, but is not a parameter of a stage that does";
     if (node->attrs->global &&
         ap_layout_per_microbatch(&prog->mesh, &node->attrs->layout) &&
         (!each || (node->op == AP_OP_PARAMETER && !prog->part)))

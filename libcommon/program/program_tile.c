@@ -444,7 +444,7 @@ int ap_program_tile(struct ap_arena *arena, struct ap_program *prog, int n,
         return 0;
     if (ap_tile_ranks(&prog->mesh, n, &t.ranks))
         return ap_err_set(err,
-                          "%d devices per rank are no part of the mesh: expected a "
+                          "%d devices per rank are not a part of the mesh: expected a "
                           "divisor of its last axis, or whole axes from the last one on "
                           "times a divisor of the one before",
                           n);

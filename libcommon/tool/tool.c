@@ -152,7 +152,7 @@ _Noreturn static void print_help(const struct ap_tool *tool, const struct ap_opt
 {
     struct ap_buf out = {0};
     if (!ap_tool_help(tool, common, group, &out))
-        ap_die_usage("--help: '%s' is none of %s", group, out.data);
+        ap_die_usage("--help: '%s' is not one of %s", group, out.data);
     print_and_exit(&out);
 }
 
@@ -161,7 +161,7 @@ _Noreturn static void print_completion(const struct ap_tool *tool,
 {
     struct ap_buf out = {0};
     if (!ap_tool_completion(tool, common, shell, &out))
-        ap_die_usage("--completion: '%s' is none of bash, zsh", shell);
+        ap_die_usage("--completion: '%s' is not one of bash, zsh", shell);
     print_and_exit(&out);
 }
 
@@ -260,7 +260,7 @@ static void set_choice(const struct ap_opt *opt, const char *value)
     struct ap_nearest near = {.want = value};
     for (int i = 0; ap_opt_choice(opt, i)->name; i++)
         ap_nearest_try(&near, ap_opt_choice(opt, i)->name);
-    ap_die_usage("%s%s: '%s' is none of %s%s", ap_opt_dashes(opt), opt->name, value,
+    ap_die_usage("%s%s: '%s' is not one of %s%s", ap_opt_dashes(opt), opt->name, value,
                  names.len ? names.data : "(nothing to choose)",
                  ap_nearest_meant(&near, "", meant));
 }

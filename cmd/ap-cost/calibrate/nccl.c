@@ -105,9 +105,8 @@ static int read_row(struct cal *c, const struct table *t, const char *line,
         return ap_err_set(err, "expected size, count, type, redop, root, time, algbw and "
                                "busbw");
     if (t->op == AP_N_OPS)
-        return ap_err_set(err,
-                          "which collective is this? Neither a line 'Collective "
-                          "test starting: all_reduce_perf' nor the file's name says");
+        return ap_err_set(err, "unknown collective: neither a line 'Collective test "
+                               "starting: all_reduce_perf' nor the file's name has it");
     if (t->ranks == 0)
         return ap_err_set(err, "no line '#  Rank  0 ...' before it says how many take "
                                "part");

@@ -111,8 +111,7 @@ static int read_groups(struct cal *c, const json_t *o, const struct ap_at *at,
         first[g + 1] = first[g] + size;
         if (size < 2 || (g > 0 && size != first[1]))
             return ap_at_err(&here, err,
-                             "expected as many ranks in every group, at "
-                             "least 2");
+                             "expected groups of equally many ranks, at least 2");
         for (int i = 0; i < size; i++) {
             const json_t *rank = json_array_get(list, (size_t)i);
             if (!json_is_integer(rank))
@@ -122,7 +121,7 @@ static int read_groups(struct cal *c, const json_t *o, const struct ap_at *at,
     }
     if (n == 0 || cal_level(&c->cluster, n, first, device, &key->level, &key->rings))
         return ap_at_err(&list_at, err,
-                         "these are no devices of cluster %s, which has "
+                         "these are not devices of cluster %s, which has "
                          "%lld",
                          c->cluster.name, (long long)ap_cluster_devices(&c->cluster));
     key->devices = first[1];

@@ -256,7 +256,7 @@ static int read_file(struct ap_arena *arena, struct checkpoint *c, struct ap_err
     free(text);
     if (!json_is_object(header)) {
         json_decref(header);
-        return ap_err_set(err, "%s: the header is no JSON object", c->path);
+        return ap_err_set(err, "%s: the header is not a JSON object", c->path);
     }
     int rc = read_header(arena, header, c, err);
     json_decref(header);
@@ -313,7 +313,8 @@ int checkpoint_match(struct ap_arena *arena, const struct ap_graph *g,
     }
     for (int i = 0; i < c->n; i++)
         if (!find(&want, c->tensor[i].index))
-            return ap_err_set(err, "%s: tensor %d (%s) is none that the program changes",
+            return ap_err_set(err,
+                              "%s: tensor %d (%s) is not one that the program changes",
                               c->path, c->tensor[i].index, c->tensor[i].name);
     return 0;
 }

@@ -379,8 +379,8 @@ static int refuse_tensor(const struct verifier *v, const struct tensor *t)
 {
     if (t->change == 0 && t->start && isfinite(t->diff.norm))
         return ap_err_set(v->err,
-                          "%s %d (%s): changes by %.3g of its norm, that of the "
-                          "unpartitioned graph not at all%s",
+                          "%s %d (%s): changes by %.3g of its norm, and does not "
+                          "change in the unpartitioned graph%s",
                           t->what, t->number, t->name, t->relative,
                           t->computed == AP_F16
                               ? " (gradients in f16 may overflow there, so that the step "

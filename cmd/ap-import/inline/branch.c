@@ -75,7 +75,7 @@ int inline_conditional(struct frame *f, const struct hlo_instr *instr, struct va
     const struct ap_shape *s = c.selector < 0 ? NULL : &im->g.nodes[c.selector].shape;
     int n = instr->n_branches;
     if (!s || s->rank || (s->dtype != AP_S32 && (s->dtype != AP_PRED || n != 2)))
-        return hlo_fail(im->src, pos, "conditional: the selector is no pred[] or s32[]");
+        return hlo_fail(im->src, pos, "conditional: the selector is not pred[] or s32[]");
     int64_t known;
     if (inline_known(im, c.selector, &known)) {
         if (s->dtype == AP_PRED)

@@ -59,7 +59,7 @@ static int eval_topk(struct frame *f, const struct hlo_instr *instr, struct valu
         const struct hlo_comp *comp = &f->im->module->comps[instr->comp[0]];
         if (!is_comparator(comp, &a->largest))
             return hlo_refuse(f->im->src, pos,
-                              "TopK by '%.100s' is not supported: it is no comparison "
+                              "TopK by '%.100s' is not supported: it is not a comparison "
                               "of its first two parameters",
                               comp->name);
     }

@@ -165,7 +165,7 @@ static int eval_get(struct frame *f, const struct hlo_instr *instr, struct value
     const struct value *tuple = &f->values[instr->in[0]];
     size_t pos = hlo_at(im->src, instr->opcode.s);
     if (tuple->node >= 0)
-        return hlo_fail(im->src, pos, "the operand of get-tuple-element is no tuple");
+        return hlo_fail(im->src, pos, "the operand of get-tuple-element is not a tuple");
     if (instr->number < 0 || instr->number >= tuple->n_parts)
         return hlo_fail(im->src, pos, "index %lld of a tuple of %d",
                         (long long)instr->number, tuple->n_parts);

@@ -129,7 +129,7 @@ static int condition(const struct loop *l, const struct value *state, int64_t i)
     int64_t go_on;
     if (out.node < 0 || im->g.nodes[out.node].shape.dtype != AP_PRED ||
         im->g.nodes[out.node].shape.rank)
-        return hlo_fail(im->src, pos, "while: the condition gives no pred[]");
+        return hlo_fail(im->src, pos, "while: the condition does not give pred[]");
     if (!inline_known(im, out.node, &go_on))
         return hlo_refuse(im->src, pos,
                           "while '%.100s': unknown trip count; --keep-loops keeps loops "

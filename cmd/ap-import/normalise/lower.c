@@ -119,7 +119,7 @@ static int check_windows(const struct emit *e, const int *in, int n)
     struct import *im = e->f->im;
     const struct ap_shape *shape = &e->instr->shape;
     if (shape->dtype != AP_TUPLE || shape->n_parts != n)
-        return hlo_fail(im->src, e->pos, "reduce-window: the result is no tuple of %d",
+        return hlo_fail(im->src, e->pos, "reduce-window: the result is not a tuple of %d",
                         n);
     int sum = import_sum(im);
     for (int i = 0; i < n; i++) {
@@ -158,7 +158,7 @@ static int lower_window(const struct emit *e, struct value *out)
     int *args = AP_NEW_N(im->src->arena, 2 * n + 1, int);
     if (e->instr->n_in % 2)
         return hlo_fail(im->src, e->pos,
-                        "reduce-window needs as many initial values as operands");
+                        "reduce-window needs one initial value per operand");
     for (int k = 0; k < 2 * n; k++)
         if ((in[k] = emit_operand(e, k)) < 0)
             return -1;
@@ -199,7 +199,7 @@ static int lower_scatter(const struct emit *e, struct value *out)
     const struct ap_shape *shape = &e->instr->shape;
     int *roots = AP_NEW_N(im->src->arena, n + 1, int);
     if (e->instr->n_in % 2 == 0 || shape->dtype != AP_TUPLE || shape->n_parts != n)
-        return hlo_fail(im->src, e->pos, "scatter: the result is no tuple of %d", n);
+        return hlo_fail(im->src, e->pos, "scatter: the result is not a tuple of %d", n);
     for (int i = 0; i < n; i++) {
         int in[3] = {emit_operand(e, i), emit_operand(e, n), emit_operand(e, n + 1 + i)};
         if (in[0] < 0 || in[1] < 0 || in[2] < 0)

@@ -285,7 +285,7 @@ static int bit_generator(struct emit *e, struct value *out)
     g.n_state = s->rank == 1 && s->dims[0] <= 3 ? (int)s->dims[0] : 0;
     if (s->dtype != AP_U64 || g.n_state < 2 || (g.three_fry && g.n_state != 2))
         return hlo_refuse(src, e->pos,
-                          "rng-bit-generator (%.40s) of a state that is no "
+                          "rng-bit-generator (%.40s) of a state that is not "
                           "u64[2] is not supported",
                           name);
     g.words = g.three_fry ? 2 : 4;

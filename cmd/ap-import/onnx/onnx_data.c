@@ -46,7 +46,7 @@ int onnx_map_external(struct onnx_file *f, struct onnx_tensor *t)
     if (!t->location || !is_beside(t->location))
         return onnx_fail(f,
                          "initialiser '%s': its data are said to be in '%s', which is "
-                         "no file beside the model",
+                         "not a file in the model's folder",
                          t->name, t->location ? t->location : "");
     const char *slash = strrchr(f->path, '/');
     const char *path = ap_arena_printf(

@@ -67,8 +67,9 @@ static int add_input(struct ox *c, int k)
         return onnx_refuse(c->file, "input '%s': element type %d is not supported yet",
                            v->name, v->type);
     if (!v->type || !v->has_shape)
-        return onnx_refuse(
-            c->file, "input '%s' is no tensor of known rank: not supported yet", v->name);
+        return onnx_refuse(c->file,
+                           "input '%s' is not a tensor of known rank: not supported yet",
+                           v->name);
     for (int d = 0; d < v->rank; d++) {
         dims[d] = dim_size(c, v, d);
         if (dims[d] < 0)

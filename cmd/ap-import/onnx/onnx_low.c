@@ -110,7 +110,8 @@ static bool distinct_in(struct ox *c, int n, const int64_t *v, int rank)
     unsigned seen = 0;
     for (int i = 0; i < n; i++) {
         if (v[i] < 0 || v[i] >= rank || (seen >> v[i] & 1)) {
-            ox_fail(c, "dimension %lld stands twice, or there is none", (long long)v[i]);
+            ox_fail(c, "dimension %lld is listed twice or does not exist",
+                    (long long)v[i]);
             return false;
         }
         seen |= 1u << v[i];

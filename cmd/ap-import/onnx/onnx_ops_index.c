@@ -164,7 +164,7 @@ static int one_hot(struct ox *c)
     if (!ox_floats(c, 1, &depth, &n) || !ox_axis(c, &axis, s.rank + 1))
         return -1;
     if (n != 1 || !(depth[0] >= 1 && depth[0] < 1e9) || v.rank != 1 || v.dims[0] != 2)
-        return ox_fail(c, "depth is no positive scalar, or values are not two");
+        return ox_fail(c, "depth is not a positive scalar, or values are not two");
     if (s.rank == AP_MAX_RANK)
         return ox_refuse(c, "of this rank is not supported yet");
     int64_t size = (int64_t)depth[0];

@@ -284,7 +284,7 @@ static int clip(struct ox *c)
         return ox_with(c, AP_OP_MINIMUM, x, ox_attr_f(c, "max", 3.4028234663852886e38));
     }
     if ((lo >= 0 && ox_rank(c, lo)) || (hi >= 0 && ox_rank(c, hi)))
-        return ox_fail(c, "the bounds are no scalars");
+        return ox_fail(c, "the bounds are not scalars");
     x = lo >= 0 ? ox_bin(c, AP_OP_MAXIMUM, x, lo) : x;
     return hi >= 0 ? ox_bin(c, AP_OP_MINIMUM, x, hi) : x;
 }

@@ -211,7 +211,7 @@ static bool read_axes(struct ox *c, const struct ap_shape *s, struct axis *a)
         if (strstr(ox_attr_s(c, "coordinate_transformation_mode", ""), "corners") &&
             out != (double)t->in * f && !sizes.n) {
             /* whether length_resized is rounded is not agreed on */
-            ox_refuse(c, "align_corners to a size that is no whole number is not "
+            ox_refuse(c, "align_corners to a size that is not a whole number is not "
                          "supported yet");
             return false;
         }

@@ -36,7 +36,7 @@ static int reshape(struct ox *c)
     }
     if (hole >= 0) {
         if (known == 0)
-            return ox_fail(c, "a size of -1 beside a size of 0");
+            return ox_fail(c, "a size of -1 with a size of 0");
         dims[hole] = ap_shape_elems(&s) / known;
     }
     return ox_reshape(c, x, v.n, dims);

@@ -34,7 +34,8 @@ static int set_role(struct reader *r, const char *at, const char *name, enum ap_
     if (!name)
         return fail(r, at, "expected a string");
     if (k < 0)
-        return fail(r, at, ap_arena_printf(r->f->arena, "'%s' is no initialiser", name));
+        return fail(r, at,
+                    ap_arena_printf(r->f->arena, "'%s' is not an initialiser", name));
     if (r->roles->of_init[k] != AP_ROLE_NONE)
         return fail(r, at, ap_arena_printf(r->f->arena, "'%s' has two roles", name));
     if (role == AP_ROLE_WEIGHT && !ap_dtype_is_float(r->m->inits[k].shape.dtype))
@@ -51,7 +52,7 @@ static int take_output(struct reader *r, const char *at, const json_t *name)
     if (!text)
         return fail(r, at, "expected the name of an output");
     if (k < 0)
-        return fail(r, at, ap_arena_printf(r->f->arena, "'%s' is no output", text));
+        return fail(r, at, ap_arena_printf(r->f->arena, "'%s' is not an output", text));
     if (r->taken[k])
         return fail(r, at, ap_arena_printf(r->f->arena, "'%s' is there twice", text));
     r->taken[k] = true;

@@ -36,7 +36,7 @@ static int get_word(const char *key, const char *text, const char *const *words,
         }
         ap_buf_printf(&list, "%s%s", i ? ", " : "", words[i]);
     }
-    ap_err_set(err, "%s: '%s' is none of %s", key, text, list.data);
+    ap_err_set(err, "%s: '%s' is not one of %s", key, text, list.data);
     ap_buf_free(&list);
     return -1;
 }
@@ -91,7 +91,7 @@ static int get_key(const char *key, char *value, struct grid_line *line,
     }
     if (!strcmp(key, "layers"))
         return get_layers(value, line, err);
-    return ap_err_set(err, "'%s' is none of " KEYS, key);
+    return ap_err_set(err, "'%s' is not one of " KEYS, key);
 }
 
 /* Of a word; ZeRO's stage says what is scattered. */
@@ -170,11 +170,10 @@ int grid_parse(const char *text, struct grid_line *line, struct ap_err *err)
         else if (!value && trainer_bit(w))
             line->trainer |= trainer_bit(w);
         else if (!value || !*value)
-            rc = ap_err_set(
-                err,
-                "'%s': expected KEY=VALUE, sp, ring, overlap or what a trainer "
-                "does (packs, low-sums, ...)",
-                w);
+            rc = ap_err_set(err,
+                            "'%s': expected KEY=VALUE, sp, ring, overlap or a trait of "
+                            "trainers (packs, low-sums, ...)",
+                            w);
         else
             rc = get_key(w, value, line, err);
         strncat(given, key + 1, sizeof given - strlen(given) - 1);

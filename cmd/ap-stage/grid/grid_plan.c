@@ -127,9 +127,9 @@ static int cut_batch(struct grid_maker *k, struct ap_err *err)
                           (long long)k->degrees.data, (long long)k->line->micro_batch,
                           (long long)k->m->batch);
     if (k->line->chunks > 1 && n % k->line->pipeline)
-        return ap_err_set(err, "vpp=%lld: %lld microbatches are no multiple of pp=%lld",
-                          (long long)k->line->chunks, (long long)n,
-                          (long long)k->line->pipeline);
+        return ap_err_set(
+            err, "vpp=%lld: %lld microbatches are not a multiple of pp=%lld",
+            (long long)k->line->chunks, (long long)n, (long long)k->line->pipeline);
     k->stages->microbatches = n;
     return 0;
 }

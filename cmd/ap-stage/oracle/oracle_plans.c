@@ -172,7 +172,7 @@ static int take_other(struct asking *a, int s, const char *own, const char *like
                           "answer: %s",
                           own, o->refusal ? o->refusal : "none");
     ap_warn("stage %d: the shard command's plan needs more memory or time than its front "
-            "said; the price is that of the plan",
+            "said; the plan's own price counts",
             s);
     take_plan(a, s, plan, false);
     return 0;

@@ -217,7 +217,7 @@ int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_e
     sp->n_plans++;
     for (int s = 0; s < a->n_stages; s++)
         if (!plan_may_have(sp->params, a->stage[s].hosts, a->stage[s].devices))
-            return ap_err_set(err, "stage %d: %dx%d is none of the submeshes", s,
+            return ap_err_set(err, "stage %d: %dx%d is not one of the submeshes", s,
                               a->stage[s].hosts, a->stage[s].devices),
                    1;
     int rc = plan_judge(sp->arena, sp->inst, a, err);

@@ -110,7 +110,7 @@ def all_reduce(run, node, operands):
         return lax.psum(x, names)
     if kind in ("max", "min") and x.dtype != bool:
         return (lax.pmax if kind == "max" else lax.pmin)(x, names)
-    if x.dtype == bool:  # as bytes: there is no reduction of pred in JAX
+    if x.dtype == bool:  # as bytes: there is not a reduction of pred in JAX
         function = lax.pmin if kind in ("and", "min", "prod") else lax.pmax
         return function(x.astype("uint8"), names).astype(bool)
     return ALONG[kind](lax.all_gather(x, names, axis=0, tiled=False))

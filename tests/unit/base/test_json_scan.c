@@ -94,7 +94,7 @@ int main(void)
     judge("[01]", "expected ',' or ']'");
     judge("[-]", "expected a digit");
     judge("[tru]", "expected true, false or null");
-    judge("[NaN]", "NaN and infinities are no JSON numbers");
+    judge("[NaN]", "NaN and infinities are not JSON numbers");
     judge("\"\\x\"", "expected an escape sequence");
     judge("\"\\u12g4\"", "expected four hexadecimal digits");
     judge("\"a\tb\"", "control character in a string");

@@ -42,11 +42,11 @@ static void test_refused(void)
     refused("{\"autopar\":2}",
             "f.json:1:12: format version 2, this autopar reads version 1");
     refused("{\"autopar\":\"1\"}",
-            "f.json:1:12: \"autopar\" is no format version (a whole number)");
+            "f.json:1:12: \"autopar\" is not a format version (a whole number)");
     refused("{\"autopar\":1.5}",
-            "f.json:1:12: \"autopar\" is no format version (a whole number)");
+            "f.json:1:12: \"autopar\" is not a format version (a whole number)");
     refused("{\"autopar\":1,\n \"x\":{\"a\":NaN}}",
-            "f.json:2:11: NaN and infinities are no JSON numbers");
+            "f.json:2:11: NaN and infinities are not JSON numbers");
     refused("{\"autopar\":1,\"x\":-Infinity}", "f.json:1:19: expected a digit");
     refused("{\"autopar\":1,\"x\":01}", "f.json:1:19: expected ',' or '}'");
     refused("{\"autopar\":1,\"x\":1.}", "f.json:1:20: expected a digit");

@@ -130,7 +130,7 @@ static void test_bad(void)
     bad(LABELS, "b01f01io", "occurs twice");
     bad(PLACEMENT, "S12", "not between 0 and 11");
     bad(PLACEMENT, "S1/0", "stride > 0");
-    bad(PLACEMENT, "Pmean", "'mean' is no reduction");
+    bad(PLACEMENT, "Pmean", "'mean' is not a reduction");
     bad(PLACEMENT, "X", "expected R, P or S");
     bad(INTS, "{1 2}", "expected ','");
     bad(INTS, "{1", "expected ','");

@@ -354,7 +354,7 @@ static void test_refused(void)
         "{'nodes':[" P0 "],'results':[{'node':4}]}",
         "f.json: /graph/results/0/node: node 4 does not exist (the graph has 1 nodes)");
     refused("{'nodes':[" P0 "," NEG("0") "],'results':[{'node':0,'alias':1}]}",
-            "f.json: /graph/results/0/alias: node 1 is no parameter");
+            "f.json: /graph/results/0/alias: node 1 is not a parameter");
     refused("{'nodes':[" P0 "],'results':[{'node':0,'role':'lost'}]}",
             "f.json: /graph/results/0/role: 'lost' is no role");
     refused("{'nodes':[{'op':'parameter','shape':'f32[2]','param':0,'phase':'later'}],"

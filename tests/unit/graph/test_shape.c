@@ -256,7 +256,7 @@ static void test_reduce(void)
         "'op':'reduce','in':[0,1],'shape':'f32[]','dimensions':[0],'to_apply':0",
         "scalar");
     bad("f32[2]", "'op':'reduce','in':[0],'shape':'f32[]','dimensions':[0],'to_apply':0",
-        "as many initial values");
+        "one initial value per operand");
     good("f32[2,3] s32[2,3] f32[] s32[]",
          "'op':'reduce','in':[0,1,2,3],"
          "'shape':'(f32[2], s32[2])','dimensions':[1],'to_apply':2");

@@ -123,7 +123,7 @@ static void test_check(void)
     for (int f = 0; f < mean->n_factors; f++)
         if (mean->factors[f].kind == AP_FACTOR_REDUCED)
             plan.choice[mean->group].axis[0] = (int16_t)f;
-    CHECK(ap_plan_check(&plan, &cost, &err) && strstr(err.msg, "of all of them"),
+    CHECK(ap_plan_check(&plan, &cost, &err) && strstr(err.msg, "of all microbatches"),
           "the mean taken with each: %s", err.msg);
     ap_cost_free(&cost);
     ap_arena_free(&arena);

@@ -184,7 +184,7 @@ static void test_usage(void)
            "ap-test: --seed: expected an integer from 0 to 99, got 100");
     expect("--limit nan", 2, "", "ap-test: --limit: expected a number, got 'nan'");
     expect("--algorithm slow", 2, "",
-           "ap-test: --algorithm: 'slow' is none of exact, fast");
+           "ap-test: --algorithm: 'slow' is not one of exact, fast");
     expect("in out", 2, "", "ap-test: more than one operand: 'in' and 'out'");
 }
 
