@@ -15,40 +15,24 @@
 
 /* ---- reading ---- */
 
-static int read_blocks(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                       struct ap_ints *out, struct ap_err *err)
+/* A stage's blocks or devices: ascending numbers below `end`. */
+static int read_numbers(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                        const char *what, int64_t end, struct ap_ints *out,
+                        struct ap_err *err)
 {
-    const struct ap_at list = {at, "blocks", 0};
+    const char *key = ap_arena_printf(arena, "%ss", what);
+    const struct ap_at list = {at, key, 0};
 
-    if (ap_get_ints(arena, o, at, "blocks", out, err))
+    if (ap_get_ints(arena, o, at, key, out, err))
         return -1;
     if (out->n == 0)
-        return ap_at_err(&list, err, "expected the numbers of the stage's blocks");
+        return ap_at_err(&list, err, "expected the numbers of the stage's %s", key);
     for (int i = 0; i < out->n; i++) {
         const struct ap_at here = {&list, NULL, i};
-        if (out->v[i] < 0 || out->v[i] > INT32_MAX)
-            return ap_at_err(&here, err, "expected a block");
+        if (out->v[i] < 0 || out->v[i] >= end)
+            return ap_at_err(&here, err, "expected a %s", what);
         if (i > 0 && out->v[i] <= out->v[i - 1])
-            return ap_at_err(&here, err, "expected blocks in ascending order");
-    }
-    return 0;
-}
-
-static int read_devices(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                        struct ap_ints *out, struct ap_err *err)
-{
-    const struct ap_at list = {at, "devices", 0};
-
-    if (ap_get_ints(arena, o, at, "devices", out, err))
-        return -1;
-    if (out->n == 0)
-        return ap_at_err(&list, err, "expected the numbers of the stage's devices");
-    for (int i = 0; i < out->n; i++) {
-        const struct ap_at here = {&list, NULL, i};
-        if (out->v[i] < 0 || out->v[i] >= AP_MAX_DEVICES)
-            return ap_at_err(&here, err, "expected a device");
-        if (i > 0 && out->v[i] <= out->v[i - 1])
-            return ap_at_err(&here, err, "expected devices in ascending order");
+            return ap_at_err(&here, err, "expected %s in ascending order", key);
     }
     return 0;
 }
@@ -108,8 +92,10 @@ static int read_list(struct ap_arena *arena, const json_t *stages,
         const json_t *o = json_array_get(stages, (size_t)s);
         if (!json_is_object(o))
             return ap_at_err(&here, err, "expected an object");
-        if (read_blocks(arena, o, &here, &blocks[s], err) ||
-            read_devices(arena, o, &here, &out->devices[s], err))
+        if (read_numbers(arena, o, &here, "block", (int64_t)INT32_MAX + 1, &blocks[s],
+                         err) ||
+            read_numbers(arena, o, &here, "device", AP_MAX_DEVICES, &out->devices[s],
+                         err))
             return -1;
         if (s >= round && !same_ints(&out->devices[s], &out->devices[s - round]))
             return ap_at_err(&own, err,

@@ -55,28 +55,27 @@ static const char *on_device(struct comm *c, int g, int peer, enum ap_dtype t,
     fill(mine, t, n, c->rank);
     cuda_write(a, mine, bytes);
 
-    h.reduce_scatter(&h, host_g, mine, want, N, t, red);
-    c->reduce_scatter(c, g, a, b, N, t, red);
-    cuda_read(got, b, bytes / size);
-    bad = memcmp(got, want, (size_t)(bytes / size)) ? "reduce-scatter" : bad;
-    h.all_gather(&h, host_g, mine, want, bytes);
-    c->all_gather(c, g, a, b, bytes);
-    cuda_read(got, b, bytes * size);
-    bad = memcmp(got, want, (size_t)(bytes * size)) ? "all-gather" : bad;
-    h.all_to_all(&h, host_g, mine, want, bytes / size);
-    c->all_to_all(c, g, a, b, bytes / size);
-    cuda_read(got, b, bytes);
-    bad = memcmp(got, want, (size_t)bytes) ? "all-to-all" : bad;
-    const struct comm_peers peers = {peer, peer};
-    h.exchange(&h, &peers, mine, want, bytes);
-    c->exchange(c, &peers, a, b, bytes);
-    cuda_read(got, b, bytes);
-    bad = memcmp(got, want, (size_t)bytes) ? "exchange" : bad;
-    memcpy(want, mine, (size_t)bytes);
-    h.all_reduce(&h, host_g, want, n, t, red);
-    c->all_reduce(c, g, a, n, t, red);
-    cuda_read(got, a, bytes);
-    bad = memcmp(got, want, (size_t)bytes) ? "all-reduce" : bad;
+    const struct {
+        struct comm_job job;
+        int64_t result; /* bytes */
+    } rows[] = {
+        {{AP_OP_REDUCE_SCATTER, g, {0, 0}, N, t, red}, bytes / size},
+        {{AP_OP_ALL_GATHER, g, {0, 0}, bytes, t, red}, bytes * size},
+        {{AP_OP_ALL_TO_ALL, g, {0, 0}, bytes / size, t, red}, bytes},
+        {{AP_OP_COLLECTIVE_PERMUTE, g, {peer, peer}, bytes, t, red}, bytes},
+        {{AP_OP_ALL_REDUCE, g, {0, 0}, n, t, red}, bytes},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const bool in_place = rows[i].job.op == AP_OP_ALL_REDUCE;
+        struct comm_job on_host = rows[i].job;
+        on_host.group = host_g;
+        memcpy(want, mine, (size_t)bytes);
+        h.collect(&h, &on_host, in_place ? want : mine, want);
+        c->collect(c, &rows[i].job, a, in_place ? a : b);
+        cuda_read(got, in_place ? a : b, rows[i].result);
+        if (memcmp(got, want, (size_t)rows[i].result))
+            bad = ap_ops[rows[i].job.op].name;
+    }
     cuda_release(a);
     cuda_release(b);
     free(mine);
@@ -128,7 +127,9 @@ static void test_overlap(struct comm *c, const struct ap_mesh *mesh)
     for (int i = 0; i < 2; i++) {
         cuda_copy(p[i], p[4], sizeof x);
         c->start(c);
-        c->all_reduce(c, g, p[i], N, AP_F32, i ? AP_RED_MAX : AP_RED_SUM);
+        const struct comm_job job = {AP_OP_ALL_REDUCE,           g, {0, 0}, N, AP_F32,
+                                     i ? AP_RED_MAX : AP_RED_SUM};
+        c->collect(c, &job, p[i], p[i]);
         ticket[i] = c->event(c);
     }
     CHECK(c->size == 1 || strcmp(c->name, "nccl") || ticket[0] != ticket[1],

@@ -22,6 +22,19 @@ struct comm_peers {
     int to, from;
 };
 
+/* A collective, but for its memory. */
+struct comm_job {
+    enum ap_op op; /* all-reduce, reduce-scatter, all-gather, all-to-all or permute */
+    int group;
+    struct comm_peers peers; /* of a permute, which has no group */
+    int64_t n;               /* elements of a block where blocks are summed; else bytes */
+    enum ap_dtype dtype;     /* of what is summed */
+    enum ap_red red;
+};
+/* Whether blocks are summed, and the bytes of a block. */
+bool comm_sums(const struct comm_job *job);
+int64_t comm_block_bytes(const struct comm_job *job);
+
 struct comm {
     const char *name;
     int rank, size;
@@ -38,30 +51,23 @@ struct comm {
     /* Room for all-reduces and reduce-scatters of up to `bytes` (of the full tensor),
      * before step 1. */
     void (*reserve)(struct comm *c, int64_t bytes);
-    /* Combines n elements of dtype over a group, in place; bf16 and f16 are summed in f32
-     * and rounded once. */
-    void (*all_reduce)(struct comm *c, int group, void *buf, int64_t n,
-                       enum ap_dtype dtype, enum ap_red red);
-    /* send: one block of n elements per member, in order; recv: n elements, combined. */
-    void (*reduce_scatter)(struct comm *c, int group, const void *send, void *recv,
-                           int64_t n, enum ap_dtype dtype, enum ap_red red);
-    /* recv: a block of `bytes` from every member, in order. */
-    void (*all_gather)(struct comm *c, int group, const void *send, void *recv,
-                       int64_t bytes);
-    /* send and recv: a block of `bytes` per member, in order. */
-    void (*all_to_all)(struct comm *c, int group, const void *send, void *recv,
-                       int64_t bytes);
-    /* Sends `bytes` to a rank of the job, and receives as many from one: the same,
-       another one, or (then both) this one, which copies. */
-    void (*exchange)(struct comm *c, const struct comm_peers *peers, const void *send,
-                     void *recv, int64_t bytes);
+    /*
+     * Runs a collective. All-reduce: a block is combined over the group, in place (send
+     * is recv); bf16 and f16 are summed in f32 and rounded once. Reduce-scatter: send has
+     * a block for each member, in order, and recv is one, combined. All-gather: recv has
+     * the block of every member, in order. All-to-all: send and recv have a block for
+     * each member. Permute: a block goes to one rank and another one comes from a rank;
+     * where this rank is both, it is copied.
+     */
+    void (*collect)(struct comm *c, const struct comm_job *job, const void *send,
+                    void *recv);
 
     /*
-     * Overlap. After start, the next collective (or exchange) may return before it has
-     * run; event gives its ticket; wait, once per ticket, makes the backend's later work
-     * wait for it. Until then its operands must not be written, and its results must not
-     * be read or written. A communicator without overlap runs it at once. Over MPI it
-     * goes on in `progress` and in waits.
+     * Overlap. After start, the next collective may return before it has
+     * run; event gives its ticket; wait, once per ticket, orders what the backend does
+     * afterwards after it. Until then nobody may write what it reads, nor touch what it
+     * writes. A communicator without overlap runs it at once. Over MPI it goes on in
+     * `progress` and in waits.
      */
     void (*start)(struct comm *c);
     int (*event)(struct comm *c);

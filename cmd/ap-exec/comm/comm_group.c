@@ -41,3 +41,13 @@ void comm_receive(struct comm *c, int from, int tag, void *buf, int64_t bytes)
 {
     c->await(c, c->expect(c, from, tag, buf, bytes));
 }
+
+bool comm_sums(const struct comm_job *job)
+{
+    return job->op == AP_OP_ALL_REDUCE || job->op == AP_OP_REDUCE_SCATTER;
+}
+
+int64_t comm_block_bytes(const struct comm_job *job)
+{
+    return job->n * (comm_sums(job) ? ap_dtype_size(job->dtype) : 1);
+}

@@ -331,18 +331,16 @@ static void wait_ticket(struct comm *c, int ticket)
     watch_go();
 }
 
-/* Adds a job of a group to what is under way. */
-static void fly(struct comm *c, int g, struct flight_job job)
+/* Adds a collective to what is under way. */
+static void fly(struct comm *c, const struct comm_job *of, const void *send, void *recv)
 {
     struct mpi *m = c->impl;
-    if (job.n == 0)
+    struct flight_job job = {*of, send, recv, m->all, c->rank, 0};
+    if (of->n == 0)
         return;
-    if (job.op == FLIGHT_EXCHANGE) {
-        job.comm = m->all;
-        job.me = c->rank;
-    } else {
-        job.comm = m->groups[g].comm;
-        job.n_ranks = m->groups[g].size;
+    if (of->op != AP_OP_COLLECTIVE_PERMUTE) {
+        job.comm = m->groups[of->group].comm;
+        job.n_ranks = m->groups[of->group].size;
         MPI_Comm_rank(job.comm, &job.me);
     }
     if (!m->flights)
@@ -355,59 +353,23 @@ static void fly(struct comm *c, int g, struct flight_job job)
     flights_progress(m->flights);
 }
 
-static void all_reduce_or_fly(struct comm *c, int g, void *buf, int64_t n,
-                              enum ap_dtype dtype, enum ap_red red)
+static void collect(struct comm *c, const struct comm_job *job, const void *send,
+                    void *recv)
 {
-    if (((struct mpi *)c->impl)->started)
-        fly(c, g,
-            (struct flight_job){.op = FLIGHT_ALL_REDUCE,
-                                .send = buf,
-                                .recv = buf,
-                                .n = n,
-                                .dtype = dtype,
-                                .red = red});
-    else
-        all_reduce(c, g, buf, n, dtype, red);
-}
+    const int g = job->group;
 
-static void reduce_scatter_or_fly(struct comm *c, int g, const void *send, void *recv,
-                                  int64_t n, enum ap_dtype dtype, enum ap_red red)
-{
-    if (((struct mpi *)c->impl)->started)
-        fly(c, g,
-            (struct flight_job){.op = FLIGHT_REDUCE_SCATTER,
-                                .send = send,
-                                .recv = recv,
-                                .n = n,
-                                .dtype = dtype,
-                                .red = red});
+    if (job->op == AP_OP_ALL_TO_ALL)
+        all_to_all(c, g, send, recv, job->n);
+    else if (((struct mpi *)c->impl)->started)
+        fly(c, job, send, recv);
+    else if (job->op == AP_OP_ALL_REDUCE)
+        all_reduce(c, g, recv, job->n, job->dtype, job->red);
+    else if (job->op == AP_OP_REDUCE_SCATTER)
+        reduce_scatter(c, g, send, recv, job->n, job->dtype, job->red);
+    else if (job->op == AP_OP_ALL_GATHER)
+        all_gather(c, g, send, recv, job->n);
     else
-        reduce_scatter(c, g, send, recv, n, dtype, red);
-}
-
-static void all_gather_or_fly(struct comm *c, int g, const void *send, void *recv,
-                              int64_t bytes)
-{
-    if (((struct mpi *)c->impl)->started)
-        fly(c, g,
-            (struct flight_job){
-                .op = FLIGHT_ALL_GATHER, .send = send, .recv = recv, .n = bytes});
-    else
-        all_gather(c, g, send, recv, bytes);
-}
-
-static void exchange_or_fly(struct comm *c, const struct comm_peers *peers,
-                            const void *send, void *recv, int64_t bytes)
-{
-    if (((struct mpi *)c->impl)->started)
-        fly(c, 0,
-            (struct flight_job){.op = FLIGHT_EXCHANGE,
-                                .peers = *peers,
-                                .send = send,
-                                .recv = recv,
-                                .n = bytes});
-    else
-        exchange(c, peers, send, recv, bytes);
+        exchange(c, &job->peers, send, recv, job->n);
 }
 
 /* ---- the job ---- */
@@ -616,11 +578,7 @@ void comm_mpi_open(struct comm *c)
                        .impl = m,
                        .group = group,
                        .reserve = reserve,
-                       .all_reduce = all_reduce_or_fly,
-                       .reduce_scatter = reduce_scatter_or_fly,
-                       .all_gather = all_gather_or_fly,
-                       .all_to_all = all_to_all,
-                       .exchange = exchange_or_fly,
+                       .collect = collect,
                        .start = start,
                        .event = event,
                        .wait = wait_ticket,

@@ -15,24 +15,14 @@ static void reserve(struct comm *c, int64_t bytes)
     (void)c, (void)bytes;
 }
 
-static void all_reduce(struct comm *c, int g, void *buf, int64_t n, enum ap_dtype dtype,
-                       enum ap_red red)
+static void collect(struct comm *c, const struct comm_job *job, const void *send,
+                    void *recv)
 {
-    (void)c, (void)g, (void)buf, (void)n, (void)dtype, (void)red;
-}
-
-static void reduce_scatter(struct comm *c, int g, const void *send, void *recv, int64_t n,
-                           enum ap_dtype dtype, enum ap_red red)
-{
-    (void)c, (void)g, (void)red;
-    memcpy(recv, send, (size_t)(n * ap_dtype_size(dtype)));
-}
-
-static void copy(struct comm *c, int g, const void *send, void *recv, int64_t bytes)
-{
-    (void)c, (void)g;
+    (void)c;
+    assert(job->op != AP_OP_COLLECTIVE_PERMUTE ||
+           (job->peers.to == 0 && job->peers.from == 0));
     if (send != recv)
-        memcpy(recv, send, (size_t)bytes);
+        memcpy(recv, send, (size_t)comm_block_bytes(job));
 }
 
 static void broadcast(struct comm *c, void *buf, int64_t bytes)
@@ -57,13 +47,6 @@ static void send(struct comm *c, int to, int tag, const void *buf, int64_t bytes
 {
     (void)c, (void)to, (void)tag, (void)buf, (void)bytes;
     assert(!"sends to another rank");
-}
-
-static void exchange(struct comm *c, const struct comm_peers *peers, const void *send,
-                     void *recv, int64_t bytes)
-{
-    assert(peers->to == 0 && peers->from == 0);
-    copy(c, 0, send, recv, bytes);
 }
 
 static int expect(struct comm *c, int from, int tag, void *buf, int64_t bytes)
@@ -118,11 +101,7 @@ void comm_self_open(struct comm *c)
                        .size = 1,
                        .group = group,
                        .reserve = reserve,
-                       .all_reduce = all_reduce,
-                       .reduce_scatter = reduce_scatter,
-                       .all_gather = copy,
-                       .all_to_all = copy,
-                       .exchange = exchange,
+                       .collect = collect,
                        .start = comm_start_none,
                        .event = comm_event_none,
                        .wait = comm_wait_none,

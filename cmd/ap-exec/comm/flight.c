@@ -102,21 +102,16 @@ int64_t flights_memory(const struct flights *f)
 
 /* ---- messages of a piece ---- */
 
-static bool sums(const struct flight_job *j)
-{
-    return j->op == FLIGHT_ALL_REDUCE || j->op == FLIGHT_REDUCE_SCATTER;
-}
-
 /* Bytes of what a job counts. */
 static int64_t unit(const struct flight_job *j)
 {
-    return sums(j) ? ap_dtype_size(j->dtype) : 1;
+    return comm_sums(&j->of) ? ap_dtype_size(j->of.dtype) : 1;
 }
 
 /* All ranks sum all of it. */
 static bool is_small(const struct flight_job *j, int64_t n)
 {
-    return j->op == FLIGHT_ALL_REDUCE && n * unit(j) <= COMM_SMALL_BYTES;
+    return j->of.op == AP_OP_ALL_REDUCE && n * unit(j) <= COMM_SMALL_BYTES;
 }
 
 /* An all-reduce's piece in blocks, one a rank; the last ones may be shorter. */
@@ -162,9 +157,9 @@ static struct summed summed_of(const struct flights *f, const struct piece *p)
 {
     const struct flight_job *j = job_of(f, p);
     const int64_t size = unit(j);
-    if (j->op == FLIGHT_REDUCE_SCATTER)
+    if (j->of.op == AP_OP_REDUCE_SCATTER)
         return (struct summed){p->n,
-                               (const char *)j->send + (j->me * j->n + p->at) * size,
+                               (const char *)j->send + (j->me * j->of.n + p->at) * size,
                                (char *)j->recv + p->at * size};
     char *buf = (char *)j->recv + p->at * size;
     if (is_small(j, p->n))
@@ -189,8 +184,8 @@ static void begin_sum(struct flights *f, struct piece *p)
         const int to = (j->me + k) % j->n_ranks;
         const char *part = (const char *)j->recv + p->at * size;
         int64_t n = p->n;
-        if (j->op == FLIGHT_REDUCE_SCATTER)
-            part = (const char *)j->send + (to * j->n + p->at) * size;
+        if (j->of.op == AP_OP_REDUCE_SCATTER)
+            part = (const char *)j->send + (to * j->of.n + p->at) * size;
         else if (!is_small(j, p->n))
             part += block_at(j, p, to) * size, n = block_n(j, p, to);
         send_to(f, p, to, part, n * size);
@@ -201,7 +196,8 @@ static void end_sum(struct flights *f, const struct piece *p)
 {
     const struct flight_job *j = job_of(f, p);
     const struct summed mine = summed_of(f, p);
-    comm_combine(mine.sum, f->room + p->memory_at, j->n_ranks, mine.n, j->dtype, j->red);
+    comm_combine(mine.sum, f->room + p->memory_at, j->n_ranks, mine.n, j->of.dtype,
+                 j->of.red);
 }
 
 /* Every rank's block goes to all. */
@@ -209,23 +205,23 @@ static void begin_share(struct flights *f, struct piece *p)
 {
     const struct flight_job *j = job_of(f, p);
     const int64_t size = unit(j);
-    if (j->op == FLIGHT_EXCHANGE && j->peers.to == j->me) {
+    if (j->of.op == AP_OP_COLLECTIVE_PERMUTE && j->of.peers.to == j->me) {
         memmove((char *)j->recv + p->at, (const char *)j->send + p->at, (size_t)p->n);
         return;
     }
-    if (j->op == FLIGHT_EXCHANGE) {
-        take_from(f, p, j->peers.from, (char *)j->recv + p->at, p->n);
-        send_to(f, p, j->peers.to, (const char *)j->send + p->at, p->n);
+    if (j->of.op == AP_OP_COLLECTIVE_PERMUTE) {
+        take_from(f, p, j->of.peers.from, (char *)j->recv + p->at, p->n);
+        send_to(f, p, j->of.peers.to, (const char *)j->send + p->at, p->n);
         return;
     }
-    const bool reduced = j->op == FLIGHT_ALL_REDUCE;
+    const bool reduced = j->of.op == AP_OP_ALL_REDUCE;
     for (int k = 1; k < j->n_ranks; k++) {
         const int q = (j->me + j->n_ranks - k) % j->n_ranks;
-        const int64_t at = reduced ? p->at + block_at(j, p, q) : q * j->n + p->at;
+        const int64_t at = reduced ? p->at + block_at(j, p, q) : q * j->of.n + p->at;
         take_from(f, p, q, (char *)j->recv + at * size,
                   (reduced ? block_n(j, p, q) : p->n) * size);
     }
-    const int64_t at = reduced ? p->at + block_at(j, p, j->me) : j->me * j->n + p->at;
+    const int64_t at = reduced ? p->at + block_at(j, p, j->me) : j->me * j->of.n + p->at;
     char *mine = (char *)j->recv + at * size;
     const int64_t bytes = (reduced ? block_n(j, p, j->me) : p->n) * size;
     if (!reduced)
@@ -240,19 +236,19 @@ static void begin_share(struct flights *f, struct piece *p)
 static int64_t piece_of(const struct flight_job *j, int64_t at)
 {
     int64_t most = MESSAGE_BYTES;
-    if (sums(j))
+    if (comm_sums(&j->of))
         most = PIECE_BYTES / unit(j);
-    if (j->op == FLIGHT_REDUCE_SCATTER)
+    if (j->of.op == AP_OP_REDUCE_SCATTER)
         most = most / j->n_ranks > 0 ? most / j->n_ranks : 1;
-    return j->n - at < most ? j->n - at : most;
+    return j->of.n - at < most ? j->of.n - at : most;
 }
 
 /* Memory for the blocks that a rank sums of n elements. */
 static int64_t memory_of(const struct flight_job *j, int64_t n)
 {
-    if (!sums(j))
+    if (!comm_sums(&j->of))
         return 0;
-    if (j->op == FLIGHT_ALL_REDUCE && !is_small(j, n))
+    if (j->of.op == AP_OP_ALL_REDUCE && !is_small(j, n))
         n = ap_ceil_div(n, j->n_ranks);
     return (n * unit(j) * j->n_ranks + 63) / 64 * 64;
 }
@@ -301,14 +297,14 @@ static bool begin_piece(struct flights *f)
     p->ticket = f->n_begun;
     p->tag = FIRST_TAG + f->tag;
     f->tag = (f->tag + 2) % TAGS;
-    p->round = sums(j) ? SUM : SHARE;
+    p->round = comm_sums(&j->of) ? SUM : SHARE;
     p->at = f->at;
     p->n = n;
     p->memory_at = memory_at;
     f->end = memory_at + bytes;
     f->left[f->n_begun % JOBS]++;
     f->at += n;
-    if (f->at == j->n) {
+    if (f->at == j->of.n) {
         f->left[f->n_begun % JOBS]--;
         f->n_begun = (f->n_begun + 1) % TICKETS;
         f->at = 0;
@@ -322,7 +318,7 @@ static void next_round(struct flights *f, struct piece *p)
 {
     const struct flight_job *j = job_of(f, p);
     const bool again =
-        p->round == SUM && j->op == FLIGHT_ALL_REDUCE && !is_small(j, p->n);
+        p->round == SUM && j->of.op == AP_OP_ALL_REDUCE && !is_small(j, p->n);
     if (p->round == SUM)
         end_sum(f, p);
     p->round = again ? SHARE : OVER;
@@ -368,7 +364,7 @@ bool flights_full(const struct flights *f)
 int flights_add(struct flights *f, const struct flight_job *job)
 {
     const int ticket = f->n_added;
-    assert(!flights_full(f) && job->n > 0);
+    assert(!flights_full(f) && job->of.n > 0);
     f->job[ticket % JOBS] = *job;
     f->left[ticket % JOBS] = 1;
     f->n_added = (f->n_added + 1) % TICKETS;

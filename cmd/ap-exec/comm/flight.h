@@ -11,25 +11,13 @@
  * rank: one latency instead of two. */
 #define COMM_SMALL_BYTES 2048
 
-/* Those that the backends start. */
-enum flight_op {
-    FLIGHT_ALL_REDUCE,
-    FLIGHT_REDUCE_SCATTER,
-    FLIGHT_ALL_GATHER,
-    FLIGHT_EXCHANGE
-};
-
-/* Arguments of a collective of struct comm. */
+/* A collective, its memory and its ranks; all but an all-to-all. */
 struct flight_job {
-    enum flight_op op;
-    MPI_Comm comm;           /* of the group; of an exchange: of the job */
-    int me, n_ranks;         /* in it */
-    struct comm_peers peers; /* of an exchange */
+    struct comm_job of;
     const void *send;
     void *recv;
-    int64_t n; /* elements, or bytes */
-    enum ap_dtype dtype;
-    enum ap_red red;
+    MPI_Comm comm;   /* of the group; of a permute: of the job */
+    int me, n_ranks; /* in it */
 };
 
 struct flights;
@@ -40,8 +28,8 @@ struct flights *flights_open(struct comm *c,
 void flights_close(struct flights *f);
 /* Whether too many are under way for another one. */
 bool flights_full(const struct flights *f);
-/* The job's ticket, not negative; job->n > 0. Ranks of a communicator add the same jobs
- * in the same order. */
+/* The job's ticket, not negative; its blocks are not empty. Ranks of a communicator add
+ * the same jobs in the same order. */
 int flights_add(struct flights *f, const struct flight_job *job);
 /* Advances all transfers that can advance, and returns at once. */
 void flights_progress(struct flights *f);

@@ -64,27 +64,21 @@ static void unpack(const struct coll *c, const char *buf)
                  buf + q * c->block_elems * c->size, c->size);
 }
 
-/* The next collective may return before it has run, if the program awaits it later. */
-static void begin(struct exec *x)
-{
-    if (x->starts)
-        x->comm->start(x->comm);
-}
-
-static int ticket_of(struct exec *x)
-{
-    return x->starts ? x->comm->event(x->comm) : -1;
-}
-
-static void all_reduce_run(struct exec *x, void *state)
+/* Blocks that lie where they are read and written. The collective may return before it
+ * has run, if the program awaits it later. */
+static void direct_run(struct exec *x, void *state)
 {
     struct coll *c = state;
-    if (c->dst != c->src)
-        memcpy(c->dst, c->src, (size_t)(c->in_elems * c->size));
-    begin(x);
-    x->comm->all_reduce(x->comm, c->group, c->dst, c->in_elems, c->dtype,
-                        c->node->attrs->coll.red);
-    c->ticket = ticket_of(x);
+    const char *send = c->src;
+    if (c->job.op == AP_OP_ALL_REDUCE) {
+        if (c->dst != c->src)
+            memcpy(c->dst, c->src, (size_t)(c->in_elems * c->size));
+        send = c->dst;
+    }
+    if (x->starts)
+        x->comm->start(x->comm);
+    x->comm->collect(x->comm, &c->job, send, c->dst);
+    c->ticket = x->starts ? x->comm->event(x->comm) : -1;
 }
 
 static void finish(struct exec *x, void *state)
@@ -93,52 +87,13 @@ static void finish(struct exec *x, void *state)
     x->comm->wait(x->comm, c->ticket);
 }
 
-static void all_gather_run(struct exec *x, void *state)
+static void packed_run(struct exec *x, void *state)
 {
     const struct coll *c = state;
-    char *recv = x->scratch + c->recv_at;
-    x->comm->all_gather(x->comm, c->group, c->src, recv, c->in_elems * c->size);
-    unpack(c, recv);
-}
-
-static void all_gather_start(struct exec *x, void *state)
-{
-    struct coll *c = state;
-    begin(x);
-    x->comm->all_gather(x->comm, c->group, c->src, c->dst, c->in_elems * c->size);
-    c->ticket = ticket_of(x);
-}
-
-static void reduce_scatter_run(struct exec *x, void *state)
-{
-    const struct coll *c = state;
-    x->comm->reduce_scatter(x->comm, c->group, packed(x, c), c->dst, c->out_elems,
-                            c->dtype, c->node->attrs->coll.red);
-}
-
-static void reduce_scatter_start(struct exec *x, void *state)
-{
-    struct coll *c = state;
-    begin(x);
-    x->comm->reduce_scatter(x->comm, c->group, c->src, c->dst, c->out_elems, c->dtype,
-                            c->node->attrs->coll.red);
-    c->ticket = ticket_of(x);
-}
-
-static void all_to_all_run(struct exec *x, void *state)
-{
-    const struct coll *c = state;
-    char *recv = x->scratch + c->recv_at;
-    x->comm->all_to_all(x->comm, c->group, packed(x, c), recv, c->block_elems * c->size);
-    unpack(c, recv);
-}
-
-static void permute_run(struct exec *x, void *state)
-{
-    struct coll *c = state;
-    begin(x);
-    x->comm->exchange(x->comm, &c->peers, c->src, c->dst, c->in_elems * c->size);
-    c->ticket = ticket_of(x);
+    char *recv = c->unpack ? x->scratch + c->recv_at : c->dst;
+    x->comm->collect(x->comm, &c->job, c->pack ? packed(x, c) : c->src, recv);
+    if (c->unpack)
+        unpack(c, recv);
 }
 
 static int check_view(struct exec *x, const struct ap_node *node, const struct view *v,
@@ -309,45 +264,43 @@ int cpu_coll_prepare(struct exec *x, struct call *call, struct ap_err *err)
     call->state = c;
     if (t->axes & x->prog->mesh.microbatch)
         return accumulate_prepare(x, call, err);
+    c->job = (struct comm_job){
+        .op = v->op, .n = c->in_elems * c->size, .dtype = c->dtype, .red = t->red};
+    c->direct = true;
     int64_t most = 0;
     switch ((int)v->op) {
     case AP_OP_ALL_REDUCE:
-        call->run = all_reduce_run;
-        call->finish = finish;
+        c->job.n = c->in_elems;
         most = c->in_elems * c->size;
         break;
     case AP_OP_ALL_GATHER:
         if (set_blocks(x, c, &v->shape, &t->split, false, err))
             return -1;
-        call->run = c->direct ? all_gather_start : all_gather_run;
-        call->finish = c->direct ? finish : NULL;
-        if (!c->direct)
-            exec_need_scratch(x, blocks_bytes(c));
         break;
     case AP_OP_REDUCE_SCATTER:
         if (set_blocks(x, c, in, &t->split, true, err))
             return -1;
-        call->run = c->direct ? reduce_scatter_start : reduce_scatter_run;
-        call->finish = c->direct ? finish : NULL;
+        c->job.n = c->out_elems;
         most = blocks_bytes(c);
-        if (!c->direct)
-            exec_need_scratch(x, most);
         break;
     case AP_OP_ALL_TO_ALL:
         if (set_blocks(x, c, in, &t->split, true, err) ||
             set_blocks(x, c, &v->shape, &t->join, false, err))
             return -1;
-        call->run = all_to_all_run;
+        c->job.n = c->block_elems * c->size;
         c->recv_at = exec_room(blocks_bytes(c));
         exec_need_scratch(x, 2 * c->recv_at);
         break;
-    case AP_OP_COLLECTIVE_PERMUTE:
-        c->peers = peers_of(x, t->axes);
-        call->run = permute_run;
-        call->finish = finish;
+    }
+    call->run = c->direct ? direct_run : packed_run;
+    call->finish = c->direct ? finish : NULL;
+    if (!c->direct)
+        exec_need_scratch(x, blocks_bytes(c));
+    if (v->op == AP_OP_COLLECTIVE_PERMUTE) {
+        c->job.peers = peers_of(x, t->axes);
         return 0;
     }
-    c->group = x->comm->group(x->comm, &x->prog->mesh, t->axes);
+    c->job.group = x->comm->group(x->comm, &x->prog->mesh, t->axes);
     x->comm->reserve(x->comm, most);
     return 0;
 }

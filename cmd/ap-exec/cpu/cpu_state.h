@@ -239,8 +239,8 @@ struct dynamic {
 struct coll {
     const struct ap_node *node;
     enum ap_dtype dtype;
-    int size, group, n_ranks;
-    struct comm_peers peers; /* of a permute */
+    int size, n_ranks;
+    struct comm_job job;
     const char *src;
     char *dst;
     int64_t in_elems, out_elems, block_elems;

@@ -1,5 +1,5 @@
 /*
- * Collectives, as packing, the communicator's function on device memory and unpacking;
+ * Collectives, as packing, the communicator's work on device memory and unpacking;
  * and the local steps ap-slice, ap-mask and ap-partial. The CPU backend's functions say
  * which blocks go where. The communicator orders itself after the stream's work and the
  * stream's later work after itself.
@@ -10,49 +10,18 @@
 
 /* ---- collectives ---- */
 
-/* A function of the communicator and its memory. */
+/* A collective and its memory. */
 struct exchange {
     const struct coll *coll;
     struct cuda_at send, recv;
-    cuda_run *run;
     int ticket; /* of the collective that was started */
 };
 
-static void all_reduce_run(struct exec *x, void *state)
-{
-    const struct coll *c = ((const struct exchange *)state)->coll;
-    x->comm->all_reduce(x->comm, c->group, c->dst, c->in_elems, c->dtype,
-                        c->node->attrs->coll.red);
-}
-
-static void all_gather_run(struct exec *x, void *state)
+static void collect_run(struct exec *x, void *state)
 {
     const struct exchange *e = state;
-    x->comm->all_gather(x->comm, e->coll->group, cuda_place(x, e->send),
-                        cuda_place(x, e->recv), e->coll->in_elems * e->coll->size);
-}
-
-static void reduce_scatter_run(struct exec *x, void *state)
-{
-    const struct exchange *e = state;
-    const struct coll *c = e->coll;
-    x->comm->reduce_scatter(x->comm, c->group, cuda_place(x, e->send),
-                            cuda_place(x, e->recv), c->out_elems, c->dtype,
-                            c->node->attrs->coll.red);
-}
-
-static void all_to_all_run(struct exec *x, void *state)
-{
-    const struct exchange *e = state;
-    x->comm->all_to_all(x->comm, e->coll->group, cuda_place(x, e->send),
-                        cuda_place(x, e->recv), e->coll->block_elems * e->coll->size);
-}
-
-static void permute_run(struct exec *x, void *state)
-{
-    const struct exchange *e = state;
-    x->comm->exchange(x->comm, &e->coll->peers, cuda_place(x, e->send),
-                      cuda_place(x, e->recv), e->coll->in_elems * e->coll->size);
+    x->comm->collect(x->comm, &e->coll->job, cuda_place(x, e->send),
+                     cuda_place(x, e->recv));
 }
 
 /* Collectives without packing run while later calls do (run/overlap.c). */
@@ -60,7 +29,7 @@ static void start_run(struct exec *x, void *state)
 {
     struct exchange *e = state;
     x->comm->start(x->comm);
-    e->run(x, e);
+    collect_run(x, e);
     e->ticket = x->comm->event(x->comm);
 }
 
@@ -95,17 +64,15 @@ static void add_unpack(struct exec *x, struct cuda_call *call, const struct coll
 /* The steps of a collective of struct coll; true: its last one only starts it. */
 static bool add_coll(struct exec *x, struct cuda_call *call, const struct coll *c)
 {
-    static cuda_run *const run[AP_N_OPS] = {[AP_OP_ALL_REDUCE] = all_reduce_run,
-                                            [AP_OP_ALL_GATHER] = all_gather_run,
-                                            [AP_OP_REDUCE_SCATTER] = reduce_scatter_run,
-                                            [AP_OP_ALL_TO_ALL] = all_to_all_run,
-                                            [AP_OP_COLLECTIVE_PERMUTE] = permute_run};
     struct exchange *e = AP_NEW(x->arena, struct exchange);
     const int64_t bytes = exec_room(c->n_ranks * c->block_elems * c->size);
     const bool pack = c->pack && !c->direct, unpack = c->unpack && !c->direct;
-    *e = (struct exchange){c, at_memory(c->src), at_memory(c->dst), run[c->node->op], -1};
-    if (c->node->op == AP_OP_ALL_REDUCE && c->dst != c->src)
-        cuda_add_copy(x, call, e->recv, e->send, c->in_elems * c->size);
+    *e = (struct exchange){c, at_memory(c->src), at_memory(c->dst), -1};
+    if (c->job.op == AP_OP_ALL_REDUCE) {
+        if (c->dst != c->src)
+            cuda_add_copy(x, call, e->recv, e->send, c->in_elems * c->size);
+        e->send = e->recv;
+    }
     if (pack) {
         e->send = at_scratch(0);
         add_pack(x, call, c, e->send);
@@ -113,7 +80,7 @@ static bool add_coll(struct exec *x, struct cuda_call *call, const struct coll *
     if (unpack)
         e->recv = at_scratch(pack ? bytes : 0);
     exec_need_scratch(x, pack * bytes + unpack * bytes);
-    cuda_add(x, call, pack || unpack ? e->run : start_run, e, NULL);
+    cuda_add(x, call, pack || unpack ? collect_run : start_run, e, NULL);
     if (unpack)
         add_unpack(x, call, c, e->recv);
     return !pack && !unpack;

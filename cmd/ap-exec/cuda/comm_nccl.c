@@ -327,123 +327,76 @@ static bool find_type(enum ap_dtype dtype, enum ap_red red, int64_t *n,
     return true;
 }
 
-static void all_reduce(struct comm *c, int group, void *buf, int64_t count,
-                       enum ap_dtype dtype, enum ap_red red)
+/* The calls of a collective of count elements. */
+static ncclResult_t call_nccl(const struct comm_job *job, const void *send, void *recv,
+                              const struct nccl_group *g, int64_t count,
+                              ncclDataType_t type, ncclRedOp_t op)
 {
-    struct nccl *n = of(c);
-    const struct nccl_group *g = &n->groups[group];
-    const int64_t bytes = count * ap_dtype_size(dtype);
-    ncclDataType_t type;
-    ncclRedOp_t op;
-    if (g->size == 1 || count == 0)
-        return;
-    if (g->comm && find_type(dtype, red, &count, &type, &op)) {
-        begin(n, "all-reduce", bytes, g->size);
-        end(c, g->comm,
-            ncclAllReduce(buf, buf, (size_t)count, type, op, g->comm, cuda_dev.comm));
-        return;
-    }
-    char *host = to_host(n, buf, bytes);
-    n->beneath.all_reduce(&n->beneath, g->beneath, host, count, dtype, red);
-    cuda_write(buf, host, bytes);
-}
-
-static void reduce_scatter(struct comm *c, int group, const void *send, void *recv,
-                           int64_t count, enum ap_dtype dtype, enum ap_red red)
-{
-    struct nccl *n = of(c);
-    const struct nccl_group *g = &n->groups[group];
-    const int64_t bytes = count * ap_dtype_size(dtype);
-    ncclDataType_t type;
-    ncclRedOp_t op;
-    if (g->size == 1 || count == 0) {
-        copy(send, recv, bytes);
-        return;
-    }
-    if (g->comm && find_type(dtype, red, &count, &type, &op)) {
-        begin(n, "reduce-scatter", bytes, g->size);
-        end(c, g->comm,
-            ncclReduceScatter(send, recv, (size_t)count, type, op, g->comm,
-                              cuda_dev.comm));
-        return;
-    }
-    const char *host = to_host(n, send, bytes * g->size);
-    n->beneath.reduce_scatter(&n->beneath, g->beneath, host, room(n, 1, bytes), count,
-                              dtype, red);
-    cuda_write(recv, n->host[1], bytes);
-}
-
-static void all_gather(struct comm *c, int group, const void *send, void *recv,
-                       int64_t bytes)
-{
-    struct nccl *n = of(c);
-    const struct nccl_group *g = &n->groups[group];
-    if (g->size == 1 || bytes == 0) {
-        copy(send, recv, bytes);
-        return;
-    }
-    if (g->comm) {
-        begin(n, "all-gather", bytes, g->size);
-        end(c, g->comm,
-            ncclAllGather(send, recv, (size_t)bytes, ncclUint8, g->comm, cuda_dev.comm));
-        return;
-    }
-    const char *host = to_host(n, send, bytes);
-    n->beneath.all_gather(&n->beneath, g->beneath, host, room(n, 1, bytes * g->size),
-                          bytes);
-    cuda_write(recv, n->host[1], bytes * g->size);
-}
-
-/* Sends and receives in one group: ncclAlltoAll came with 2.28. */
-static void all_to_all(struct comm *c, int group, const void *send, void *recv,
-                       int64_t bytes)
-{
-    struct nccl *n = of(c);
-    const struct nccl_group *g = &n->groups[group];
+    const ncclComm_t comm = g->comm;
+    const size_t n = (size_t)count;
     ncclResult_t rc = ncclSuccess;
-    if (g->size == 1 || bytes == 0) {
-        copy(send, recv, bytes);
-        return;
-    }
-    if (g->comm) {
-        begin(n, "all-to-all", bytes, g->size);
+
+    switch ((int)job->op) {
+    case AP_OP_ALL_REDUCE:
+        return ncclAllReduce(send, recv, n, type, op, comm, cuda_dev.comm);
+    case AP_OP_REDUCE_SCATTER:
+        return ncclReduceScatter(send, recv, n, type, op, comm, cuda_dev.comm);
+    case AP_OP_ALL_GATHER:
+        return ncclAllGather(send, recv, n, type, comm, cuda_dev.comm);
+    case AP_OP_ALL_TO_ALL: /* ncclAlltoAll came with 2.28 */
         for (int q = 0; q < g->size && rc == ncclSuccess; q++) {
-            rc = ncclSend((const char *)send + q * bytes, (size_t)bytes, ncclUint8, q,
-                          g->comm, cuda_dev.comm);
+            rc =
+                ncclSend((const char *)send + q * count, n, type, q, comm, cuda_dev.comm);
             if (rc == ncclSuccess)
-                rc = ncclRecv((char *)recv + q * bytes, (size_t)bytes, ncclUint8, q,
-                              g->comm, cuda_dev.comm);
+                rc = ncclRecv((char *)recv + q * count, n, type, q, comm, cuda_dev.comm);
         }
-        end(c, g->comm, rc);
-        return;
+        return rc;
+    default:
+        rc = ncclSend(send, n, type, job->peers.to, comm, cuda_dev.comm);
+        return rc == ncclSuccess
+                   ? ncclRecv(recv, n, type, job->peers.from, comm, cuda_dev.comm)
+                   : rc;
     }
-    const char *host = to_host(n, send, bytes * g->size);
-    n->beneath.all_to_all(&n->beneath, g->beneath, host, room(n, 1, bytes * g->size),
-                          bytes);
-    cuda_write(recv, n->host[1], bytes * g->size);
 }
 
-static void exchange(struct comm *c, const struct comm_peers *peers, const void *send,
-                     void *recv, int64_t bytes)
+/* By the communicator beneath, on host memory; group: there. */
+static void collect_on_host(struct nccl *n, const struct comm_job *job, int group,
+                            int ranks, const void *send, void *recv)
+{
+    const bool cuts = job->op == AP_OP_REDUCE_SCATTER || job->op == AP_OP_ALL_TO_ALL;
+    const bool joins = job->op == AP_OP_ALL_GATHER || job->op == AP_OP_ALL_TO_ALL;
+    const int64_t bytes = comm_block_bytes(job), back = joins ? bytes * ranks : bytes;
+    struct comm_job host = *job;
+    char *from = to_host(n, send, cuts ? bytes * ranks : bytes);
+    char *to = job->op == AP_OP_ALL_REDUCE ? from : room(n, 1, back);
+
+    host.group = group;
+    n->beneath.collect(&n->beneath, &host, from, to);
+    cuda_write(recv, to, back);
+}
+
+static void collect(struct comm *c, const struct comm_job *job, const void *send,
+                    void *recv)
 {
     struct nccl *n = of(c);
-    if (peers->to == c->rank || bytes == 0) {
+    const bool permutes = job->op == AP_OP_COLLECTIVE_PERMUTE;
+    const int64_t bytes = comm_block_bytes(job);
+    struct nccl_group g = {.size = 2, .comm = n->all};
+    ncclDataType_t type = ncclUint8;
+    ncclRedOp_t op = ncclSum;
+    int64_t count = job->n;
+
+    if (!permutes)
+        g = n->groups[job->group];
+    if ((permutes ? job->peers.to == c->rank : g.size == 1) || bytes == 0) {
         copy(send, recv, bytes);
-        return;
+    } else if (g.comm &&
+               (!comm_sums(job) || find_type(job->dtype, job->red, &count, &type, &op))) {
+        begin(n, permutes ? "exchange" : ap_ops[job->op].name, bytes, g.size);
+        end(c, g.comm, call_nccl(job, send, recv, &g, count, type, op));
+    } else {
+        collect_on_host(n, job, g.beneath, g.size, send, recv);
     }
-    if (n->all) {
-        begin(n, "exchange", bytes, 2);
-        ncclResult_t rc =
-            ncclSend(send, (size_t)bytes, ncclUint8, peers->to, n->all, cuda_dev.comm);
-        if (rc == ncclSuccess)
-            rc = ncclRecv(recv, (size_t)bytes, ncclUint8, peers->from, n->all,
-                          cuda_dev.comm);
-        end(c, n->all, rc);
-        return;
-    }
-    const char *host = to_host(n, send, bytes);
-    n->beneath.exchange(&n->beneath, peers, host, room(n, 1, bytes), bytes);
-    cuda_write(recv, n->host[1], bytes);
 }
 
 /* ---- the job, and messages between stages: on host memory ---- */
@@ -560,11 +513,7 @@ static void make(struct comm *c, const struct comm *beneath, ncclComm_t all)
                        .impl = n,
                        .group = group,
                        .reserve = reserve,
-                       .all_reduce = all_reduce,
-                       .reduce_scatter = reduce_scatter,
-                       .all_gather = all_gather,
-                       .all_to_all = all_to_all,
-                       .exchange = exchange,
+                       .collect = collect,
                        .start = start,
                        .event = event,
                        .wait = wait_ticket,

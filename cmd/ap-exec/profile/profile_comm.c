@@ -33,18 +33,14 @@ typedef void once_fn(const struct sweep *s, enum ap_op op, int group, int peer,
 static void collective(const struct sweep *s, enum ap_op op, int group, int peer,
                        int64_t bytes, int n)
 {
-    struct comm *c = s->c;
-    const int64_t part = bytes / n;
-    if (op == AP_OP_ALL_REDUCE)
-        c->all_reduce(c, group, s->a, bytes / 4, AP_F32, AP_RED_SUM);
-    else if (op == AP_OP_REDUCE_SCATTER)
-        c->reduce_scatter(c, group, s->a, s->b, part / 4, AP_F32, AP_RED_SUM);
-    else if (op == AP_OP_ALL_GATHER)
-        c->all_gather(c, group, s->a, s->b, part);
-    else if (op == AP_OP_ALL_TO_ALL)
-        c->all_to_all(c, group, s->a, s->b, part / n);
-    else
-        c->exchange(c, &(struct comm_peers){peer, peer}, s->a, s->b, bytes);
+    struct comm_job job = {op, group, {peer, peer}, bytes, AP_F32, AP_RED_SUM};
+    if (op == AP_OP_ALL_TO_ALL)
+        job.n /= (int64_t)n * n;
+    else if (op == AP_OP_REDUCE_SCATTER || op == AP_OP_ALL_GATHER)
+        job.n /= n;
+    if (comm_sums(&job))
+        job.n /= ap_dtype_size(job.dtype);
+    s->c->collect(s->c, &job, s->a, op == AP_OP_ALL_REDUCE ? s->a : s->b);
 }
 
 /* Ranks 0 and peer send each other in turn: two messages. */
