@@ -301,7 +301,7 @@ static void test_reduce(void)
         "'largest':true",
         "topk makes (f32[2,3], s32[2,3])");
     bad("f32[2]", "'op':'get-tuple-element','in':[0],'shape':'f32[2]','index':0",
-        "no tuple");
+        "not a tuple");
 }
 
 #define GATHER(out, more) \
