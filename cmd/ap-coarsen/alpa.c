@@ -4,22 +4,23 @@
  *
  * Problem (Zheng et al., "Alpa", OSDI 2022, section 5.2 and equation 6): a layer costs
  * the bytes that it receives, values made before it and read in it, each once. As in the
- * public code it has three heavy operators, or (1 + eps) of the average FLOPs; one with
- * more heavy operators than that has less FLOPs. Ties (the code: up to 1e-4) go to the
- * least sum, then to the least variance of operator counts. The code's newer cost is
- * seconds, FLOPs / 30e12 + bytes / 2e9, without bounds; ties go to the least sum, then to
- * the least sum of squares. Read as a program of its own, not as the paper's recursion,
- * this has three steps: the least maximum M; among the layerings with no layer above M (1
- * + 1e-4) the least sum; among those the least squares. Each is solved exactly.
+ * public code a layer has three heavy operators, or (1 + eps) times the average FLOPs; a
+ * layer with more heavy operators than that has fewer FLOPs than that. Ties (the code: up
+ * to 1e-4) go to the least sum, then to the least variance of operator counts. The code's
+ * newer cost is seconds, FLOPs / 30e12 + bytes / 2e9, without bounds; ties go to the
+ * least sum, then to the least sum of squares. Read as a program of its own, not as the
+ * paper's recursion, this has three steps: the least maximum M; among the layerings with
+ * no layer above M (1 + 1e-4) the least sum; among those the least squares. Each is
+ * solved exactly.
  *
  * Idea: for a fixed first operator the cost grows with the last one, as FLOPs and counts
- * do. So the last operators that a threshold allows are one interval for each first one,
- * found by one descent in a Fenwick tree over the next uses of live values, while the
- * first operator sweeps from the back. Which cuts L layers can reach is then a union of
- * intervals per layer, and M follows by bisection over the costs that occur. Sum and
- * squares are a dynamic program over numbers of layers and first operators, from the
- * back. Last operators between which a layer receives nothing new are one question to a
- * tree (cut_tree.h).
+ * do. The last operators that a threshold allows are therefore one interval for each
+ * first operator, found by one descent in a Fenwick tree over the next uses of live
+ * values, while the first operator sweeps from the back. Which cuts L layers can reach is
+ * then a union of intervals per layer, and M follows by bisection over the costs that
+ * occur. Sum and squares are a dynamic program over numbers of layers and first
+ * operators, from the back. Last operators between which a layer receives nothing new are
+ * one question to a tree (cut_tree.h).
  *
  * Cost: O((n + edges) log n + n L) per threshold, some tens of thresholds; then O(L (n +
  * edges) log n + L steps log n), steps: pairs of a first operator and a value that a

@@ -2,15 +2,15 @@
  * The best end of a layer among a range of cuts, see cut_tree.h.
  *
  * Problem: layers from one operator on that receive the same bytes end at a range of cuts
- * p. Of those with the least sum after them the one with the least (p - first)² +
+ * p. Among the cuts with the least sum after them, the one with the least (p - first)² +
  * squares(p) is wanted. Where nothing heavy bounds the layers the ranges are as long as
  * the graph.
  *
  * Idea: a segment tree over cuts. A node keeps the cuts of its least sum only, and of
  * those the lower envelope of the lines -2 p first + p² + squares(p). As `first` falls,
  * smaller cuts win for good, so that the envelope is a queue: pushed from the largest cut
- * down, and read from its front. Nodes are made when they are first asked; what is
- * shorter than a leaf is scanned.
+ * down, and read from its front. Nodes are made when they are first asked; ranges shorter
+ * than a leaf are scanned.
  *
  * Cost: O(n log n) for all nodes, then O(log n) amortized per question.
  */

@@ -1,9 +1,10 @@
 /*
  * Problem: trainers cut a model between its layers, and count them: "24 layers in four
  * stages". Idea: layers are numbered by the names of the weights (plan/layers.h); a block
- * for each, one for what is in front (embeddings) and one for what is after (the head,
- * the loss). An operator without a layer goes with what it reads; after the last
- * operator of the last layer, with the head. Cost: linear in the names and the operands.
+ * for each layer, one for the operators before the layers (embeddings) and one for the
+ * operators after them (the head, the loss). An operator without a layer goes to the
+ * block of its operands, or, after the last operator of the last layer, to the head.
+ * Cost: linear in the names and the operands.
  */
 #include <string.h>
 

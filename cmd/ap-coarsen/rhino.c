@@ -2,13 +2,13 @@
  * Rhino's blocks: the segments between critical nodes, with the cones inside them.
  *
  * Problem and idea: libcommon/graph/critical.c and cones.c; this row writes down what
- * they find. --blocks joins segments into so many groups, as the published program's
- * FORWARD_SUB_GRAPH_NUM does (which gives the last group all that is left over by the
- * division, where these are equal up to one, and which has one group by default, where
- * the paper, and this row, have as many as there are). At levels 0 to 2 cones end at
- * blocks and critical nodes are roots; at 3 and 4 the graph is one scope. Cost: linear in
- * nodes and edges. After Rhino (Zhang et al., "Auto-Parallelizing Large Models with
- * Rhino: A Systematic Approach on Production AI Platform"), 4.3.1 and 4.3.2.
+ * they find. --blocks joins segments into this number of groups, as the published
+ * program's FORWARD_SUB_GRAPH_NUM does. The published program gives the last group the
+ * remainder of the division, and has one group by default; here groups are equal up to
+ * one segment, and by default every segment is a group, as in the paper. At levels 0 to 2
+ * cones end at blocks and critical nodes are roots; at 3 and 4 the graph is one scope.
+ * Cost: linear in nodes and edges. After Rhino (Zhang et al., "Auto-Parallelizing Large
+ * Models with Rhino: A Systematic Approach on Production AI Platform"), 4.3.1 and 4.3.2.
  */
 #include "coarsen.h"
 #include "graph/critical.h"

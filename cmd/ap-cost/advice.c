@@ -1,10 +1,10 @@
 /*
  * Problem: which change would speed this plan up most: links, devices, memory, or how it
- * is cut into microbatches.
- * Idea: make each change and price the plan again, choices as they are. A search under
- * the change can only do better, so that every saving is a lower bound. What is saved of
- * is what the plan is for: the step, or the time between batches in a row. More memory is
- * what stages that make values again could keep instead. Cost: one price for each change.
+ * is cut into microbatches. Idea: make each change and price the plan again, with the
+ * same choices. A search under the change can only do better, so that every saving is a
+ * lower bound. Savings refer to the quantity that the plan minimizes: the step, or the
+ * time between consecutive batches. With more memory, stages that recompute values could
+ * keep them instead. Cost: one price for each change.
  */
 #include <math.h>
 #include <stdlib.h>

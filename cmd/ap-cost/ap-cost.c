@@ -1,4 +1,4 @@
-/* ap-cost: say what a plan costs in time, communication and memory. */
+/* ap-cost: prices a plan in time, communication and memory. */
 #include "calibrate/calibrate.h"
 #include "page.h"
 #include "tool/tool.h"

@@ -1,9 +1,9 @@
 /*
- * Problem: a plan is priced by the groups that searches decide about. Where a device runs
- * what ap-fuse --kernels marked as kernels (program_kernels.c), a sum over columns reads
- * its operand in a kernel of its own, and a value may be computed in several.
- * Idea: the document's program says what runs: its kernels, by the same table of seconds,
- * in place of the plan's. Linear in the nodes.
+ * Problem: a plan is priced by the groups that searches decide about. If a device runs
+ * the kernels that ap-fuse --kernels marked (program_kernels.c), a sum over columns reads
+ * its operand in a kernel of its own, and a value may be computed in several kernels.
+ * Idea: price the kernels of the document's program, by the same table of seconds, in
+ * place of the plan's. Linear in the nodes.
  */
 #include <math.h>
 

@@ -1,9 +1,9 @@
 /*
  * Problem: the plan's conversions are priced one by one, but the program in the document
  * may reduce gradients in buckets (ap-rewrite --pack-bytes), whose latency is paid once.
- * Idea: the collectives of the program's list against those of the plan's own list, by
- * the same price; the difference is what packing saves. Only where both send the same
- * bytes by kind and axes: else the program is of another plan. Linear in the nodes.
+ * Idea: price the collectives of the program's list and of the plan's own list in the
+ * same way; the difference is the saving by packing. Only where both send the same bytes
+ * by kind and axes: else the program is of another plan. Linear in the nodes.
  */
 #include <math.h>
 

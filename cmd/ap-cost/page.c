@@ -1,9 +1,9 @@
 /*
  * Problem: a plan that one can look at and search, in one file that needs no server.
  * Idea: the template of html/ with a JSON object in it: head, layers, timeline, memory,
- * what would change the step. All numbers are those of the price that reports print;
- * the page only draws. Data must end no script element: '<' is written as an escape.
- * Long lists are cut, and say so. Cost: linear in groups, conversions and slices.
+ * what would change the step. All numbers come from the price that reports print; the
+ * page only draws. Data must end no script element: '<' is written as an escape. Long
+ * lists are cut, and say so. Cost: linear in groups, conversions and slices.
  */
 #include "page.h"
 

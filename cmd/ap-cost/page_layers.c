@@ -1,7 +1,7 @@
 /*
  * Problem: a plan layer by layer, for the page. Idea: nodes belong to layers by their
  * names (plan/layers.h); a layer has its weights, the results of its forward contractions
- * and the collectives that its values pass through; what belongs to no layer comes first.
+ * and the collectives that its values pass through; nodes without a layer come first.
  * Cost: layers times nodes would be too much: one pass counts, one fills.
  */
 #include "page.h"

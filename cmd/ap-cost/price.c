@@ -1,7 +1,7 @@
 /*
- * Problem: say what a plan costs: compute, each collective by kind and axes, memory.
- * Idea: conversions and group prices come from libcommon, as for ap-shard, so that the
- * sum here is ap-shard's objective; memory is that of the program's buffer plan.
+ * Problem: price a plan: compute, each collective by kind and axes, memory. Idea:
+ * conversions and group prices come from libcommon, as for ap-shard, so that the sum here
+ * is ap-shard's objective; memory is the size of the program's buffer plan.
  */
 #include "price.h"
 

@@ -1,10 +1,10 @@
 /*
- * Problem: let a person see a plan at a glance.
- * Idea: the plan in words, then what it consists of, where the time goes, what fills
- * memory, what would help. A schedule has a row per stage, but runs of stages that are
- * identical share one, with the most that one of them has. Tensors are shown by kind:
- * names with every number replaced by '*', so that the layers of a model fall together;
- * kinds keep the order of their first member.
+ * Problem: let a person see a plan at a glance. Idea: the plan in words, then its parts,
+ * where the time goes, the contents of memory, and the changes that would help. A
+ * schedule has a row per stage, but runs of stages that are identical share one, with the
+ * most that one of them has. Tensors are shown by kind: names with every number replaced
+ * by '*', so that the layers of a model fall together; kinds keep the order of their
+ * first member.
  */
 #include <ctype.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /*
- * Problem: the price of a plan as the section "cost". Idea: its head and its words are
- * those of every plan; between them are members of what runs one after the other on one
- * mesh, or of the schedule's stages and devices. Memory over time is cut into windows of
- * equal length, each with the most that it holds, so that peaks stay.
+ * Problem: the price of a plan as the section "cost". Idea: every plan has the same head
+ * and words; between them are members for one mesh, or for the schedule's stages and
+ * devices. Memory over time is cut into windows of equal length, each with the most that
+ * it holds, so that peaks stay.
  */
 #include <math.h>
 #include <stdio.h>

@@ -2,14 +2,14 @@
  * Problem: show a step on a timeline, in the JSON that Perfetto and chrome://tracing
  * read. Idea: all devices do the same, so one process stands for them: a track of
  * operators, a track of collectives, a counter of memory, and an arrow from each
- * conversion to the group that waits for it. Times are those that the price adds up, one
- * after the other in the program's order, or those of the two streams that it simulates;
- * the counter is that of the program's buffers. With a schedule, a process stands for the
- * devices of a stage: a track of what they compute (a slice for each microbatch, forward
- * or backward, then the gradients' sum and the update), two tracks of what they send on
- * and back, and an arrow from each send to the slice that waits for it.
- * Cost: linear in groups, conversions and users, or in the slices.
- * Source: the trace event format (Google, "Trace Event Format", 2016).
+ * conversion to the group that waits for it. Times are the ones that the price adds up,
+ * one after the other in the program's order, or the times of the two streams that it
+ * simulates; the counter shows the program's buffers. With a schedule, a process stands
+ * for the devices of a stage: a track of their computation (a slice for each microbatch,
+ * forward or backward, then the gradients' sum and the update), two tracks of their sends
+ * forward and back, and an arrow from each send to the slice that waits for it. Cost:
+ * linear in groups, conversions and users, or in the slices. Source: the trace event
+ * format (Google, "Trace Event Format", 2016).
  */
 #include <math.h>
 #include <stdio.h>

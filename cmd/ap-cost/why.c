@@ -1,11 +1,11 @@
 /*
- * Problem: why an operator is split as it is, and why one plan is more expensive than
- * another. Idea: for one operator, price the plan again with each legal choice of its
+ * Problem: explain the split of an operator, and the difference in price between two
+ * plans. Idea: for one operator, price the plan again with each legal choice of its
  * group; for two plans, take the difference group by group and conversion by conversion,
  * and sum it up by kinds of names. Cost: `why` prices the plan once a choice, MAX_TRIED
- * at most (beyond it one mesh axis changes at a time); `diff` sorts the groups.
- * With a schedule, a choice is that of a group of one stage, and the step is simulated
- * with that stage. Two schedules have one step for all devices, and each spends it on
+ * at most (beyond it one mesh axis changes at a time); `diff` sorts the groups. With a
+ * schedule, a choice belongs to a group of one stage, and the step is simulated with the
+ * changed stage. Two schedules have one step for all devices, and each spends it on
  * blocks, on sums of gradients, on sends and on waiting: on average over its devices that
  * adds up to the step, so that the differences of these parts add up to the difference of
  * the steps.

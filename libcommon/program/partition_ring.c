@@ -1,5 +1,5 @@
 /*
- * An attention in a ring, as what a device runs.
+ * The program of an attention in a ring on one device.
  *
  * Problem: under its ring a device has a block of keys and values, and its contractions
  * need all (layout/nest_ring.c). Idea: in round t device r has block r - t, for it got it

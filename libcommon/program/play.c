@@ -2,7 +2,7 @@
  * Problem: does every operator of a program find in its operands' buffers what they
  * computed, or has another value taken the memory? Idea: play the program on the arena
  * with owners in place of numbers. A group that writes a value becomes the owner of the
- * value's bytes; whoever reads a value must find it the owner of all of them. Owners of
+ * value's bytes; a reader of a value must find it the owner of all its bytes. Owners of
  * stretches are kept in a segment tree over the buffers' ends. Independent of the
  * lifetimes that buffers are planned by. Cost: O(log n) per operand, operator and result.
  */

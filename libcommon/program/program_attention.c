@@ -1,5 +1,5 @@
 /*
- * What an attention's forward pass hands to its backward pass.
+ * The values that an attention's forward pass keeps for its backward pass.
  *
  * Problem: the gradients of softmax(c q k') v need of each row of scores z = c q k' the
  * logarithm of its sum of exponentials, and of each row D = sum_j p_j dp_j, where p are
@@ -15,10 +15,10 @@
  * that of l (any m and its l give the same weights: those of lambda are exp(z - lambda)
  * and 1), and the sum over the width that of the sum over scores. o is kept for the
  * gradient of what reads it anyway; where it is not, or where no forward group with equal
- * operands stands before the backward group, that one stays as it is. Of several the
- * nearest is taken: with recomputation, that of the backward pass. What the new group
- * computes is compared with the gradients once more (attention_probe.c). Cost: probes,
- * and linear.
+ * operands stands before the backward group, that one stays as it is. Of several forward
+ * groups the nearest is taken: with recomputation, the one in the backward pass. The
+ * function of the new group is compared with the gradients once more (attention_probe.c).
+ * Cost: probes, and linear.
  */
 #include <assert.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /*
- * What an interpreter of programs relies on beyond the graph's own checks: a document may
- * come from anywhere, and nothing in it may make the interpreter read or write outside
- * the arena or wait for a peer that never comes. Linear in nodes, operands and users.
+ * Checks on which an interpreter of programs relies beyond the graph's own checks: a
+ * document may come from anywhere, and nothing in it may make the interpreter read or
+ * write outside the arena or wait for a peer that never comes. Linear in nodes, operands
+ * and users.
  */
 #include "program/kernel_form.h"
 #include "program/program.h"

@@ -1,13 +1,14 @@
 /*
  * Kernels of a program: groups that a device runs as one kernel each.
  *
- * Problem: `ap-fuse --kernels` marks what stands between two contractions
+ * Problem: `ap-fuse --kernels` marks the operators between two contractions
  * (ap-fuse/kernels.c), but the program's groups end at every reduction and reshape, and
  * every value between two groups is written and read. Idea: kernel_units.c finds new
- * groups, and what each of them computes again. The list is written anew: a group comes
- * where its first member was, or as soon as its operands are there; what nobody reads any
- * more is dropped. Marks come from a document: a kernel that stands in a circle with
- * others stays as it was. Cost: O((nodes + edges) log groups), and the copies.
+ * groups, and the values that each group recomputes. The list is written anew: a group
+ * comes where its first member was, or as soon as its operands have been computed; nodes
+ * without readers are dropped. Marks come from a document: a kernel that stands in a
+ * circle with others stays as it was. Cost: O((nodes + edges) log groups), and the
+ * copies.
  */
 #include <assert.h>
 

@@ -1,5 +1,5 @@
 /*
- * Attentions as what a CPU runs.
+ * Splits attentions into operators that a CPU runs.
  *
  * Problem: to the planners an attention is one group, whose scores take no memory; an
  * interpreter without such a kernel runs its operators one after the other and has to put

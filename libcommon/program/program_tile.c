@@ -1,28 +1,28 @@
 /*
  * One rank plays several devices of the plan.
  *
- * Problem: a plan for M devices is to run on M / N ranks, each of which is N consecutive
+ * Problem: a plan for M devices is to run on M / N ranks, each rank running N consecutive
  * devices of the mesh, one after the other. Idea: the list of a rank has each group of
  * the device's list once per device. Devices take turns: the first runs up to a
  * collective that needs what another device of its rank has not made yet, then the next
- * one does, so that what a device has in memory between two collectives is gone when the
- * next one begins. A collective between devices of a rank becomes local operators, with a
+ * one does, so that the memory of a device between two collectives is free when the next
+ * device begins. A collective between devices of a rank becomes local operators, with a
  * collective between ranks in their midst where its group spans several
- * (program_tile_coll.c). Operands of sums are added up as soon as they are made: of
- * gradients, a rank holds one sum, not N.
+ * (program_tile_coll.c). Operands of sums are added up as soon as they are made, so that
+ * a rank holds one sum of gradients, not N.
  *
- * Devices of a rank whose operands of a group are the same values, and whose place makes
- * no difference to it, share one copy (value numbering): a weight that all hold, what is
- * made of reduced gradients alone, the update of both. What does depend on the place
- * (parameters, constants, masks, ap-slice, ap-partial) says which device it is for
+ * Devices of a rank share one copy of a group if its operands are the same values and it
+ * does not depend on the device's place (value numbering): a weight that all hold, values
+ * made of reduced gradients alone, and the update of both. Nodes that depend on the place
+ * (parameters, constants, masks, ap-slice, ap-partial) have the number of their device
  * (attrs.device). The first parameters and results are the source graph's, as the first
  * device holds them; after them come those of other devices.
  *
  * A plan's list reduces the loss before the backward pass, and updates a weight as soon
  * as its gradient is reduced: there all devices would meet with all activations in
- * memory. Or what needs a sum that the backward pass does not read comes after all else,
- * and gradients wait instead. Both lists are made, and that of which less is alive at
- * once is taken.
+ * memory. Alternatively, groups that need a sum that the backward pass does not read come
+ * after all others, and gradients wait instead. Both lists are made, and the one with the
+ * smaller peak of live values is taken.
  *
  * Over microbatches the three stretches of the list stay. Linear in nodes times devices,
  * but for the search of an equal copy, which is quadratic in devices.

@@ -1,8 +1,8 @@
 /*
- * Collectives of which several devices are one rank's.
+ * Collectives in which several devices belong to one rank.
  *
- * A collective's group is k devices of this rank and as many of each other rank that it
- * spans; in the order of devices, a rank's are a block of k. So
+ * A collective's group has k devices of this rank and k devices of each other rank that
+ * it spans; in the order of devices, the devices of a rank are a block of k. So
  *
  *     all-reduce      is the sum of k, and an all-reduce between ranks, which all share;
  *     all-gather      k blocks side by side, and an all-gather of such rows;
@@ -14,7 +14,7 @@
  *
  * The step between ranks is left out where one rank has all devices. It moves the bytes
  * that the plan's collective moves between ranks. Blocks that do not divide evenly are
- * cut off in a rank that has all, and go between ranks as they are, padded. Sums are made
+ * cut off in a rank that has all of them, and travel between ranks padded. Sums are made
  * in the order of devices, in f32 for half precision, which is rounded before it goes
  * between ranks. Tensors are seen as (outer, x, inner) with x in blocks, as everywhere
  * (struct ap_coll). Linear in the operands, for an all-to-all within a rank in k of them.

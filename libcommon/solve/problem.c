@@ -1,4 +1,4 @@
-/* Scoring of the selection problem, the one place that says what a choice costs. */
+/* Scoring of the selection problem: the only place that computes the cost of a choice. */
 #include "solve/problem.h"
 
 double ap_problem_score(const struct ap_problem *p, const int *choice)

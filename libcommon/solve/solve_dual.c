@@ -1,12 +1,12 @@
 /*
- * A lower bound of the selection problem by message passing, and what follows from it:
- * reduced costs, fixing, rounding.
+ * A lower bound of the selection problem by message passing, with its uses: reduced
+ * costs, fixing, rounding.
  *
  * TRW-S (Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy
  * Minimization", 2006): messages move cost between edges and nodes without changing the
  * cost of any choice. A sweep visits the nodes in order; a node collects what its edges
- * sent, gives each edge ahead the share 1 / max(edges ahead, edges behind) of it, and the
- * edge passes on to the other end what it can for certain. The bound never falls.
+ * sent, gives each later edge the share 1 / max(later edges, earlier edges) of it, and
+ * the edge passes the part that is certain on to its other end. The bound never falls.
  *
  * Invariant after the backward sweep: take theta(v) = cost plus messages, share * theta
  * of it lent to each edge back. Then every edge's least cell for a strategy of its lower

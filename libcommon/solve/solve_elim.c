@@ -1,12 +1,12 @@
 /*
- * The selection problem by elimination: nodes go one after the other; what a node costs
- * at best becomes a table over its remaining neighbours (bucket elimination, Dechter
- * 1999; dynamic programming along a tree decomposition). The order takes the node whose
- * table is least next. Costs are >= 0, so a combination is dropped as soon as the costs
- * known of it, those of the tables and those of edges that are counted later, reach the
- * limit: with reduced costs and a limit close to the bound few combinations remain.
+ * The selection problem by elimination: nodes go one after the other; the least cost of a
+ * node becomes a table over its remaining neighbours (bucket elimination, Dechter 1999;
+ * dynamic programming along a tree decomposition). The order takes the node whose table
+ * is least next. Costs are >= 0, so a combination is dropped as soon as its known costs,
+ * from tables and from edges that are counted later, reach the limit: with reduced costs
+ * and a limit close to the bound few combinations remain.
  *
- * What all entries of a table cost at least is paid for sure, and taken off the limit.
+ * The least entry of a table is paid in any case, and is subtracted from the limit.
  *
  * O(nodes * strategies^(width + 1)) without such luck; the plan tells before.
  */

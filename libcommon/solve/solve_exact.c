@@ -3,11 +3,11 @@
  * connected parts, which are solved one by one; a part that is narrow is eliminated at
  * once. Else message passing gives a bound, rounding and local search a solution, and
  * strategies whose reduced cost reaches the gap are dropped: the rest, with the costs
- * that the messages left (all >= 0, most of them 0), is a smaller core, to which the same
- * is done. When that does not shrink it any more it is eliminated, cutting combinations
- * at the gap. When it is too wide for that, pairs of neighbours are merged, which bounds
- * it better. Last comes branching on the strategies of a node in the widest place,
- * cheapest reduced cost first.
+ * that the messages left (all >= 0, most of them 0), is a smaller core, which is solved
+ * in the same way. When that does not shrink it any more it is eliminated, cutting
+ * combinations at the gap. When it is too wide for that, pairs of neighbours are merged,
+ * which bounds it better. Last comes branching on the strategies of a node in the widest
+ * place, cheapest reduced cost first.
  *
  * Graphs of training steps are long and thin: the cost is about linear in the layers.
  * Everything that is cut costs at least the best known solution less EPSILON of it.

@@ -8,13 +8,13 @@
  * absent, so no other set is of use. The edge to the producer then couples it with the
  * whole set. Which copies are made follows from the consumers in the end.
  *
- * Where there are too many sets, only those of few members are exact and a few
- * proxies, at a price below any set that they stand for, serve all needs. The problem
- * is then a relaxation; if its solution is worth what it says it is optimal, else the
- * groups concerned get more sets and all is solved again.
+ * If there are too many sets, only sets of few members are exact, and a few proxies,
+ * which cost no more than any set that they represent, serve all needs. The problem is
+ * then a relaxation; if its solution has the cost that the relaxation states, it is
+ * optimal; else the groups concerned get more sets and the problem is solved again.
  *
- * O(sets * consumers' distinct needs) per tensor. Groups of over MAX_COPIES copies
- * stay as they are.
+ * O(sets * consumers' distinct needs) per tensor. Groups of more than MAX_COPIES copies
+ * are not joined.
  */
 #include "solve/solve.h"
 

@@ -1,11 +1,11 @@
 /*
  * A tighter relaxation of a core: two neighbours become one node whose strategies are
- * their pairs. Message passing is exact along trees only; what it loses lies in cycles,
- * and a cycle through a pair is one node shorter (a triangle becomes an edge). The
- * problem stays the same. Pairs that cost the limit or more by what the messages left at
- * their nodes and edges are not made, so that close to the optimum few of them are.
- * (The idea of Sontag et al., "Tightening LP relaxations for MAP using message passing",
- * 2008, with exact joins in place of added clusters.)
+ * their pairs. Message passing is exact along trees only; it loses cost in cycles, and a
+ * cycle through a pair is one node shorter (a triangle becomes an edge). The problem
+ * stays the same. Pairs whose reduced costs at nodes and edges reach the limit are not
+ * made, so that close to the optimum few pairs are made. (The idea of Sontag et al.,
+ * "Tightening LP relaxations for MAP using message passing", 2008, with exact joins in
+ * place of added clusters.)
  *
  * O(cells of the edges) per round, plus the tables of the pairs.
  */

@@ -1,9 +1,10 @@
 /*
- * What every strategy of a problem costs at least, by message passing on the problem with
- * its copies joined: which ones a solution near the best known may have. That takes a
- * small part of the time of a proof, and leaves a small problem for it.
+ * A lower bound on the cost of every strategy of a problem, by message passing on the
+ * problem with its copies joined; it shows the strategies that a solution near the best
+ * one may have. That takes a small part of the time of a proof, and leaves a small
+ * problem for it.
  *
- * O(cells) per sweep, and what sel_least_costs takes.
+ * O(cells) per sweep, plus the cost of sel_least_costs.
  */
 #include "solve/solve.h"
 

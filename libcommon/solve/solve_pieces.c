@@ -1,14 +1,14 @@
 /*
- * Problem: bound a large selection problem from its pieces (pieces.h).
- * Idea: Lagrangian decomposition. Multipliers start from messages between the pieces
+ * Problem: bound a large selection problem from its pieces (pieces.h). Idea: Lagrangian
+ * decomposition. Multipliers start from messages between the pieces
  * (solve_pieces_start.c). Each piece is solved exactly under them; its solutions are cuts
  * of a linear program in the multipliers, whose optimum in a box around the best point is
  * the next trial (Kelley's cutting planes with a trust region; Lemarechal, "Lagrangian
  * relaxation", 2001). The box grows with success and shrinks with failure; rounds end
- * when the bound stalls. The price that is aimed at may be found on the way, from what
- * the pieces choose; the cheapest choice known of a piece limits its next solve. Cost:
- * per round one solve of each distinct piece, already reduced, and a linear program of as
- * many rows as there were solutions.
+ * when the bound stalls. The target price may be found during the rounds, from the
+ * choices of the pieces; the cheapest known choice of a piece limits its next solve.
+ * Cost: per round one solve of each distinct piece, already reduced, and a linear program
+ * with one row per solution.
  */
 #include "solve/solve_pieces.h"
 

@@ -1,11 +1,11 @@
 /*
  * A piece of a decomposed selection problem, made small once and solved under many
- * multipliers. Copies are joined and the exact reductions done with the nodes that have
- * multipliers kept as they are, so that what is left is as good for all of them. Where
- * joining leaves sets of copies out the piece is a relaxation, whose optimum is a bound
- * as well; sets that the first solution misses are added before the next trial.
+ * multipliers. Copies are joined and the exact reductions done without changing the nodes
+ * that have multipliers, so that the rest is valid for all multipliers. Where joining
+ * leaves sets of copies out the piece is a relaxation, whose optimum is a bound as well;
+ * sets that the first solution misses are added before the next trial.
  *
- * O(a reduction of the piece) once, then a solve of what is left per trial.
+ * O(a reduction of the piece) once, then a solve of the reduced core per trial.
  */
 #include "solve/solve_pieces.h"
 

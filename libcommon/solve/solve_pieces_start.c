@@ -1,12 +1,12 @@
 /*
  * Multipliers to begin with. All pieces are put into one core, each once with its costs
  * times its weight; every multiplier becomes a node that must agree with all nodes that
- * have the multiplier, and message passing (solve_dual.c) runs over the whole. What such
- * a node lends to the others is a multiplier: identical instances share their messages by
- * construction, and the sweeps reach, in a few milliseconds, what cutting planes from
- * nothing take hundreds of solves for. That all nodes of a multiplier agree is more than
- * the decomposition asks (their sums have to), so the value of this relaxation is no
- * bound; the multipliers are only a place to start.
+ * have the multiplier, and message passing (solve_dual.c) runs over the whole. The cost
+ * that such a node gives to the others is a multiplier: identical instances share their
+ * messages by construction, and the sweeps reach, in a few milliseconds, a bound for
+ * which cutting planes without a start take hundreds of solves. That all nodes of a
+ * multiplier agree is more than the decomposition asks (their sums have to), so the value
+ * of this relaxation is no bound; the multipliers are only a place to start.
  *
  * O(sweeps * cells of the pieces' tables).
  */

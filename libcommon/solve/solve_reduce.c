@@ -6,9 +6,9 @@
  * it; nodes of degree 0, 1 and 2 eliminated; dominated strategies dropped (dead-end
  * elimination, Goldstein's form).
  *
- * A queue of nodes drives it: a change puts the nodes it touches back. What takes a node
- * out pushes one undo record (struct sel_undo); dropping strategies needs none, as
- * labels say what is left. O(cells) per visit; elimination of degree 2 is cubic in the
+ * A queue of nodes drives it: a change puts the nodes it touches back. Removing a node
+ * pushes one undo record (struct sel_undo); dropping strategies needs none, since labels
+ * list the remaining ones. O(cells) per visit; elimination of degree 2 is cubic in the
  * strategy counts; dominance looks at pairs only that survive a test of O(degree).
  */
 #include "solve/solve.h"

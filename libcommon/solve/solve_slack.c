@@ -1,10 +1,10 @@
 /*
- * What every strategy of a reduced core costs at least, nodes that were taken out
- * included. Message passing tells it of the nodes that are left (sel_dual_sweep). A node
- * that was eliminated cost its neighbours the least over its strategies; strategy s costs
- * more than that by what it is more expensive at the neighbours' strategies, and these
- * have a least cost of their own: the undo stack is gone through from its end, neighbours
- * first. Between two neighbours the more expensive of both counts.
+ * A lower bound on the cost of every strategy of a reduced core, including nodes that
+ * were removed. Message passing tells it of the nodes that are left (sel_dual_sweep). A
+ * node that was eliminated cost its neighbours the least over its strategies; strategy s
+ * costs more by the difference at the neighbours' strategies, which have lower bounds of
+ * their own: the undo stack is traversed from its end, neighbours first. Between two
+ * neighbours the more expensive of both counts.
  *
  * O(strategies * cells below the limit) per node taken out.
  */

@@ -1,6 +1,7 @@
 /*
- * One line on a terminal for who waits: what is done, the objective and the bound so far.
- * The clock decides when it is written, never what is found.
+ * One line on a terminal for a person who waits: the activity, the objective and the
+ * bound so far. The clock decides when the line is written, and has no influence on
+ * results.
  */
 #include "tool/progress.h"
 

@@ -1,9 +1,9 @@
 /*
- * Problem: in a pipe of tools each waits for the whole document of the one before, most
- * of which is the graph, and most tools pass the graph on unchanged. Idea: a long graph
- * is read while the previous tool is still at work, and once it is known to be valid its
- * text is written, so that the next tool has it before this one has computed anything. Of
- * short documents nothing is written before the tool is done.
+ * Problem: in a pipe of tools each tool waits for the whole document of the previous one.
+ * Most of the document is the graph, and most tools pass the graph on unchanged. Idea: a
+ * long graph is read while the previous tool is still at work, and once it is known to be
+ * valid its text is written, so that the next tool has it before this one has computed
+ * anything. A short document is written only when the tool has finished.
  */
 #include <errno.h>
 #include <stdio.h>

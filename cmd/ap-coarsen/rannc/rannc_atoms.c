@@ -1,17 +1,16 @@
 /*
  * Problem: the smallest pieces that blocks are made of: one operator that depends on the
- * input, with all that it needs and that does not.
- * Idea: mark what depends on an input; each such forward operator is a component (a
- * get-tuple-element belongs to its tuple's). Constant chains (weights, casts of them,
- * masks) are cloned into the component of every consumer. The document has each node in
- * one block only, so clones stand beside the components: what one component alone reads
- * is counted as its own; what several read is an item with a price, a component lists
- * the items that it would have a clone of, and whoever joins two components counts an
- * item that both list once. The nodes themselves go to the block of their first reader.
- * Backward operators count for the component that data flow puts them beside.
- * Cost: linear in nodes and edges, and in the lengths of shared chains per consumer.
- * After Tanaka et al., "Automatic Graph Partitioning for Very Large-scale Deep Learning",
- * section III-A.
+ * input, with all that it needs and that does not. Idea: mark the operators that depend
+ * on an input; each such forward operator is a component (a get-tuple-element belongs to
+ * its tuple's component). Constant chains (weights, casts of them, masks) are cloned into
+ * the component of every consumer. The document has each node in one block only, so
+ * clones are kept separately: a constant that one component alone reads counts as part of
+ * it; a constant that several read is an item with a price, each component lists the
+ * items of which it would have a clone, and an item that two joined components both list
+ * counts once. The nodes themselves go to the block of their first reader. Backward
+ * operators count for the component to which data flow assigns them. Cost: linear in
+ * nodes and edges, and in the lengths of shared chains per consumer. After Tanaka et al.,
+ * "Automatic Graph Partitioning for Very Large-scale Deep Learning", section III-A.
  */
 #include "base/array.h"
 #include "graph/blocks.h"

@@ -1,13 +1,11 @@
 /*
- * Problem: at most k convex blocks of about equal time that each fit a device.
- * Idea: RaNNC's three phases. Coarsening joins neighbours in passes down to k clusters;
- * uncoarsening walks back and moves pieces across borders; compaction joins what follows
- * each other where coarsening ended with more than k.
- * Cost: passes shrink the graph by a factor as a rule, so near linear; where one does not
- * (a hub takes one neighbour a pass) RANNC_MAX_PASSES ends coarsening, and compaction
- * does the rest.
- * After Tanaka et al., "Automatic Graph Partitioning for Very Large-scale Deep Learning",
- * section III-B.
+ * Problem: at most k convex blocks of about equal time that each fit a device. Idea:
+ * RaNNC's three phases. Coarsening joins neighbours in passes down to k clusters;
+ * uncoarsening walks back and moves pieces across borders; compaction joins consecutive
+ * blocks if coarsening ended with more than k. Cost: passes shrink the graph by a factor
+ * as a rule, so near linear; where one does not (a hub takes one neighbour a pass)
+ * RANNC_MAX_PASSES ends coarsening, and compaction does the rest. After Tanaka et al.,
+ * "Automatic Graph Partitioning for Very Large-scale Deep Learning", section III-B.
  */
 #include "rannc/rannc.h"
 

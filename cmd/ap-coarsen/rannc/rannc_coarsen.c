@@ -1,13 +1,13 @@
 /*
- * Problem: join thousands of components to k convex blocks of about equal time.
- * Idea: in passes, from the cheapest cluster up, join each with the neighbour that makes
- * the cheapest pair (or gains most, as the published code has it), each cluster once a
- * pass; so small ones grow first and evenly. Compaction joins clusters that follow each
- * other in topological order, which is always convex, a few a pass: the cheapest ones.
- * Cost: a pass O((edges + clusters) log), and as many passes as it takes to halve the
- * clusters again and again; the caller bounds them.
- * After Tanaka et al., "Automatic Graph Partitioning for Very Large-scale Deep Learning",
- * section III-B, coarsening and compaction.
+ * Problem: join thousands of components to k convex blocks of about equal time. Idea: in
+ * passes, from the cheapest cluster up, join each with the neighbour that makes the
+ * cheapest pair (or gains most, as the published code has it), each cluster once a pass;
+ * so small ones grow first and evenly. Compaction joins clusters that follow each other
+ * in topological order, which is always convex, a few a pass: the cheapest ones. Cost: a
+ * pass is O((edges + clusters) log); the number of passes is the number of halvings of
+ * the clusters, which the caller bounds. After Tanaka et al., "Automatic Graph
+ * Partitioning for Very Large-scale Deep Learning", section III-B, coarsening and
+ * compaction.
  */
 #include "rannc/rannc_order.h"
 

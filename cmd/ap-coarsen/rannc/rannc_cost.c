@@ -1,8 +1,8 @@
 /*
  * RaNNC's memory and time of blocks and stages. A profile of joined blocks is estimated,
- * not measured: times, parameters and activations add up, work is the larger one's.
- * After Tanaka et al., "Automatic Graph Partitioning for Very Large-scale Deep Learning",
- * sections III-A to III-C; constants are those of its published code.
+ * not measured: times, parameters and activations add up, work is the larger one's. After
+ * Tanaka et al., "Automatic Graph Partitioning for Very Large-scale Deep Learning",
+ * sections III-A to III-C; constants are taken from its published code.
  */
 #include "rannc/rannc_cost.h"
 

@@ -1,11 +1,12 @@
 /*
- * Problem: clusters of components change at every pass, yet what a cluster sends to each
- * other one, its memory and its neighbours must be known exactly and cheaply.
- * Idea: a value is sent once to each cluster that reads it, so all of this follows from
- * the lists of clusters that read each value; a contraction renames and deduplicates them
- * and derives all other lists in order. A join of two clusters differs from their sum
- * only by what both lists hold, found by searching the longer list for the shorter one's
- * members. Cost: contraction O(components + lists), a join O(shorter * log longer).
+ * Problem: clusters of components change at every pass, yet the bytes that a cluster
+ * sends to each other cluster, its memory and its neighbours must be known exactly and
+ * cheaply. Idea: a value is sent once to each cluster that reads it, so all of this
+ * follows from the lists of clusters that read each value; a contraction renames and
+ * deduplicates them and derives all other lists in order. A join of two clusters differs
+ * from their sum only by the common members of their lists, found by searching the longer
+ * list for the shorter one's members. Cost: contraction O(components + lists), a join
+ * O(shorter * log longer).
  */
 #include "rannc/rannc.h"
 

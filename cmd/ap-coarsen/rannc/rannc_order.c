@@ -1,16 +1,16 @@
 /*
  * Problem: two clusters may merge only if no path leaves one and enters the other by way
  * of a third, and pairs that are each fine alone (a with b, c with d, edges a to d and c
- * to b) may not be fine together. Testing reachability from scratch is quadratic.
- * Idea: keep a topological rank of every cluster in the graph as merged so far. A path
- * from a to b passes ranks between theirs only, so search there, forward from a; what was
- * found has to move after the pair, what leads to b before it, and they share the places
- * they had among them. No path is possible, and nobody has to move, when b comes
- * first among a's successors or a last among b's predecessors, which is most of the time.
- * Cost: the part of the graph between the two, at most RANNC_MAX_SEARCH edges each way;
- * beyond that the answer is no, which is always safe.
- * After Pearce and Kelly, "A Dynamic Topological Sort Algorithm for Directed Acyclic
- * Graphs", section 3, with merging in the place of insertion.
+ * to b) may not be fine together. Testing reachability from scratch is quadratic. Idea:
+ * keep a topological rank of every cluster in the graph as merged so far. A path from a
+ * to b passes ranks between theirs only, so search there, forward from a; the clusters
+ * found have to move after the pair, and the clusters that lead to b before it; both
+ * share the places that they had together. No path is possible, and nobody has to move,
+ * when b comes first among a's successors or a last among b's predecessors, which is most
+ * of the time. Cost: the part of the graph between the two, at most RANNC_MAX_SEARCH
+ * edges each way; beyond that the answer is no, which is always safe. After Pearce and
+ * Kelly, "A Dynamic Topological Sort Algorithm for Directed Acyclic Graphs", section 3,
+ * with merging in the place of insertion.
  */
 #include "rannc/rannc_order.h"
 

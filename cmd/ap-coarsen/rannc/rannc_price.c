@@ -1,9 +1,10 @@
 /*
  * Problem: the time of every operator in a profile run of one microbatch, without a
- * device. Idea: the graph is that of a whole batch, so tensors that depend on an input
- * shrink with the rows, weights and their gradients do not; each fusion group takes the
- * roofline's time for what crosses its border, of which a member has the share of bytes
- * that it writes. Sums over blocks are then sums over nodes. Cost: linear.
+ * device. Idea: the graph describes a whole batch, so tensors that depend on an input
+ * shrink with the rows, whereas weights and their gradients do not; each fusion group
+ * takes the roofline's time for the bytes that cross its border, and a member has a share
+ * of it in proportion to the bytes that it writes. Sums over blocks are then sums over
+ * nodes. Cost: linear.
  */
 #include "rannc/rannc_price.h"
 

@@ -1,15 +1,14 @@
 /*
  * Problem: borders of blocks fall where coarse clusters end, not where little is sent.
  * Idea: walk down the levels; a finer cluster on a border, whose neighbours in that
- * direction are all in one other block, moves there if both blocks' times and what all
- * blocks send become less and both still fit. Successors all in one block (or
+ * direction are all in one other block, moves there if both blocks' times and the bytes
+ * that all blocks send decrease and both still fit. Successors all in one block (or
  * predecessors) means that no cycle of blocks can come of it: the block that it goes to
- * was after (before) its own already. How many clusters of a block read a value, or have
- * a clone, stands in a hash table, so a move costs what the cluster's own lists hold.
- * Cost: a level O(its lists) expected; nothing is undone by search: a move that does not
- * pay is made back.
- * After Tanaka et al., "Automatic Graph Partitioning for Very Large-scale Deep Learning",
- * section III-B, uncoarsening.
+ * was after (before) its own already. A hash table has the number of clusters of a block
+ * that read a value, or have a clone, so the cost of a move is linear in the cluster's
+ * own lists. Cost: a level O(its lists) expected; nothing is undone by search: a move
+ * that does not pay is made back. After Tanaka et al., "Automatic Graph Partitioning for
+ * Very Large-scale Deep Learning", section III-B, uncoarsening.
  */
 #include "rannc/rannc.h"
 

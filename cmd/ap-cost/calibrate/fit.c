@@ -4,19 +4,19 @@
  *
  * Idea: a table is a sum of hats: a constant (the launch, the latency) and, between
  * neighbouring knots, a slope; all of them >= 0, so that more work never takes less time.
- * Knots lie at the largest size and a factor below each other. The sum is linear in what
- * is unknown, so the best one is a nonnegative least-squares problem,
+ * Knots lie at the largest size and a factor below each other. The sum is linear in the
+ * unknowns, so the best fit is a nonnegative least-squares problem,
  *
  *     min sum_i w_i (sum_j a_ij x_j / t_i - 1)^2,  x >= 0,
  *
  * of relative errors, because a step is made of large and small kernels; w_i is a
  * kernel's share of the step, collectives' sizes count the same. Relative errors favour
  * tables that are too low (a time that is too short is wrong by 1 at most), so a kernel's
- * table is scaled until it says of all its samples together what was measured. Kernels
- * have hats in FLOPs and in bytes: contractions several in FLOPs (their efficiency over
- * size) and one in bytes, all others one in FLOPs and several in bytes (their bandwidth
- * over size). At most 13 unknowns: coordinate descent on the normal equations, exact
- * enough after some thousand rounds. Deterministic.
+ * table is scaled until it gives the measured total of all its samples. Kernels have hats
+ * in FLOPs and in bytes: contractions several in FLOPs (their efficiency over size) and
+ * one in bytes, all others one in FLOPs and several in bytes (their bandwidth over size).
+ * At most 13 unknowns: coordinate descent on the normal equations, exact enough after
+ * some thousand rounds. Deterministic.
  */
 #include "calibrate/calibrate.h"
 

@@ -2,8 +2,8 @@
  * Outputs of nccl-tests (github.com/NVIDIA/nccl-tests): the table that its tests print,
  * with a line per rank and one per size, or the file of its option -J. Times are those
  * out of place, in microseconds. A row's size is the collective's full tensor for
- * all-reduce, all-gather and reduce-scatter; for all-to-all what one rank has, a part of
- * it, and for sendrecv what one rank sends.
+ * all-reduce, all-gather and reduce-scatter; for all-to-all the bytes of one rank, a part
+ * of it, and for sendrecv the bytes that one rank sends.
  */
 #include "calibrate/calibrate.h"
 

@@ -1,4 +1,6 @@
-/* What communicators have in common: which ranks form a group, and no overlap. */
+/*
+ * Functions that communicators share: the ranks of a group, and the absence of overlap.
+ */
 #include "comm/comm.h"
 
 #include <string.h>

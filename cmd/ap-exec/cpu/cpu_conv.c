@@ -12,7 +12,7 @@
  *   there are fewer result positions than features, a product per offset k, of a
  *   transposed matrix each, is cheaper than bringing the kernel to the other order.
  * - CONV_SUMS: the gradient of the kernel contracts images and positions (i, k), and its
- *   left side lies as [i][position][batch]. There the unrolled rows are what is summed:
+ *   left side lies as [i][position][batch]. There the sum is over the unrolled rows:
  *   result[o, batch][f] = sum over rows (i, k) of cols[(i, k)][o, batch] rhs[(i, k)][f].
  * Blocks of unrolled rows are tasks of the threads wherever the sizes allow it, so that a
  * block stays in the cache of the thread that unrolled and multiplies it: CONV_RESULTS

@@ -3,9 +3,9 @@
  * pass over tiles of CPU_TILE elements. Operands from outside are read where they lie, or
  * gathered into a register when they are broadcast or need converting; values that others
  * need are written once; all else stays in registers (allocated by linear scan, so that
- * the working set fits the first-level cache). What depends on scalars only is computed
- * once, before the first tile. Cost: one function call per node and tile. Threads share
- * the tiles; each has its own registers.
+ * the working set fits the first-level cache). Nodes that depend on scalars only are
+ * computed once, before the first tile. Cost: one function call per node and tile.
+ * Threads share the tiles; each has its own registers.
  */
 #include "cpu/cpu.h"
 

@@ -2,8 +2,8 @@
  * gather, scatter, dynamic-slice and dynamic-update-slice. Where operand 0 is a shard
  * (attrs.global), indices are global: they are clamped against (gather) or checked
  * against (scatter) the whole operand and then looked up in the shard's inverse index
- * map; what lies on another device reads as 0 and is not written. Cost: one window copy
- * per index.
+ * map; elements on other devices read as 0 and are not written. Cost: one window copy per
+ * index.
  */
 #include "cpu/cpu_state.h"
 

@@ -1,7 +1,7 @@
 /*
  * Elementwise operations on f32 and f64, operations on bits, and the look-up for all
- * types. Without contraction and fast-math an element's bits are those of the scalar
- * expression, wherever it lies. libm functions are called per element.
+ * types. Without contraction and fast-math an element has the bits of the scalar
+ * expression at any position. libm functions are called per element.
  */
 #include "cpu/cpu_elem.h"
 #include "cpu/cpu_math.h"

@@ -2,8 +2,8 @@
  * Products that are written transposed. Problem: the gradient of a weight comes as a dot
  * and a transpose of it, and so do attention's results; a transpose reads and writes its
  * tensor with strides. Idea: BLAS writes a matrix with any row stride, and its transpose
- * if the operands change places. So a dot that only a transpose reads is written in the
- * transpose's order: straight to the transpose's place, if nothing else is read or
+ * if the operands change places. A dot that only a transpose reads is therefore written
+ * in the transpose's order: straight to the transpose's place, if nothing else is read or
  * written there from the dot to the transpose, else to its own, and the transpose is a
  * plain copy. Cost: linear in the calls between the two.
  */

@@ -3,9 +3,9 @@
  * memory order, into accumulators (f32 for bf16 and f16, rounded once at the end). Runs
  * of a kept dimension combine element by element; runs of a reduced dimension go into
  * LANES partial results by index modulo LANES, which are then combined in a fixed order.
- * So an element's bits depend on its own operands and the reduced sizes only. Other
- * reducers and several operands: the operands are brought to [reduced][kept], and the
- * body runs over tiles of kept elements.
+ * An element's bits therefore depend on its own operands and the reduced sizes only.
+ * Other reducers and several operands: the operands are brought to [reduced][kept], and
+ * the body runs over tiles of kept elements.
  */
 #include "cpu/cpu_state.h"
 

@@ -3,8 +3,8 @@
  * element's bits must not depend on how many there are. Idea: kernels are cut into tasks
  * whose number and bounds follow from sizes alone; which thread runs a task changes
  * nothing. Every thread has a share of neighbouring tasks, the same part of each kernel,
- * so that it finds in its own cache what it has written before; whoever is through with
- * its share takes from the others'. One word for each share holds the number of a piece
+ * so that it finds in its own cache what it wrote before; a thread that has finished its
+ * share takes tasks from the others. One word for each share holds the number of a piece
  * of work and how many of the share's tasks nobody has taken yet; a thread takes one by
  * compare and swap, so that a late one can never take a task of work that is over.
  * Threads without work look for some for a moment, then sleep. Cost: about a microsecond

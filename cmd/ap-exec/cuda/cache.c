@@ -1,10 +1,10 @@
 /*
  * The cache of compiled kernels: one file per compilation in $XDG_CACHE_HOME/autopar/cuda
- * (~/.cache/autopar/cuda), named by the hash of what was compiled. A file is written
+ * (~/.cache/autopar/cuda), named by the hash of the compiled text. A file is written
  * under another name and then renamed, so that readers find all of it or none. A hash of
  * the contents stands after them: a damaged file counts as absent. Ranks of a host need
- * the same kernels at the same time: who compiles holds a lock, and the others find the
- * file.
+ * the same kernels at the same time: the rank that compiles holds a lock, and the others
+ * find the file.
  */
 #include "cuda.h"
 

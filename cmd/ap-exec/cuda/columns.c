@@ -4,14 +4,13 @@
  * before it, the two sums of a batch norm.
  *
  * Problem: a sum over rows, f32[8192,768] to f32[768], has few results, each from terms
- * that lie far apart; and its terms are often values that nobody else reads.
- * Idea: terms are computed where they are added. A thread takes `width` elements that lie
- * side by side at a time: of as many results, where the innermost dimension is kept, or
- * else of one. `lanes` threads of a block share results, whose parts meet in shared
- * memory by halves, and the terms are cut into as many ranges (`splits`) as fill the
- * device; their results lie in the scratch memory and are added by a second kernel. No
- * order depends on time, so that a run repeats.
- * Cost: operands are read once.
+ * that lie far apart; and its terms are often values that nobody else reads. Idea: terms
+ * are computed where they are added. A thread reads `width` adjacent elements at a time:
+ * of `width` results if the innermost dimension is kept, or else of one. `lanes` threads
+ * of a block share results, whose parts meet in shared memory by halves, and the terms
+ * are cut into as many ranges (`splits`) as fill the device; their results lie in the
+ * scratch memory and are added by a second kernel. No order depends on time, so that a
+ * run repeats. Cost: operands are read once.
  */
 #include "members.h"
 

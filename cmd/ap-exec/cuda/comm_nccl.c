@@ -1,17 +1,17 @@
 /*
  * Collectives over NCCL, on device memory and a stream of their own.
  *
- * The job's communicator (MPI, or that of one rank) stays beneath: it steers the job,
- * carries messages between stages, which are packed on the host, and what NCCL has no
- * function for. NCCL's communicators are made by it: the one of all ranks with an id that
- * rank 0 sends, those of groups by ncclCommSplit. They are non-blocking, so that a rank
- * that never comes is found by a time-out, and errors of other ranks while the host waits
- * (comm_nccl_sync).
+ * The job's communicator (MPI, or the one of a single rank) stays in use: it steers the
+ * job, and carries messages between stages, which are packed on the host, and collectives
+ * for which NCCL has no function. It also makes NCCL's communicators: the one of all
+ * ranks with an id that rank 0 sends, and those of groups by ncclCommSplit. They are
+ * non-blocking, so that a rank that never comes is found by a time-out, and errors of
+ * other ranks while the host waits (comm_nccl_sync).
  *
- * A collective is ordered by two events: after what the compute stream had before, and
- * before what the compute stream gets afterwards or, between start and wait, after wait.
- * All collectives of a rank are on one stream, because ranks that ran those of two
- * communicators in different orders would wait for each other for ever.
+ * A collective is ordered by two events: it follows the earlier work of the compute
+ * stream, and precedes the later work, or, between start and wait, the work after wait.
+ * All collectives of a rank are on one stream, because ranks that ran the collectives of
+ * two communicators in different orders would wait for each other for ever.
  *
  * NCCL refuses two ranks on one device (up to 2.29); such a job goes through the host.
  */

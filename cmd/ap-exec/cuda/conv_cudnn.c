@@ -4,18 +4,18 @@
  * Problem: HLO knows one convolution. cuDNN has three: y = x * w, and the gradients of it
  * by x and by w, each with kernels of its own. Idea: in each dimension the forward pass
  * is y[o] = sum_k x[o * stride + k * dilation - pad] w[k], and an HLO convolution is one
- * of forward:  lhs = x, rhs = w, result = y; filter:   lhs = x, rhs = y', result = w',
- * where batch is the contracted feature and stride and dilation change places; data: lhs
- * = y', rhs = w, result = x', where lhs is dilated by the stride and pad = (size - 1) *
- * dilation - pad_lo. What fits none (unequal padding, say) is left to im2col (conv.c).
- * Tensors are given to cuDNN as [batch][spatial][features] or [batch][features][spatial],
- * whichever the images lie in, and packed where they do not. Filters that are used
- * backwards are packed so, too, because few engines turn them. Images with fewer features
- * than a tensor core reads at once (three colours) are packed with more, which are zero.
- * Each is a graph of one operation, whose plan is the first that cuDNN's heuristic
- * proposes with an engine that repeats its bits and is as exact as the types ask for
- * (wishes_of), with its workspace in the program's scratch memory. Plans are kept: equal
- * convolutions share one.
+ * of forward: lhs = x, rhs = w, result = y; filter: lhs = x, rhs = y', result = w', where
+ * batch is the contracted feature and stride and dilation change places; data: lhs = y',
+ * rhs = w, result = x', where lhs is dilated by the stride and pad = (size - 1) *
+ * dilation - pad_lo. Convolutions that fit none of them (with unequal padding, say) are
+ * left to im2col (conv.c). Tensors are given to cuDNN as [batch][spatial][features] or
+ * [batch][features][spatial], whichever the images lie in, and packed where they do not.
+ * Filters that are used backwards are packed so, too, because few engines turn them.
+ * Images with fewer features than a tensor core reads at once (three colours) are packed
+ * with more, which are zero. Each is a graph of one operation, whose plan is the first
+ * that cuDNN's heuristic proposes with an engine that repeats its bits and is as exact as
+ * the types ask for (wishes_of), with its workspace in the program's scratch memory.
+ * Plans are kept: equal convolutions share one.
  */
 #include "cuda.h"
 #include "cudnn_graph.h"

@@ -1,6 +1,6 @@
 /*
  * fft by cuFFT, one plan per call, whose work memory is in the program's scratch memory.
- * From complex to real, cuFFT may write over its operand, of which it is given a copy.
+ * From complex to real, cuFFT may write over its operand, so it is given a copy.
  */
 #include "cuda.h"
 #include "libraries.h"

@@ -1,6 +1,6 @@
 /*
  * Fused passes: the elementwise, broadcast, iota and scalar nodes of one group as one
- * kernel, with reshapes of them, and transposes and slices of what they read. A thread
+ * kernel, with reshapes of them, and transposes and slices of their operands. A thread
  * computes `width` elements that lie side by side: operands that do so too are read in
  * one access of up to 16 bytes, before the loop over the elements, and results are
  * written in one, after it; a broadcast operand is read once per thread where its

@@ -1,8 +1,8 @@
 /*
  * gather, scatter, dynamic-slice and dynamic-update-slice.
  *
- * gather: a thread per element of the result finds its window's place; what lies on
- * another device is 0.
+ * gather: a thread per element of the result finds its window's place; elements on other
+ * devices are 0.
  *
  * scatter: updates of one place are combined in their order, as on the CPU, so that sums
  * of floats repeat. Windows of one element per indexed dimension are equal or apart:

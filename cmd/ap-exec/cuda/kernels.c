@@ -1,13 +1,12 @@
 /*
  * Kernels: text, compiled by NVRTC, kept by content.
  *
- * Problem: a program has hundreds of calls, few of which differ, and a compilation takes
- * a tenth of a second.
- * Idea: a kernel's text holds shapes but no addresses, so that equal calls of all layers
- * are one kernel, whose name is its text's hash. What a program lacks is compiled when it
- * is prepared, CHUNK kernels to a compilation, as many at once as there are cores. A
- * chunk's cubin is kept on disk under the hash of its text, the architecture and the
- * compiler's version.
+ * Problem: a program has hundreds of calls but few different ones, and a compilation
+ * takes a tenth of a second. Idea: a kernel's text holds shapes but no addresses, so that
+ * equal calls of all layers are one kernel, whose name is its text's hash. Missing
+ * kernels are compiled when a program is prepared, CHUNK kernels to a compilation, on all
+ * cores. A chunk's cubin is kept on disk under the hash of its text, the architecture and
+ * the compiler's version.
  */
 #include "cuda.h"
 #include "base/array.h"

@@ -1,8 +1,8 @@
 /*
- * Matrix products by cublasLt, and those of integers by a kernel. Matrices are row-major:
- * cublasLt, which is column-major, is given the transposed problem, C' = B' A'. The
- * algorithm is chosen when the program is prepared: the first that cublasLt proposes for
- * these sizes, strides and addresses.
+ * Matrix products by cublasLt, and products of integers by a kernel. Matrices are
+ * row-major: cublasLt, which is column-major, is given the transposed problem, C' = B'
+ * A'. The algorithm is chosen when the program is prepared: the first that cublasLt
+ * proposes for these sizes, strides and addresses.
  */
 #include "matmul.h"
 

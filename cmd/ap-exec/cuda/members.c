@@ -2,9 +2,9 @@
  * Members of a kernel as text.
  *
  * A kernel runs over the elements of its widest members, by their linear index, which
- * reshapes keep. What comes from memory is a load: sizes and strides that turn the index
- * into the operand's place; so broadcasts, transposes and slices of values from outside
- * cost nothing but their reading. Loads of equal source and strides are one.
+ * reshapes keep. A value from memory is a load: sizes and strides that turn the index
+ * into the operand's place; broadcasts, transposes and slices of values from outside
+ * therefore cost only their reading. Loads of equal source and strides are one.
  */
 #include "members.h"
 

@@ -1,8 +1,7 @@
 /*
- * Moments on the stream, for --profile: what a kernel takes is a tenth of what starting
- * it and waiting for it take, so calls are timed by events between them. The device
- * begins late, when the host has enqueued what lies ahead: it never waits for the next
- * call.
+ * Moments on the stream, for --profile: a kernel takes a tenth of the time of starting it
+ * and waiting for it, so calls are timed by events between them. The device begins late,
+ * when the host has enqueued further work, so that it never waits for the next call.
  */
 #include "cuda.h"
 #include "base/array.h"

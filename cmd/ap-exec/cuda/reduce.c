@@ -4,7 +4,7 @@
  *
  * Idea: `lanes` threads share the terms of a result, neighbours taking neighbours where
  * the innermost dimension is reduced; where it is kept, neighbouring threads make
- * neighbouring results instead. Either way a warp reads what lies side by side. Their
+ * neighbouring results instead. In both cases a warp reads adjacent elements. Their
  * partial results meet in shared memory. No order depends on time, so that a run repeats.
  * Cost: the operand is read once.
  */

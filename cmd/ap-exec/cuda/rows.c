@@ -3,16 +3,16 @@
  * one kernel: a softmax, a norm, and their gradients.
  *
  * Problem: y = exp(x - max x) / sum exp(x - max x) along rows reads x three times and
- * writes exp(x - max x) in between if each reduction is a kernel.
- * Idea: T threads share a row. They go over it once for each reduction that waits for
- * another, and once more for the results; what lies between is computed again each time,
- * from operands that stay in registers where rows are short (l[q][k]: access q of this
- * thread, element k of it) and are read again, mostly from the cache, where they are
- * long. Partial results meet in shared memory by halves, in an order that follows from T
- * alone. Rows whose length is no multiple of the access are read from the last multiple
- * before them on; elements of the neighbours are left out one by one.
- * Cost: each operand is read once or, of long rows, once per pass; results are written
- * once, in the last pass, so that one may lie where an operand did.
+ * writes exp(x - max x) in between if each reduction is a kernel. Idea: T threads share a
+ * row. They go over it once for each reduction that waits for another, and once more for
+ * the results; values between them are computed again each time, from operands that stay
+ * in registers where rows are short (l[q][k]: access q of this thread, element k of it)
+ * and are read again, mostly from the cache, where they are long. Partial results meet in
+ * shared memory by halves, in an order that follows from T alone. Rows whose length is no
+ * multiple of the access are read from the last multiple before them on; elements of the
+ * neighbours are left out one by one. Cost: each operand is read once or, of long rows,
+ * once per pass; results are written once, in the last pass, so that one may lie where an
+ * operand did.
  */
 #include "members.h"
 

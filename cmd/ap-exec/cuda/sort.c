@@ -2,9 +2,9 @@
  * sort and topk: bitonic sorting networks (Batcher, "Sorting networks and their
  * applications", 1968) over the positions of each row.
  *
- * Idea: rows are padded to n2 = 2^k positions; what lies after a row's end is larger
- * than all else, and of two equal elements the one at the lower position is smaller, so
- * that the order is the stable one. Steps between positions closer than CHUNK run in
+ * Idea: rows are padded to n2 = 2^k positions; positions after a row's end compare as
+ * larger than all elements, and of two equal elements the one at the lower position is
+ * smaller, so that the order is stable. Steps between positions closer than CHUNK run in
  * shared memory, many to a kernel; the others are a kernel each. Steps are told their
  * distance by arguments, so that all rows and steps of a sort share three kernels. Cost:
  * n log^2 n comparisons, (log n2 - log CHUNK)^2 / 2 kernels.

@@ -1,4 +1,4 @@
-/* A call's steps: kernels with their arguments, copies, and what else was added. */
+/* A call's steps: kernels with their arguments, copies, and other steps. */
 #include "cuda.h"
 #include "base/array.h"
 #include "tool/tool.h"

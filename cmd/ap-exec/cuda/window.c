@@ -1,8 +1,8 @@
 /*
- * reduce-window and select-and-scatter: a thread per result, which goes over what reaches
- * it in the order of the CPU. For select-and-scatter that is every window that covers the
- * element, and a kernel before it finds which element each window selects, so that no two
- * threads write one place. Cost: results * window.
+ * reduce-window and select-and-scatter: a thread per result, which visits the elements
+ * that reach it in the order of the CPU. For select-and-scatter that is every window that
+ * covers the element, and a kernel before it finds which element each window selects, so
+ * that no two threads write one place. Cost: results * window.
  */
 #include "cuda.h"
 

@@ -1,4 +1,4 @@
-/* What backends have in common: which nodes are fused, and how a call is prepared. */
+/* Functions that backends share: which nodes are fused, and how a call is prepared. */
 #include "backend.h"
 
 #include "cpu/cpu.h"

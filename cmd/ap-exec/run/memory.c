@@ -1,7 +1,7 @@
 /*
  * Linux counts the resident pages of a process and keeps their highest number; a 5 in
  * /proc/self/clear_refs makes that the present one (proc_pid_clear_refs(5)). Memory that
- * was freed is given back first, so that it does not hide what is taken afterwards.
+ * was freed is given back first, so that it does not hide later allocations.
  */
 #include "run/memory.h"
 

@@ -1,11 +1,11 @@
 /*
  * Problem: how far do the numbers of a step depend on rounding? Two right programs differ
- * by it, and Adam makes a full step of a gradient that is nothing but rounding.
- * Idea: Monte Carlo arithmetic (Parker, "Monte Carlo Arithmetic", UCLA 1997): the step
- * runs again, and the results of its sums (contractions, reductions, scatters: what a
+ * by it, and Adam makes a full step of a gradient that is nothing but rounding. Idea:
+ * Monte Carlo arithmetic (Parker, "Monte Carlo Arithmetic", UCLA 1997): the step runs
+ * again, and the results of its sums (contractions, reductions, scatters, which a
  * partitioned program adds in another order) are off by up to a unit in their last place,
- * at random. What this changes, rounding decides.
- * Cost: one pass over the results of sums.
+ * at random. Rounding decides the values that this changes. Cost: one pass over the
+ * results of sums.
  */
 #include "run/noise.h"
 

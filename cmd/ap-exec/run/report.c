@@ -1,4 +1,4 @@
-/* What a run prints and writes. */
+/* The output of a run: printed lines and written files. */
 #include "run/session.h"
 
 #include "doc/doc.h"

@@ -1,5 +1,5 @@
 /* A run of a program: the whole graph's parameters and results, and the loop over
- * training steps. What a step is, executor.c knows. */
+ * training steps. executor.c runs a step. */
 #include "backend.h"
 #include "run/job.h"
 #include "run/memory.h"

@@ -1,9 +1,9 @@
 /*
- * What calls take, in the steps that are timed. A call's seconds are the processor's, of
- * the thread that runs it, so that what other processes take does not count; they are the
- * clock's where the call waits for other ranks or for a device, and where other threads
- * of the process work on it. --report adds them up by kind of kernel, with their FLOPs
- * and bytes, so that a reader can hold them against what the machine can do; --profile
+ * The times of calls in the timed steps. A call's seconds are the processor's, of the
+ * thread that runs it, so that the time of other processes does not count; they are the
+ * clock's if the call waits for other ranks or for a device, or if other threads of the
+ * process work on it. --report adds them up by kind of kernel, with their FLOPs and
+ * bytes, so that a reader can compare them with the peak of the machine; --profile
  * (profile/) takes each call's median.
  */
 #include "run/session.h"

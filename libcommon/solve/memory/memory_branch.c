@@ -1,13 +1,12 @@
 /*
  * Problem: the choices met at prices do not fit, or cost more than the prices promise,
- * but others of the same strategies may not.
- * Idea: branch and bound among the strategies of the choices nearest to the bound, of
- * which a solution takes a small part of the time. The mixture of choices that the prices
- * leave says which variable's layouts differ most in what they hold; in one branch it
- * takes those that hold more, in the other one the rest, and each has prices of its own,
- * found from the choices met so far that are in it. Choices met on the way are tried.
- * This proves nothing. Cost: a few solutions of the priced problem per branch; their
- * number is limited by the problem's size.
+ * but others of the same strategies may not. Idea: branch and bound among the strategies
+ * of the choices nearest to the bound; a solution among these takes a small part of the
+ * time. The mixture of choices that the prices leave says which variable's layouts differ
+ * most in what they hold; in one branch it takes those that hold more, in the other one
+ * the rest, and each has prices of its own, found from the choices met so far that are in
+ * it. Choices met on the way are tried. This proves nothing. Cost: a few solutions of the
+ * priced problem per branch; their number is limited by the problem's size.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
- * Settled choices: the states of their copies, what they cost, and what they hold at
- * every time. O(uses of copies) for states, O(nodes + edges) for the price, O(usage +
- * times) for what is held.
+ * Settled choices: the states of their copies, their cost, and their memory at every
+ * time. O(uses of copies) for states, O(nodes + edges) for the price, O(usage + times)
+ * for the memory.
  */
 #include "solve/memory/memory_search.h"
 

@@ -1,13 +1,12 @@
 /*
  * Problem: a copy that is kept from one phase to the next, recomputed or waits between
  * users costs what several users and the tensor's own layout say together; a node per
- * copy, with tables to each of them, lets every relaxation take the best of each.
- * Idea: one node for all copies of a tensor, whose strategies are what its users ask for
- * together: one need for each of them. Its table to the tensor's home has the exact price
- * of that, tables to the users say which need is theirs. What the home and a user cost
- * together (what is held between them) is part of it where a user's needs tell it.
- * Cost: the product of the users' needs per tensor; where that is too large there is no
- * such node.
+ * copy, with tables to each of them, lets every relaxation take the best of each. Idea:
+ * one node for all copies of a tensor, whose strategies are combinations of its users'
+ * needs: one need per user. Its table to the tensor's home has the exact price of that,
+ * tables to the users say which need is theirs. The cost of the home and a user together
+ * (memory held between them) is part of it if the user's needs determine it. Cost: the
+ * product of the users' needs per tensor; where that is too large there is no such node.
  */
 #include "solve/memory/memory_copy_set.h"
 

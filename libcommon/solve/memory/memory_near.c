@@ -1,7 +1,7 @@
 /*
- * Problem: a priced problem of all strategies takes long, and few of them matter.
- * Idea: what each one costs at least, by message passing, tells which ones are near the
- * best choices: prices are made among these first. Cost: that of ap_solve_least.
+ * Problem: a priced problem of all strategies takes long, and few of them matter. Idea: a
+ * lower bound on the cost of each strategy, by message passing, shows which strategies
+ * are near the best choices; prices are found among these first. Cost: as ap_solve_least.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,13 +1,12 @@
 /*
  * Problem: bound the priced problem of a deep graph. Each layer costs a little more than
  * message passing tells; a search over the whole has to find that out for all layers at
- * once, which takes exponentially long in their number.
- * Idea: Lagrangian decomposition, as in fold_bound.c, of any priced problem: a node
- * belongs to the layer of its variable, what no layer has to a piece of its own. A table
- * is charged in one piece, in which a proxy takes the place of the node at the other end
- * if that is elsewhere. Pieces are solved exactly, so that what every layer costs more
- * adds up; libcommon finds the multipliers (pieces.ms).
- * Cost: per round a solution of every piece.
+ * once, which takes exponentially long in their number. Idea: Lagrangian decomposition,
+ * as in fold_bound.c, of any priced problem: a node belongs to the layer of its variable,
+ * and nodes without a layer form a piece of their own. A table is charged in one piece,
+ * in which a proxy takes the place of the node at the other end if that is elsewhere.
+ * Pieces are solved exactly, so that the additional costs of all layers add up; libcommon
+ * finds the multipliers (pieces.ms). Cost: per round a solution of every piece.
  */
 #include <math.h>
 #include <stdlib.h>

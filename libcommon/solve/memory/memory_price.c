@@ -1,16 +1,16 @@
 /*
- * Problem: state the selection problem at given prices of memory.
- * Idea: usage adds its price to the tables of the nodes that decide it. Where the copies
- * of a tensor hold much, all of them are one node whose strategies are what the users ask
- * for together (memory_copy_set.c): its table to the home has the exact price. Where that
- * node would have too many strategies, every copy has a node of its own. A copy that
- * users of both phases may need is then made for both at the cost of making it plus what
- * is less: the price of keeping it, or making it again. That takes three tables at once;
- * instead each phase has a copy, and what both together save is shared between them:
- * either one, alone, is too cheap by its share. Shares are moved away from where they are
- * abused from one solution to the next (a subgradient). Where keeping is cheap it costs
- * nothing and there is one copy.
- * The value of the problem gets no larger by any of this. Cost: linear in the tables.
+ * Problem: state the selection problem at given prices of memory. Idea: usage adds its
+ * price to the tables of the nodes that decide it. If the copies of a tensor hold much
+ * memory, all of them are one node whose strategies are combinations of the users' needs
+ * (memory_copy_set.c): its table to the home has the exact price. Where that node would
+ * have too many strategies, every copy has a node of its own. A copy that users of both
+ * phases may need is then made for both at the cost of making it plus the smaller of two
+ * prices: keeping it, or making it again. That takes three tables at once; instead each
+ * phase has a copy, and what both together save is shared between them: either one,
+ * alone, is too cheap by its share. Shares are moved away from where they are abused from
+ * one solution to the next (a subgradient). Where keeping is cheap it costs nothing and
+ * there is one copy. The value of the problem gets no larger by any of this. Cost: linear
+ * in the tables.
  */
 #include "solve/memory/memory_search.h"
 

@@ -1,10 +1,10 @@
 /*
- * Problem: the best prices are known; what bound do they prove?
- * Idea: where repeated layers were priced as one, the whole graph is solved at their
- * prices, and where solutions were given up, with more work. What takes too long for
- * that, or was left open by it, is bounded layer by layer (memory_pieces.c), as each
- * layer costs a little more than a bound of the whole tells. Cost: a solution or two of
- * the whole, and some of every layer.
+ * Problem: the best prices are known; what bound do they prove? Idea: where repeated
+ * layers were priced as one, the whole graph is solved at their prices, and where
+ * solutions were given up, with more work. A problem that takes too long for that, or
+ * that it leaves open, is bounded layer by layer (memory_pieces.c), since each layer
+ * costs a little more than a bound of the whole shows. Cost: a solution or two of the
+ * whole, and some of every layer.
  */
 #include <math.h>
 #include <string.h>

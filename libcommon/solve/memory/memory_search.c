@@ -1,23 +1,22 @@
 /*
- * Problem: the cheapest choice that keeps a limit of memory at all times, also where what
- * it stands for (a program) needs more than the model of it says.
- * Idea: Lagrange multipliers, prices of memory at the few times at which it binds. Usage
- * is priced on the tables of the selection problem, which stays as easy as it was and is
- * solved exactly; its value less what the limit is worth at these prices is a lower
- * bound, whatever the prices are. Prices come from a linear program over the choices met
- * so far (memory_lp.c). Between two solutions of the whole problem prices settle among
- * the strategies that cost little by a message-passing bound, which takes a small part of
- * the time (memory_near.c). Where repeated layers were priced as one the bound is
- * still that of the whole (memory_prove.c). Then choices are looked for by what their
- * programs have in use at each time, which the model may not see in full; since a program
- * may need more than is in use at once, also for lower limits, by as much as was missing,
- * then between one that is kept and one that is not. The best choice that fits takes over
- * what it can of cheaper ones, layer by layer (memory_mend.c), and strategies of the
- * choices met are combined by branching (memory_branch.c). Cost: an exact solution of the
- * problem per round, a program per choice that may fit. Source: Held, Wolfe and Crowder,
- * "Validation of subgradient optimization", 1974, for the relaxation; Kelley, "The
- * cutting-plane method", 1960, for the prices. Where copies are kept or gathered again
- * (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
+ * Problem: the cheapest choice that keeps a limit of memory at all times, also if its
+ * program needs more than the model says. Idea: Lagrange multipliers, prices of memory at
+ * the few times at which it binds. Usage is priced on the tables of the selection
+ * problem, which stays as easy as it was and is solved exactly; its value minus the price
+ * of the limit is a lower bound for all prices. Prices come from a linear program over
+ * the choices met so far (memory_lp.c). Between two solutions of the whole problem prices
+ * settle among the strategies that cost little by a message-passing bound, which takes a
+ * small part of the time (memory_near.c). If repeated layers were priced as one, the
+ * bound still holds for the whole problem (memory_prove.c). Then choices are looked for
+ * by what their programs have in use at each time, which the model may not see in full;
+ * since a program may need more than is in use at once, also for lower limits, by as much
+ * as was missing, then between one that is kept and one that is not. The best choice that
+ * fits takes over strategies of cheaper choices, layer by layer (memory_mend.c), and
+ * strategies of known choices are combined by branching (memory_branch.c). Cost: an exact
+ * solution of the problem per round, a program per choice that may fit. Source: Held,
+ * Wolfe and Crowder, "Validation of subgradient optimization", 1974, for the relaxation;
+ * Kelley, "The cutting-plane method", 1960, for the prices. Where copies are kept or
+ * gathered again (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
  */
 #include "solve/memory/memory_search.h"
 
