@@ -67,8 +67,6 @@ static inline int64_t mem_tree_all(const struct mem_tree *t)
 {
     return t->least[1];
 }
-/* What is left of each of the first n slots. */
-void mem_tree_left(const struct mem_tree *t, int n, double *left);
 /* Takes what v uses with strategy s off (sign -1), or gives it back (1). */
 void mem_tree_take(struct mem_tree *t, const struct mem_core *m, int v, int s, int sign);
 /* Takes it if it fits. */

@@ -1,8 +1,7 @@
 /*
  * Better choices near a legal one, for the selection problem with memory. Forests
- * (mem_try.c), what repeated regions have (mem_repeat.c) and what
- * needs memory freed elsewhere (mem_trade.c) are tried in turns, in several sizes
- * and with several weights of memory, until the budget is spent.
+ * (mem_try.c) are tried in several sizes and with several weights of memory, until the
+ * budget is spent.
  *
  * A result is taken if it is legal and not more expensive; among equal ones this is a
  * walk. When that stalls, there are two ways to go on: kicks, where a round has time for
@@ -17,6 +16,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#define FIRST_WORK \
+    800 /* what a try of the smallest forest may cost, until that is known */
 
 /*
  * Parameters of the local search. Work is in cells looked at, about a nanosecond each.
@@ -56,15 +58,6 @@ static const struct {
     .many = 8,
 };
 
-/* What a try of that kind may cost, until that is known. */
-static double first_work(int kind)
-{
-    if (kind < ARM_REPEAT)
-        return 800 << kind;
-    return kind < ARM_TRADE ? 4000 << 2 * (kind - ARM_REPEAT)
-                            : 10000 << 2 * (kind - ARM_TRADE);
-}
-
 struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m,
                                 uint64_t seed, bool plain)
 {
@@ -102,17 +95,14 @@ struct mem_local *mem_local_new(struct ap_arena *arena, const struct mem_core *m
     l->parent = AP_NEW_N(arena, n, int);
     l->edge = AP_NEW_N(arena, n, int);
     l->place = AP_NEW_N(arena, n, int);
-    l->rank = AP_NEW_N(arena, n, int);
     l->touch = AP_NEW_N(arena, n, int);
     l->frontier = AP_NEW_N(arena, n, int);
     l->local = AP_NEW_N(arena, n, double *);
     l->up = AP_NEW_N(arena, n, double *);
     l->pick = AP_NEW_N(arena, most > n ? most : n, int);
-    l->repeat = mem_repeat_new(arena, m);
     memset(l->place, 0xff, (size_t)n * sizeof(int));
-    memset(l->rank, 0xff, (size_t)n * sizeof(int));
     for (int i = 0; i < N_ARMS; i++)
-        l->per_try[i] = first_work(i / N_FACTORS);
+        l->per_try[i] = FIRST_WORK << i / N_FACTORS;
     return l;
 }
 
@@ -187,18 +177,11 @@ static void try_arm(struct mem_local *l, int arm, struct mem_budget *budget)
 {
     static const double factors[N_FACTORS] = {1, 0, 0.5, 2, 0.2, 4, 10};
     const struct sel_core *c = l->m->core;
-    int kind = arm / N_FACTORS, v = mem_pick(l, c->n_nodes);
+    int size = 4 << arm / N_FACTORS, v = mem_pick(l, c->n_nodes);
     double factor = factors[arm % N_FACTORS];
     int64_t work = budget->work;
 
-    if (kind < ARM_REPEAT) {
-        int n = (4 << kind) + mem_pick(l, 4 << kind);
-        mem_try_forest(l, v, n, factor, false, budget);
-    } else if (kind < ARM_TRADE) {
-        mem_try_repeat(l, v, 16 << 2 * (kind - ARM_REPEAT), factor, budget);
-    } else {
-        mem_try_trade(l, v, 16 << 3 * (kind - ARM_TRADE), factor, budget);
-    }
+    mem_try_forest(l, v, size + mem_pick(l, size), factor, false, budget);
     l->per_try[arm] += 0.1 * ((double)(budget->work - work + 20) - l->per_try[arm]);
 }
 

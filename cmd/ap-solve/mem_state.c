@@ -96,16 +96,6 @@ static int64_t mem_tree_least(const struct mem_tree *t, int lo, int hi)
     return left;
 }
 
-void mem_tree_left(const struct mem_tree *t, int n, double *left)
-{
-    for (int i = 0; i < n; i++) {
-        int64_t sum = t->least[t->size + i];
-        for (int k = (t->size + i) / 2; k > 0; k /= 2)
-            sum += t->add[k];
-        left[i] = (double)sum;
-    }
-}
-
 void mem_tree_take(struct mem_tree *t, const struct mem_core *m, int v, int s, int sign)
 {
     for (int i = m->first[v]; i < m->first[v + 1]; i++) {

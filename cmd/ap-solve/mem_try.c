@@ -55,7 +55,7 @@ static void grow(struct mem_local *l, int v, int size, bool breadth)
     }
 }
 
-void mem_disband(struct mem_local *l)
+static void disband(struct mem_local *l)
 {
     for (int i = 0; i < l->n_frontier; i++)
         l->touch[l->frontier[i]] = 0;
@@ -239,7 +239,7 @@ static double change_of(const struct mem_local *l)
     return sum;
 }
 
-double mem_price_change(const struct mem_local *l)
+static double price_change(const struct mem_local *l)
 {
     double sum = 0;
 
@@ -254,7 +254,7 @@ double mem_price_change(const struct mem_local *l)
 static bool welcome(const struct mem_local *l, double change)
 {
     if (l->weight > 0)
-        change += l->weight * mem_price_change(l);
+        change += l->weight * price_change(l);
     return change <= l->tol || mem_value(l) + change <= l->level;
 }
 
@@ -273,7 +273,7 @@ static void shake(struct mem_local *l)
 }
 
 /* Swaps usages of the nodes that pick[] changes, or back; whether everything fits. */
-bool mem_swap_usage(struct mem_local *l, bool back)
+static bool swap_usage(struct mem_local *l, bool back)
 {
     const struct mem_core *m = l->m;
 
@@ -316,10 +316,10 @@ static bool decide_all(struct mem_local *l, bool kick)
         n_changed += l->pick[i] != l->st->choice[l->node[i]];
     if (n_changed == 0)
         return false;
-    bool fits = mem_swap_usage(l, false);
+    bool fits = swap_usage(l, false);
     if (fits && (kick || welcome(l, change_of(l))))
         return true;
-    mem_swap_usage(l, true);
+    swap_usage(l, true);
     return !fits && decide_within(l, kick);
 }
 
@@ -328,52 +328,11 @@ static int64_t take_over(struct mem_local *l)
 {
     int64_t work = 0;
 
-    l->priced += mem_price_change(l);
+    l->priced += price_change(l);
     for (int i = 0; i < l->n; i++)
         if (l->pick[i] != l->st->choice[l->node[i]])
             work += mem_state_change(l->st, l->node[i], l->pick[i]);
     return work;
-}
-
-bool mem_take_picks(struct mem_local *l, double change, int64_t *work)
-{
-    bool changes = false;
-
-    for (int i = 0; i < l->n; i++)
-        changes |= l->pick[i] != l->st->choice[l->node[i]];
-    if (!changes || !welcome(l, change))
-        return true;
-    if (!mem_swap_usage(l, false)) {
-        mem_swap_usage(l, true);
-        return false;
-    }
-    *work += take_over(l);
-    return true;
-}
-
-int64_t mem_decide_forest(struct mem_local *l, int start, int size, double factor,
-                          const double *prefix, double rate)
-{
-    grow(l, start, size, mem_random(l) & 1);
-    int64_t work = localise(l, factor) + 8 * l->n;
-    for (int i = 0; i < l->n && prefix; i++)
-        for (int s = 0; s < l->m->core->node[l->node[i]].n_strategies; s++)
-            l->up[i][s] += rate * mem_price(l->m, prefix, l->node[i], s);
-    for (int i = l->n - 1; i > 0; i--)
-        if (l->parent[i] >= 0)
-            work += send_up(l, i);
-    decide_freely(l);
-    return work;
-}
-
-void mem_try_trade(struct mem_local *l, int start, int size, double factor,
-                   struct mem_budget *budget)
-{
-    int64_t work = mem_decide_forest(l, start, size, factor, NULL, 0) + TRY_WORK;
-    struct trade *t = mem_take_or_trade(l, change_of(l), &work);
-
-    mem_disband(l);
-    mem_spend(budget, work + mem_trade_end(t));
 }
 
 void mem_try_forest(struct mem_local *l, int start, int size, double factor, bool kick,
@@ -388,7 +347,7 @@ void mem_try_forest(struct mem_local *l, int start, int size, double factor, boo
             work += send_up(l, i);
     if (decide_all(l, kick))
         work += take_over(l);
-    mem_disband(l);
+    disband(l);
     mem_spend(budget, work);
 }
 
