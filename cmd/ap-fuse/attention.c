@@ -8,23 +8,23 @@
  * backward pass. A price that moves the scores is wrong by a factor, and memory by all.
  *
  * Idea: an attention is a fusion group with contractions in it. A *score* is the result
- * of a contraction with batch dimensions, and what elementwise operators, transposes and
- * converts make of scores; a *row* is a reduction of scores over one dimension, and what
- * is made of rows. Scores that meet belong together (union-find). Such a set is an
- * attention if it has an exponential, a sum over rows and a contraction that reads
- * scores; its forward nodes, from the first contraction to the last, are one group. The
- * backward nodes are another, with copies of the forward scores that they read: a copy
- * goes back to the first contraction, rows are taken from the forward pass. A forward
- * pass that is computed again (jax.checkpoint) is a set of the backward phase alone: what
- * does not depend on its first result is its forward side. What is made
- * of iotas and constants alone (a causal mask), and broadcasts to the scores' dimensions,
- * is copied into each group, so that no mask is kept either.
+ * of a contraction with batch dimensions, or a value that elementwise operators,
+ * transposes and converts make of scores; a *row* is a reduction of scores over one
+ * dimension, or a value made of rows. Scores that meet belong together (union-find). Such
+ * a set is an attention if it has an exponential, a sum over rows and a contraction that
+ * reads scores; its forward nodes, from the first contraction to the last, are one group.
+ * The backward nodes are another, with copies of the forward scores that they read: a
+ * copy goes back to the first contraction, rows are taken from the forward pass. A
+ * forward pass that is computed again (jax.checkpoint) is a set of the backward phase
+ * alone: the nodes that do not depend on its first result are its forward side. Nodes
+ * that depend on iotas and constants alone (a causal mask), and broadcasts to the scores'
+ * dimensions, are copied into each group, so that no mask is kept either.
  *
  * The nodes of a group stand together, its first contraction before all others, in an
- * order in which operands come first. Sets for which there is none, whose scores are read
- * elsewhere (a gradient of a learned bias, attention weights as a result) or that mix
- * phases in other ways, stay plain. Cost: linear, and a heap of nodes that may come next,
- * once more for each set that has no such order.
+ * order in which operands come first. Sets without such an order, sets whose scores are
+ * read elsewhere (a gradient of a learned bias, attention weights as a result), and sets
+ * that mix phases in other ways stay plain. Cost: linear, and a heap of nodes that may
+ * come next, once more for each set that has no such order.
  */
 #include "attention.h"
 

@@ -4,14 +4,14 @@
  *
  * Problem: a causal mask hides half of the scores, and a window most of them; kernels
  * skip blocks that are hidden whole (Dao et al., "FlashAttention", section 3.3), so that
- * a price of all scores is up to twice the work. Idea: within a group the dimension that
- * a reduction of scores takes away is that of the keys; elementwise operators and
- * transposes carry it to all scores. A mask is a select between scores and a number that
- * no exponential survives, or such numbers added; its predicate is made of comparisons
- * of a i + b j + c with 0, over iotas i along queries and j along keys, which say how far
- * before (back) and after (ahead) its query a key may lie. A constant is looked at
- * element by element. What is not proved so counts as seen. Linear in the nodes of
- * attentions, and in the elements of constants.
+ * a price of all scores is up to twice the work. Idea: within a group, a reduction of
+ * scores removes the dimension of the keys; elementwise operators and transposes carry it
+ * to all scores. A mask is a select between scores and a number that no exponential
+ * survives, or such numbers added; its predicate is made of comparisons of a i + b j + c
+ * with 0, over iotas i along queries and j along keys, which say how far before (back)
+ * and after (ahead) its query a key may lie. A constant is looked at element by element.
+ * Pairs without a proof count as visible. Linear in the nodes of attentions, and in the
+ * elements of constants.
  */
 #include "attention.h"
 

@@ -2,10 +2,10 @@
  * Training recipes in fp8.
  *
  * Problem: on devices with products in fp8, trainers run a layer's linear maps in it, and
- * the rest as before. What that takes is not half of the products' time: attentions and
- * the head keep 16 bits, and casts read and write what products read. Idea: a forward
- * contraction of a weight is a layer's if a contraction of a weight reads what is made of
- * its result; the backward contractions that read one of its operands are its gradients'.
+ * the rest as before. The gain is less than half of the products' time: attentions and
+ * the head keep 16 bits, and casts read and write the products' operands. Idea: a forward
+ * contraction of a weight belongs to a layer if a contraction of a weight depends on its
+ * result; the backward contractions that read one of its operands compute its gradients.
  * Each value that they read is cast once, where it is made, to the type that the recipe
  * has for it. Weights of kept copies in fp8 (no cast with each microbatch), the second,
  * transposed copy that Hopper's products need, and the maxima of delayed scaling are not

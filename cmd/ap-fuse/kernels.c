@@ -10,8 +10,8 @@
  * Idea: depth(v) counts the operators that are not *joinable* (contractions, look-ups,
  * attentions) on the longest way to v. Edges between joinable nodes of one phase and one
  * depth join them to a kernel, but not after an optimization barrier; since depth rises
- * on any way through another operator, kernels are convex. What is made of leaves, or of
- * values of an earlier phase, alone has the depth of its users. A forward value is
+ * on any way through another operator, kernels are convex. A node that depends on leaves,
+ * or on values of an earlier phase, alone has the depth of its users. A forward value is
  * *stored* if a node outside of its kernel reads it in the forward pass, or no joinable
  * node made it. What the backward pass reads of values that are not stored it gets as a
  * copy of the chain that leads there from stored ones, made in the kernel that reads it;

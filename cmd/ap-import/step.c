@@ -1,5 +1,5 @@
 /*
- * The section `step`: what the header of the text says of the step that somebody exported
+ * The section `step`: the description of the exported step in the header of the text
  * (scripts/jax/autopar/step.py writes it). It is checked against the entry computation,
  * so that no tool after this one meets a section that speaks of another step. Parameters
  * and results then say which arguments and results of the step they are, since splitting

@@ -1,4 +1,4 @@
-/* ap-prune: find what a graph repeats. */
+/* ap-prune: finds the repeated parts of a graph. */
 #include "prune.h"
 
 #include "doc/families_json.h"

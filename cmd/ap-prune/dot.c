@@ -1,9 +1,9 @@
 /*
- * Problem: a picture of what is left of a graph when of all that repeats only one
- * instance is shown. Idea: a vertex is a fusion group; groups at the same place of a
- * family's instances are the one of its first instance, and so are their edges; outermost
- * families are boxes. Groups of constants alone are left out. Cost: linear in nodes and
- * edges, times a logarithm. Source: the DOT language of Graphviz.
+ * Problem: draw a graph with only one instance of each repeated part. Idea: a vertex is a
+ * fusion group; groups at the same place of a family's instances are the one of its first
+ * instance, and so are their edges; outermost families are boxes. Groups of constants
+ * alone are left out. Cost: linear in nodes and edges, times a logarithm. Source: the DOT
+ * language of Graphviz.
  */
 #include <stdlib.h>
 

@@ -3,13 +3,13 @@
  *
  * Problem: a layer's forward and backward nodes carry its scope, but its weights, states
  * and update nodes, its constants and casts often do not: they have no scope, another
- * root ("opt_state/m/..."), or that of the first layer that needed them.
- * Idea: names count for forward and backward operators only; all else belongs where the
- * data goes. A parameter or a node made of constants belongs to the lowest common
- * ancestor of its users; an update node to that of the weights whose new values need it,
+ * root ("opt_state/m/..."), or the scope of the first layer that needed them. Idea: names
+ * count for forward and backward operators only; all else belongs where the data goes. A
+ * parameter or a node made of constants belongs to the lowest common ancestor of its
+ * users; an update node to the common ancestor of the weights whose new values need it,
  * or of its operands if that is lower (a gradient's norm before all norms are summed);
- * any other node without a scope likewise. A few sweeps over the nodes; an edge costs
- * the depth of the scopes.
+ * any other node without a scope follows the same rule. A few sweeps over the nodes; an
+ * edge costs the depth of the scopes.
  */
 #include "owner.h"
 

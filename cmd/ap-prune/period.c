@@ -1,15 +1,15 @@
 /*
  * Scopes that repeat in turns.
  *
- * Problem: where layers of several kinds alternate (with experts and without), no scope
- * holds what repeats: a layer of each kind.
- * Idea: side by side below one scope, in the program's order, scopes stand for the
- * letters of a text, equal letters for equal skeletons. A run that repeats a word of at
- * least two different letters is cut into its words, each a scope of its own from then on
- * (owners_group); then they are like any scopes, and what their kinds have in common is
- * found inside the first. A word counts only if its letters are nowhere else in the text:
- * else the parts have more in common with others than the groups have. Cost: linear in
- * scopes, times MAX_PERIOD.
+ * Problem: if layers of several kinds alternate (with experts and without), no scope
+ * contains the repeated part, which is one layer of each kind. Idea: side by side below
+ * one scope, in the program's order, scopes stand for the letters of a text, equal
+ * letters for equal skeletons. A run that repeats a word of at least two different
+ * letters is cut into its words, each a scope of its own from then on (owners_group);
+ * then they are like any scopes, and the common parts of their kinds are found inside the
+ * first. A word counts only if its letters are nowhere else in the text: else the parts
+ * have more in common with others than the groups have. Cost: linear in scopes, times
+ * MAX_PERIOD.
  *
  * The text's runs: for each period p and place i, ext[p][i] is how long the text from i
  * on equals that from i + p on.

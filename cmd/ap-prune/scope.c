@@ -2,25 +2,24 @@
  * Families from name scopes.
  *
  * Problem: find the scopes of a model that repeat: layers, and inside them heads, norms,
- * projections.
- * Idea: every node belongs to a scope (owner.c). Scopes may be alike if what works in
- * them is: the same forward contractions, reductions, look-ups and weights by operator,
- * shape and attributes; constants, casts and gradients, which differ at the ends of a
- * stack of layers, do not count. The largest such group of disjoint scopes comes first.
- * Its most common member by exact content represents it, the others are matched with it
- * node by node (correspond.c), and the nodes that all share are the family; members that
- * lack a contraction or much else are left for a family of their own if there are enough
- * without them. So a scope that repeats is never split because its parts repeat as well;
- * parts are looked for inside the representative, once for all instances. The paper's
- * walk from the deepest scopes up while they repeat, and EPL's from the outermost down,
- * arrive at the same outermost families, for what repeats as a whole repeats in its
- * parts; the second ignores parts. Unlike the paper's, members must be isomorphic
- * with equal shapes. Three things names hide: layers of kinds that take turns repeat as
- * groups of one each (period.c); a scope that is the only one of its skeleton may go with
- * another such scope beside it if they share half of their forward operators, of which
- * something must compute. And inside an instance, scopes that are not all alike, but have
- * parts, are left to these: the parts may be. Cost: O((nodes + edges) log nodes) for each
- * level of nesting.
+ * projections. Idea: every node belongs to a scope (owner.c). Scopes may be alike if
+ * their working operators are: the same forward contractions, reductions, look-ups and
+ * weights by operator, shape and attributes; constants, casts and gradients, which differ
+ * at the ends of a stack of layers, do not count. The largest such group of disjoint
+ * scopes comes first. Its most common member by exact content represents it, the others
+ * are matched with it node by node (correspond.c), and the nodes that all share are the
+ * family; members that lack a contraction or much else are left for a family of their own
+ * if there are enough without them. A scope that repeats is therefore never split because
+ * its parts repeat as well; parts are looked for inside the representative, once for all
+ * instances. The paper's walk from the deepest scopes up while they repeat, and EPL's
+ * from the outermost down, arrive at the same outermost families, since a scope that
+ * repeats as a whole repeats in its parts; the second ignores parts. Unlike the paper's,
+ * members must be isomorphic with equal shapes. Three things names hide: layers of kinds
+ * that take turns repeat as groups of one each (period.c); a scope that is the only one
+ * of its skeleton may be joined with an adjacent scope of this kind if they share half of
+ * their forward operators, and at least one of these computes. And inside an instance,
+ * scopes that are not all alike, but have parts, are left to these: the parts may be.
+ * Cost: O((nodes + edges) log nodes) for each level of nesting.
  *
  * After Shi et al., "TAP: Accelerating Large-Scale DNN Training Through Tensor Automatic
  * Parallelisation", algorithm 1, and EasyParallelLibrary's find_repeated_blocks.

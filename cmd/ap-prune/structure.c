@@ -1,24 +1,24 @@
 /*
  * Families by structure alone: no name, scope or parameter number is looked at.
  *
- * Problem: find what a train step repeats when its names are missing or wrong.
+ * Problem: find the repeated parts of a train step whose names are missing or wrong.
  *
  * Idea: nodes whose neighbourhoods have one colour (structure_color.c) probably stand for
  * each other; weights and heavy operators of the forward phase, grouped by colour at some
  * radius, are tried as anchors of regions that grow in lock-step (structure_grow.c) and
- * are isomorphic by construction. What a group of anchors is worth is estimated with its
- * first and last two instances, since only ends of chains differ; the group that covers
- * most nodes becomes a family, then the next of what is left. Where anchors follow each
- * other in a chain of equal layers, the phase of the period is free: instances end at the
- * cut (one live tensor) that covers most, the last of those in the period. What an
- * accepted region holds more than once is found in its first instance in the same way,
- * and repeated in the others.
+ * are isomorphic by construction. The number of nodes that a group of anchors covers is
+ * estimated with its first and last two instances, since only ends of chains differ; the
+ * group that covers most nodes becomes a family, then the next one of the remaining
+ * nodes. Where anchors follow each other in a chain of equal layers, the phase of the
+ * period is free: instances end at the cut (one live tensor) that covers most, the last
+ * of those in the period. Repeated parts of an accepted region are found in its first
+ * instance in the same way, and repeated in the others.
  *
  * Cost: colours are linear; a group is estimated at the cost of four of its instances
  * and cuts, and groups that would grow into a region that was seen are not tried.
  *
- * Source: the folding of shared subgraphs is that of Shi et al., "TAP" (3.2), which goes
- * by names; colours are the refinement of Weisfeiler and Leman (1968).
+ * Source: the folding of shared subgraphs is taken from Shi et al., "TAP" (3.2), which
+ * goes by names; colours are the refinement of Weisfeiler and Leman (1968).
  */
 #include "structure.h"
 

@@ -1,12 +1,12 @@
 /*
- * What `structure` knows of a graph before it looks for repeats.
+ * Properties of a graph that `structure` computes before it searches repeats.
  *
  * Colours: color[r][v] is a hash of all within some radius of v: of its signature and its
  * operands' shapes, then, round by round, of its operands' colours in order and its
  * users' with the places at which they read it (colour refinement, Weisfeiler and Leman).
  * Nodes with unequal colours do not correspond within that radius; nodes with equal ones
- * probably do. Small radii join what differs, large ones see the ends of a chain and part
- * its first and last links from the others, so several are kept.
+ * probably do. Small radii join different nodes, and large ones see the ends of a chain
+ * and separate its first and last links from the others, so several radii are kept.
  *
  * Cuts: a data node v is a cut if no other value that a given period makes is read after
  * v, scalars (a loss of each layer) aside. Ids are a topological order, and whether a

@@ -5,17 +5,18 @@
  * isomorphic and disjoint.
  *
  * Idea: walk in lock-step. A position is a tuple of k nodes, one an instance; a step goes
- * from a position along the same edge in every instance, and takes what it finds if it is
- * k distinct free nodes of one signature. Operands have an order; users are paired when
- * their colour, at some radius, is theirs alone in every instance. What would make
- * instances collide (a step counter that all share) or differ (what precedes the first
- * layer) stays outside. Steps are taken in an order of preference, so that what belongs
- * to a layer by its forward operators is not first reached from the next layer: within
- * the forward phase, from there to gradients, then within gradients and updates, against
- * the flow before along it. In a chain, instances end where the caller says: an end is
- * not entered from its readers and, while anything else is left, not left towards them
- * (then only as far as no instance runs into the next). prune_reconcile then drops the
- * positions whose operands are inside in one instance and outside in another.
+ * from a position along the same edge in every instance, and takes the nodes that it
+ * reaches if they are k distinct free nodes of one signature. Operands have an order;
+ * users are paired when their colour, at some radius, is theirs alone in every instance.
+ * Nodes that would make instances collide (a step counter that all share) or differ (the
+ * nodes before the first layer) stay outside. Steps are taken in an order of preference,
+ * so that nodes that belong to a layer by its forward operators are not first reached
+ * from the next layer: within the forward phase, from there to gradients, then within
+ * gradients and updates, against the flow before along it. In a chain, instances end
+ * where the caller says: an end is not entered from its readers and, while anything else
+ * is left, not left towards them (then only as far as no instance runs into the next).
+ * prune_reconcile then drops the positions whose operands are inside in one instance and
+ * outside in another.
  *
  * Cost: O(nodes and edges of the regions), times the number of radii where users are
  * ambiguous.

@@ -1,13 +1,12 @@
 /*
  * Problem: the graph as HLO text, with the plan as shardings, for XLA's partitioner.
- * Idea: one instruction per node, in order. A sharding belongs to a value, so what a
- * group makes is annotated with its layout; where users want another one, a custom call
- * "Sharding" stands for the conversion, once per conversion of the plan. Partial values
- * have no sharding that XLA can express, the conversion after them has. Shardy reads
- * annotations of parameters and custom calls only: there each annotated value is followed
- * by one. Cost: linear, names are sorted.
- * Source: Xu et al., "GSPMD: General and Scalable Parallelization for ML Computation
- * Graphs", sections 3.1 and 3.2.
+ * Idea: one instruction per node, in order. A sharding belongs to a value, so the values
+ * that a group makes are annotated with their layouts; if users need another layout, a
+ * custom call "Sharding" stands for the conversion, once per conversion of the plan.
+ * Partial values have no sharding that XLA can express, the conversion after them has.
+ * Shardy reads annotations of parameters and custom calls only: there each annotated
+ * value is followed by one. Cost: linear, names are sorted. Source: Xu et al., "GSPMD:
+ * General and Scalable Parallelization for ML Computation Graphs", sections 3.1 and 3.2.
  */
 #include "hlo.h"
 

@@ -1,10 +1,10 @@
 /*
  * The plan's parameters and results as a Python module of jax.sharding.PartitionSpecs.
- * JAX wants sizes that divide: what does not is None there, which leaves it to XLA.
- * Specs pin the layouts at the edges of the step. Of the plan's collectives that fixes
- * those that bring results to theirs; which partial sums are kept and where they are
- * completed, and to which layout each use of a value converts it, XLA decides anew. How
- * many these are, and of how many bytes, is said.
+ * JAX requires sizes that divide: other dimensions are None there, which leaves them to
+ * XLA. Specs pin the layouts at the edges of the step. This fixes the collectives of the
+ * plan that bring results to their layouts; XLA decides anew which partial sums are kept
+ * and where they are completed, and to which layout each use converts a value. How many
+ * these are, and of how many bytes, is said.
  */
 #include "hlo.h"
 

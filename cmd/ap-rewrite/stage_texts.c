@@ -1,10 +1,10 @@
 /*
- * Problem: a pipelined plan for another compiler: what each set of devices compiles, and
- * what goes from one to another.
- * Idea: the pipeline program (pipeline/pipeline_program.h) knows both; a stage's graph
- * has the values that it reads of others as parameters, those that it sends as results,
- * and is written as a plan without stages is. Modules are on the whole batch: in m
- * messages of a transfer, each is an m-th of the rows.
+ * Problem: write a pipelined plan for another compiler: the program of each set of
+ * devices, and the transfers between them. Idea: the pipeline program
+ * (pipeline/pipeline_program.h) knows both; a stage's graph has the values that it reads
+ * of others as parameters, those that it sends as results, and is written as a plan
+ * without stages is. Modules are on the whole batch: in m messages of a transfer, each is
+ * an m-th of the rows.
  */
 #include "stage_texts.h"
 

@@ -3,8 +3,8 @@
  * flight. Idea: time goes forward; the lane that can start first starts its next pass,
  * which is a forward as long as the lane may hold more, even if it has to wait for that
  * one and a backward is ready (interleaved 1F1B of 5 devices and 10 microbatches does).
- * Passes of a lane come in the schedule's order of stages and microbatches (groups of as
- * many microbatches as there are lanes go through one chunk after the other). Source:
+ * Passes of a lane come in the schedule's order of stages and microbatches (groups of
+ * microbatches, one for each lane, go through one chunk after the other). Source:
  * TePDist, pjrt/task_scheduler.cc, with its times: forward 1, backward 2, all else 0.
  */
 #include "task_graph.h"

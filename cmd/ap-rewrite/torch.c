@@ -1,7 +1,7 @@
 /*
  * The plan as a JSON document for scripts/torch/autopar_torch.py: the mesh, placements of
- * parameters, inputs and what crosses modules' boundaries in DTensor's words, FSDP2's
- * axes, the stages of a pipeline, and what is different from the plan.
+ * parameters, inputs and values at modules' boundaries in DTensor's words, FSDP2's axes,
+ * the stages of a pipeline, and the differences from the plan.
  */
 #include "torch.h"
 

@@ -1,15 +1,14 @@
 /*
  * Problem: which values PyTorch can pin to a layout. A plan has one per operator; hooks
- * see what goes into a module and what comes out of it.
- * Idea: the scope of a node is its module's name. A forward value that is used outside of
- * its module is an output, and an input of the modules that use it; both are pinned where
- * the module has one of them, for then there is no doubt which tensor it is. An output is
- * passed on in the layout that its users agree on, else in its own with sums made. What
- * depends on no input (masks, rotary tables) is no value to pin. Changes of layout in the
- * forward pass that no pin has are left to DTensor, and counted.
- * Stages begin at modules: at the outermost one that runs in later stages only. Operators
- * before it go to the stage before, unless a contraction is among them. Cost:
- * linear in the edges, times the depth of the modules.
+ * see the inputs and outputs of a module. Idea: the scope of a node is its module's name.
+ * A forward value that is used outside of its module is an output, and an input of the
+ * modules that use it; both are pinned where the module has one of them, for then there
+ * is no doubt which tensor it is. An output is passed on in the layout that its users
+ * agree on, else in its own with sums made. Values that depend on no input (masks, rotary
+ * tables) are not pinned. Changes of layout in the forward pass that no pin has are left
+ * to DTensor, and counted. Stages begin at modules: at the outermost one that runs in
+ * later stages only. Operators before it go to the stage before, unless a contraction is
+ * among them. Cost: linear in the edges, times the depth of the modules.
  */
 #include "torch.h"
 

@@ -1,13 +1,13 @@
 /*
  * Problem: how PyTorch holds each parameter of a module, and which of them FSDP2 gathers.
- * Idea: a parameter has four layouts: its own between steps, that of its first use in the
- * forward pass, its optimizer state's, and its gradient's as it is made. A weight, or its
- * state, that lies split along axes along which its use has it whole is FSDP2's, which
- * gathers it and scatters the gradient. FSDP2 has one set of axes, that of most bytes,
- * and splits one dimension; weights that lie otherwise are gathered by DTensor. A sharded
- * state of a whole weight (ZeRO-1, ZeRO-2) is FSDP2 without a second gather: the weight
- * is held as its state. Cost: linear in the update's nodes. Sources: Rajbhandari et al.,
- * "ZeRO", section 5; Zhao et al., "PyTorch FSDP", section 3.2;
+ * Idea: a parameter has four layouts: its own between steps, the layout of its first use
+ * in the forward pass, its optimizer state's, and its gradient's when it is computed. A
+ * weight, or its state, that lies split along axes along which its use has it whole is
+ * FSDP2's, which gathers it and scatters the gradient. FSDP2 has one set of axes, the one
+ * with most bytes, and splits one dimension; DTensor gathers weights with other layouts.
+ * A sharded state of a whole weight (ZeRO-1, ZeRO-2) is FSDP2 without a second gather:
+ * the weight is held as its state. Cost: linear in the update's nodes. Sources:
+ * Rajbhandari et al., "ZeRO", section 5; Zhao et al., "PyTorch FSDP", section 3.2;
  * torch.distributed.fsdp.fully_shard.
  */
 #include "torch.h"

@@ -1,9 +1,9 @@
 /*
  * Problem: a plan as the configuration of a trainer, which knows less: one use per device
  * axis, the same in all layers, stages of whole layers. Idea: the degrees under which
- * most of the plan's FLOPs run (plan/degrees.h) are fitted to what the trainer can
- * express (trainer_put.c); the plan of these degrees is built on the same devices and
- * priced as ap-cost prices plans, and what lies differently is counted.
+ * most of the plan's FLOPs run (plan/degrees.h) are fitted to the trainer
+ * (trainer_put.c); the plan of these degrees is built on the same devices and priced as
+ * ap-cost prices plans, and different layouts are counted.
  */
 #include "trainer.h"
 

@@ -1,9 +1,9 @@
 /*
- * Problem: what a pipeline takes whose stages are whole layers on equal sets of devices,
- * each split in the same way.
- * Idea: the graph is cut into blocks anew, one per layer, one before and one after them;
- * stages are runs of these on consecutive devices of the plan at hand; each stage has the
- * plan of the degrees (plan/degrees_plan.c). The price is that of any pipelined plan.
+ * Problem: price a pipeline whose stages are whole layers on equal sets of devices, each
+ * split in the same way. Idea: the graph is cut into blocks anew, one per layer, one
+ * before and one after them; stages are runs of these on consecutive devices of the plan
+ * at hand; each stage has the plan of the degrees (plan/degrees_plan.c). It is priced
+ * like any pipelined plan.
  */
 #include "trainer.h"
 

@@ -2,11 +2,10 @@
  * Problem: a good plan where the problem of all axes of a mesh together is too large: a
  * group has about as many strategies as the product of those on each axis, and none of
  * the moves of a local search, which change a few groups, gets from one sharding of a
- * model to another.
- * Idea: block coordinate descent. Groups keep what they have on all axes but one, and
- * choose anew on that one, all of them at once: a problem as small as that of a mesh of
- * one axis, which is usually solved to its optimum in a hundredth of the time. Axes take
- * turns until none gains. The start is the best choice known. On convolutional nets,
+ * model to another. Idea: block coordinate descent. All groups keep their choices on all
+ * axes but one, and choose anew on that axis at once: the problem is as small as for a
+ * mesh of one axis, and is usually solved to its optimum in a hundredth of the time. Axes
+ * take turns until none gains. The start is the best choice known. On convolutional nets,
  * where it gains most, a start without any sharding leads to the same plans, and letting
  * each group choose which axis it changes leads to no better ones. Cost: a few problems
  * of one axis. Source: block coordinate descent, as in Tseng (JOTA 2001); that axes are

@@ -1,17 +1,17 @@
 /*
  * Problem: choose one strategy per fusion group so that compute plus conversions cost
- * least (Alpa, section 4, with conversions paid once per tensor and target).
- * Idea: the selection problem of problem/statement.h, folded: groups at the same place of
- * identical layers are one variable, and tensors between the same variables are one copy
- * set, weighted by the number of such tensors, so that the folded objective is the price
- * of the unfolded plan. The lower bound of the unfolded graph (fold_bound.c) comes first:
- * if the choices of its pieces cost no more than the bound, they are optimal; else the
+ * least (Alpa, section 4, with conversions paid once per tensor and target). Idea: the
+ * selection problem of problem/statement.h, folded: groups at the same place of identical
+ * layers are one variable, and tensors between the same variables are one copy set,
+ * weighted by the number of such tensors, so that the folded objective is the price of
+ * the unfolded plan. The lower bound of the unfolded graph (fold_bound.c) comes first: if
+ * the choices of its pieces cost no more than the bound, they are optimal; else the
  * folded problem is solved without the strategies that the bound rules out. Where the
  * folded optimum does not meet the bound, the whole graph is searched from there, without
  * the strategies whose cost by the bound exceeds the answer. If the answer's program
- * needs more than the memory limit, memory/ goes on from it. Of plans with the same cost,
- * the answer holds less (tiebreak.c). Cost: that of the distinct layers, plus linear
- * passes over the graph.
+ * needs more than the memory limit, memory/ goes on from it. Among plans with the same
+ * cost, the answer needs the least memory that a descent finds (tiebreak.c). Cost: the
+ * cost of the distinct layers, plus linear passes over the graph.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /*
- * Problem: the plan whose step is shortest where collectives run beside operators. What a
- * plan takes is then known by simulation only (libcommon/plan/overlap.h), which is no sum
- * over groups and tensors, as a selection problem needs it.
+ * Problem: find the plan with the shortest step if collectives run concurrently with
+ * operators. The time of a plan is then known by simulation only
+ * (libcommon/plan/overlap.h); it is not a sum over groups and tensors, as a selection
+ * problem needs it.
  *
  * Idea: neither stream is done before its own work, so that with C seconds of compute and
  * M of communication a step takes at least

@@ -1,10 +1,9 @@
 /*
  * Plans from files: written by hand, {"mesh":"2x4","nodes":{"*fc/kernel":"R,S1"}}, or
- * taken from another document. Idea: where the document's fingerprint is that of the
- * graph at hand its choices are taken as they are; otherwise nodes are found by name,
- * their groups' choices fitted (layout_to_choice.h), and all others follow
- * (ap_named_plan_complete). Cost: names are sorted once; one pass over all nodes per
- * glob.
+ * taken from another document. Idea: if the document has the fingerprint of this graph,
+ * its choices are taken unchanged; otherwise nodes are found by name, their groups'
+ * choices fitted (layout_to_choice.h), and all others follow (ap_named_plan_complete).
+ * Cost: names are sorted once; one pass over all nodes per glob.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,13 @@
 /*
  * Problem: many plans have the least cost. Cutting a replicated tensor is free, so that a
- * batch that every user wants split may lie replicated and be cut by each of them. Of
- * plans with the same cost, take one that holds fewer bytes per device. Idea:
- * lexicographic descent over the groups of parameters: what lies in memory through all of
- * the step. What a group's strategy changes is its own seconds and, of its tensors, the
- * conversions and the bytes of the tensor and of its copies. A strategy that costs no
- * more to the bit and holds less is taken; passes go on until none is found. Cost never
- * rises, so that a bound and a proof of optimality stay what they were, and bytes fall
- * with every step, so that it ends. Cost: users of parameters, times their strategies.
+ * batch that every user wants split may lie replicated and be cut by each of them. Among
+ * plans with the same cost, finds one that needs fewer bytes per device. Idea:
+ * lexicographic descent over the groups of parameters, which lie in memory during the
+ * whole step. A group's strategy changes its own seconds, and the conversions and bytes
+ * of its tensors and their copies. A strategy that costs no more to the bit and holds
+ * less is taken; passes go on until none is found. Cost never rises, so that a bound and
+ * a proof of optimality stay valid, and bytes fall with every step, so that the descent
+ * ends. Cost: users of parameters, times their strategies.
  */
 #include "tiebreak.h"
 

@@ -1,11 +1,11 @@
 /*
- * Problem: list the alternatives to the answer: the n best distinct plans at hand.
- * Idea: the pool is the answer, the named plans, and the answer with one group's choice
- * changed on one axis, for the groups that hold a dot, a convolution or a weight (of each
- * group the best change; a change without effect on the price is no alternative). The
- * price of a change is that of the group and of the conversions of its operands and
- * results. The best plans of the pool are then priced as a whole. Cost: per change the
- * uses of those tensors; n whole prices.
+ * Problem: list the alternatives to the answer: the n best distinct plans at hand. Idea:
+ * the pool is the answer, the named plans, and the answer with one group's choice changed
+ * on one axis, for the groups that hold a dot, a convolution or a weight (of each group
+ * the best change; a change without effect on the price is no alternative). The price of
+ * a change is the price of the group and of the conversions of its operands and results.
+ * The best plans of the pool are then priced as a whole. Cost: per change the uses of
+ * those tensors; n whole prices.
  */
 #include <math.h>
 #include <stdlib.h>

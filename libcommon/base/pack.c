@@ -1,21 +1,21 @@
 /*
  * Pieces that are in use for some steps each get offsets in an arena that shall be small:
- * no smaller than what is in use at once in the fullest step (strongly NP-hard: "dynamic
+ * at least as large as the bytes in use in the fullest step (strongly NP-hard: "dynamic
  * storage allocation", Garey & Johnson, problem SR2).
  *
  * Easy pieces are set aside first: an arena as large as the fullest step has a gap for
  * them wherever all others are that are ever in use with them. Without these, more are
- * easy, and so on. They are placed last, the last set aside first, and are never what
- * makes the arena large.
+ * easy, and so on. They are placed last, the last set aside first, and never enlarge the
+ * arena.
  *
  * The hard ones are placed in an order, each in the smallest gap that holds it between
- * those that are placed and in use with it; first what is in use in the fullest steps,
- * and of that what is in use longest. Then the order is mended: there is an aim between
- * the fullest step and the best arena so far, and the first piece that would end above it
- * goes to the front (now and then, only close to it), where it has its choice; those
- * after it need not be placed before the next attempt. After many of these in vain it
- * goes on from the order of the best arena, a little shuffled, or now and then from one
- * that is sorted otherwise, with another aim. This is "squeaky wheel" optimization
+ * those that are placed and in use with it; first the pieces in use in the fullest steps,
+ * and among these the ones in use longest. Then the order is mended: there is an aim
+ * between the fullest step and the best arena so far, and the first piece that would end
+ * above it goes to the front (now and then, only close to it), where it has its choice;
+ * those after it need not be placed before the next attempt. After many of these in vain
+ * it goes on from the order of the best arena, a little shuffled, or now and then from
+ * one that is sorted otherwise, with another aim. This is "squeaky wheel" optimization
  * (Joslin & Clements, JAIR 10, 1999) that stops at the first squeak. Random choices come
  * from a generator with a fixed start.
  *

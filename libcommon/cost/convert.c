@@ -2,9 +2,9 @@
  * Problem: the cheapest sequence of collectives and local steps from one layout of a
  * tensor to another.
  *
- * Idea: uniform-cost search over layouts. Neighbours of a layout are what one step makes
- * of it: a slice or its reverse, an all-gather, on an axis that is innermost in its
- * factor (nested_split.c), so that the blocks of all other axes stay; an all-to-all,
+ * Idea: uniform-cost search over layouts. Neighbours of a layout are the layouts that one
+ * step reaches: a slice or its reverse, an all-gather, on an axis that is innermost in
+ * its factor (nested_split.c), so that the blocks of all other axes stay; an all-to-all,
  * which is both at once on two dimensions; a swap of two equal axes; sums. An axis is
  * only ever placed as in the source or the target, replicated, or, when it is partial, on
  * one of the first two dimensions that it divides: reduce-scatter inside, all-reduce
@@ -16,12 +16,11 @@
  * microbatch's, and a step is paid as often as there are microbatches: sums are thus
  * accumulated first and reduced over devices once.
  *
- * On more than four axes a bound on what is left (conversion_bound.c) guides the search
- * (A*: Hart, Nilsson and Raphael, 1968): layouts come in the order of cost so far plus
- * bound.
+ * On more than four axes a bound on the rest (conversion_bound.c) guides the search (A*:
+ * Hart, Nilsson and Raphael, 1968): layouts come in the order of cost so far plus bound.
  *
- * Cost: at most 5^axes layouts; on four axes of two some eighty are expanded, on six
- * under the bound as many. Results are kept (conversion_cache.c).
+ * Cost: at most 5^axes layouts; on four axes of two some eighty are expanded, and equally
+ * many on six with the bound. Results are kept (conversion_cache.c).
  */
 #include "cost/alpa.h"
 #include "cost/cost.h"

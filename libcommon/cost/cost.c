@@ -1,7 +1,7 @@
 /*
- * What collectives and operators cost on a mesh laid over a cluster: seconds of
- * rings and trees on its links, Alpa's units (Zheng et al., "Alpa", OSDI 2022, and its
- * public code), or bytes moved.
+ * The prices of collectives and operators on a mesh laid over a cluster: seconds of rings
+ * and trees on its links, Alpa's units (Zheng et al., "Alpa", OSDI 2022, and its public
+ * code), or bytes moved.
  */
 #include "cost/cost.h"
 

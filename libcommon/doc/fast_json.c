@@ -1,8 +1,8 @@
 /*
  * Problem: a graph is read as hundreds of thousands of small JSON values, and jansson
- * looks at every byte through several calls. Nearly all of these are plain: what makes
- * JSON hard to read does not occur in them. Long text says the same short things again
- * and again, which are one value each. Linear; a quarter of jansson's time.
+ * looks at every byte through several calls. Nearly all of these are plain: they have
+ * none of the features that make JSON hard to read. Long text says the same short things
+ * again and again, which are one value each. Linear; a quarter of jansson's time.
  */
 #include "doc/fast_json.h"
 

@@ -1,11 +1,10 @@
 /*
  * Reverse-mode differentiation: nodes that lie between wrt and the loss, through values
- * that carry a gradient, are visited from the loss back; each passes its gradient to
- * its operands by its operator's rule (grad_rules_*.c), where the gradients of several
- * uses are added. Each node is visited once. Then what costs next to nothing is
+ * that carry a gradient, are visited from the loss back; each passes its gradient to its
+ * operands by its operator's rule (grad_rules_*.c), where the gradients of several uses
+ * are added. Each node is visited once. Then values that cost next to nothing are
  * recomputed for the backward pass (grad_recompute.c), and masks that it shares with the
- * forward pass are made there (ap_graph_keep_masks).
- * Linear.
+ * forward pass are made there (ap_graph_keep_masks). Linear.
  */
 #include "grad/grad_impl.h"
 

@@ -1,11 +1,11 @@
 /*
- * A graph in f32 as one that contracts in bf16 or f16, the way PyTorch's autocast does
- * it: dot and convolution in the low type (and, which is ours, what passes an
+ * Rewrites a graph in f32 to one that contracts in bf16 or f16, as PyTorch's autocast
+ * does: dot and convolution in the low type (and, which is ours, what passes an
  * optimization barrier: it is kept between kernels, such as dropout's); reductions,
  * scatters, sorts and functions that lose much in it (exponential, logarithm, power,
  * root) in f32; every other operator in the type that its operands came out in, the wider
- * if they differ. Constants take the type of what they meet. Each value is converted at
- * most once. With cast_weights all but f32 operators read weights in the low type, as
+ * if they differ. Constants take the type of the other operands. Each value is converted
+ * at most once. With cast_weights all but f32 operators read weights in the low type, as
  * FSDP and Megatron-LM do it. Linear.
  */
 #include "grad/grad_impl.h"

@@ -1,12 +1,12 @@
 /*
- * Problem: a derivative's rule uses what the forward pass has at hand: a row spread over
- * a matrix, a mask made of two iotas. Taken from there it is a tensor that is written,
- * kept until the backward pass and read again, where recomputing it inside of its user
- * reads next to nothing. Idea: a value that is made of much less (broadcasts that at
- * least quadruple, iotas, and cheap elementwise operators on such values and scalars
- * alone, up to MAX_TREE nodes) is recomputed right before each node of the backward pass
- * that uses it. The copy has that node as its only user, so that fusion takes it in.
- * Cost: O(nodes + edges) times MAX_TREE.
+ * Problem: a derivative's rule uses values of the forward pass: a row broadcast over a
+ * matrix, a mask made of two iotas. Taken from there it is a tensor that is written, kept
+ * until the backward pass and read again, where recomputing it inside of its user reads
+ * next to nothing. Idea: a value that is made of much less (broadcasts that at least
+ * quadruple, iotas, and cheap elementwise operators on such values and scalars alone, up
+ * to MAX_TREE nodes) is recomputed right before each node of the backward pass that uses
+ * it. The copy has that node as its only user, so that fusion takes it in. Cost: O(nodes
+ * + edges) times MAX_TREE.
  */
 #include "grad/grad_impl.h"
 

@@ -1,10 +1,10 @@
 /*
- * Derivatives of gathers, scatters and dynamic slices: what is read gets back by adding,
- * what is added gets back by reading. A gather moves an index that is out of bounds to
- * the nearest place, a scatter drops it; so indices that are not known to be in bounds
- * (from constants, iotas and clamps, a search of bounded depth) are clamped for the first
- * and masked for the second. Indices that are joined from parts are treated part by part,
- * so that a part that is an iota stays one.
+ * Derivatives of gathers, scatters and dynamic slices: the gradient of a read is an
+ * addition, and the gradient of an addition is a read. A gather moves an index that is
+ * out of bounds to the nearest place, a scatter drops it; so indices that are not known
+ * to be in bounds (from constants, iotas and clamps, a search of bounded depth) are
+ * clamped for the first and masked for the second. Indices that are joined from parts are
+ * treated part by part, so that a part that is an iota stays one.
  */
 #include "grad/grad_impl.h"
 

@@ -1,20 +1,20 @@
 /*
  * Blocks of a whole train step, given those of its forward operators.
  *
- * Problem: the backward and update nodes of a graph carry no mark that says whose they
- * are (names may be stripped), yet a stage needs them beside the forward nodes that they
- * belong to, and gradients must flow from later blocks to earlier ones only.
+ * Problem: the backward and update nodes of a graph carry no mark of the forward nodes
+ * that they belong to (names may be stripped), yet a stage needs them together with these
+ * nodes, and gradients must flow from later blocks to earlier ones only.
  *
  * Idea: a backward node cannot be before any forward value or weight that it works on,
  * before the weight whose gradient it makes, or before a node that reads it. The least
  * block that respects this, low(v), falls along every backward edge. A node whose own
  * forward values and weights decide low(v) takes it; any other (a sum of gradients, a
- * reduction) stays where its operands are, so that what crosses blocks is summed first:
- * block(v) = least block of its backward operands, which is >= low(v). Forward nodes that
- * only the backward pass needs stay with the last of their operands. Update nodes go
- * with the one weight that needs them, an average of a weight (EMA) with that weight;
- * what several weights need (a global norm) goes where all its operands are, else to the
- * last block.
+ * reduction) stays where its operands are, so that values are summed before they cross
+ * blocks: block(v) = least block of its backward operands, which is >= low(v). Forward
+ * nodes that only the backward pass needs stay with the last of their operands. Update
+ * nodes go with the one weight that needs them, an average of a weight (EMA) with that
+ * weight; what several weights need (a global norm) goes where all its operands are, else
+ * to the last block.
  *
  * Cost: linear; a handful of sweeps.
  */

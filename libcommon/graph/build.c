@@ -1,6 +1,6 @@
 /*
- * Making graphs. Shapes are inferred here from operands and attributes; that they are
- * right is what ap_graph_check_shapes says at the end. Cost: constant per node.
+ * Making graphs. Shapes are inferred here from operands and attributes, and
+ * ap_graph_check_shapes checks them at the end. Cost: constant per node.
  */
 #include "graph/build.h"
 

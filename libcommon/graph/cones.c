@@ -1,5 +1,5 @@
 /*
- * Cones, and what crosses between parts of a graph.
+ * Cones, and the values that cross between parts of a graph.
  *
  * Problem: choosing a strategy for every node of a train step at once is too much for an
  * integer program, though most nodes just follow the one that reads them. Idea: a node
@@ -9,9 +9,9 @@
  * levels have more roots: more choices that are made together, and more of them.
  *
  * Roots are marked in one sweep (readers counted through the stamp of the last one); a
- * sweep from the end hands every other node its reader's cone. What is made of constants
- * alone can be made in any layout where it is read, so it has no cone and counts neither
- * as operand nor as reader; a heavy operator never is such a node.
+ * sweep from the end hands every other node its reader's cone. A node that depends on
+ * constants alone can be computed in any layout by its readers, so it has no cone and
+ * counts neither as operand nor as reader; a heavy operator never is such a node.
  *
  * Cost: linear in nodes and edges. After Rhino (Zhang et al., "Auto-Parallelizing Large
  * Models with Rhino: A Systematic Approach on Production AI Platform"), 4.3.2, which has

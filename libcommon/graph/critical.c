@@ -19,8 +19,9 @@
  * rank, and the only one of v's rank is v: w is a descendant. If before(w) < before(v),
  * then after(w) > after(v), and the fullest path from w has an operator of v's after.
  * That is v: no other has its after, neither those with a smaller before nor the
- * descendants. So w is an ancestor. (The published program walks the path with the most
- * FLOPs and tests the operators on it; what has this property is on that path.)
+ * descendants. Therefore w is an ancestor. (The published program walks the path with the
+ * most FLOPs and tests the operators on it; all operators with this property are on that
+ * path.)
  *
  * Segments: the number of a node's segment is the smallest among its readers' and, for
  * critical nodes, its own; one sweep from the end finds it.

@@ -1,7 +1,7 @@
 /*
- * Families: their check and their sums. The check walks every instance beside the
- * representative once, with arrays over the graph's nodes that say where a node stands
- * and what stands for an operand from outside: linear in nodes and edges.
+ * Families: their check and their sums. The check walks every instance together with the
+ * representative once, with arrays over the graph's nodes for the place of a node and the
+ * counterpart of an operand from outside: linear in nodes and edges.
  */
 #include "graph/families.h"
 

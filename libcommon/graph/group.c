@@ -7,16 +7,15 @@
  * nodes of equal dims, else 1). Edges between groups rise in level, edges within one do
  * not, so the components of the fusible edges inside one level are convex. Two kinds of
  * edges do not fuse though they could, so that choices stay free: between phases (a
- * gradient may be split otherwise than its update), and from a sum of contractions to
- * what is done with it (the sum of partial results is partial: one all-reduce, not one
- * for each summand). Any levels that respect the edges will do, so two kinds of nodes
- * rise to their users' level: small producers with a single user (scalar constants,
- * iotas, broadcasts), and chains that are made of parameters, constants and values of an
- * earlier phase alone (an optimizer's m * beta, a derivative's 1 - y of the forward y)
- * where that keeps no more bytes alive. The nodes of an attention (ap-fuse), which
- * stand together, are one group: all have the level of the one that needs the highest.
- * Groups are numbered in the order in which they run (order.c). Cost: O((nodes + edges)
- * log groups).
+ * gradient may be split otherwise than its update), and from a sum of contractions to its
+ * readers (the sum of partial results is partial: one all-reduce, not one for each
+ * summand). Any levels that respect the edges will do, so two kinds of nodes rise to
+ * their users' level: small producers with a single user (scalar constants, iotas,
+ * broadcasts), and chains that are made of parameters, constants and values of an earlier
+ * phase alone (an optimizer's m * beta, a derivative's 1 - y of the forward y) where that
+ * keeps no more bytes alive. The nodes of an attention (ap-fuse), which stand together,
+ * are one group: all have the level of the one that needs the highest. Groups are
+ * numbered in the order in which they run (order.c). Cost: O((nodes + edges) log groups).
  */
 #include "graph/group.h"
 

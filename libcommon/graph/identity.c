@@ -1,4 +1,4 @@
-/* Nodes that are identical, and hashes of what makes them so. */
+/* Identical nodes, and hashes of the properties that are compared. */
 #include "graph/identity.h"
 
 #include <string.h>

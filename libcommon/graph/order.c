@@ -1,20 +1,19 @@
 /*
- * Problem: in which order should fusion groups run? What a frontend wrote down is an
- * order for readers: JAX puts the gradients of weights after the whole backward phase,
- * so that all that they read waits for them.
- * Idea: groups run in the program's order (Kahn, smallest last member first), but what
- * gives memory back comes first. A trial runs a ready group, or all that still read one
- * value, then what becomes able to run by it and reads what it made (a gradient's
- * update), some steps far, and counts what whole tensors take: made minus freed. The
- * prefix that gives back most is kept, if it gives any; otherwise all is undone. Trials
- * start where something changes: a group becomes ready, the readers of a value are all
- * ready, or only one is left. An update in a parameter's place takes nothing if nobody
- * else is still to read that parameter, and a copy otherwise. Groups of scalars that
- * depend on parameters alone (step counters) run before the first that needs them.
- * If the fullest moment of all this holds more than that of the program's order, the
+ * Problem: in which order should fusion groups run? The order of a frontend is made for
+ * readers: JAX puts the gradients of weights after the whole backward phase, so that all
+ * that they read waits for them. Idea: groups run in the program's order (Kahn, smallest
+ * last member first), but groups that free memory come first. A trial runs a ready group,
+ * or all that still read one value, then what becomes able to run by it and reads what it
+ * made (a gradient's update), some steps far, and counts the bytes of whole tensors: made
+ * minus freed. The prefix that gives back most is kept, if it gives any; otherwise all is
+ * undone. Trials start where something changes: a group becomes ready, the readers of a
+ * value are all ready, or only one is left. An update in a parameter's place takes
+ * nothing if nobody else is still to read that parameter, and a copy otherwise. Groups of
+ * scalars that depend on parameters alone (step counters) run before the first that needs
+ * them. If the peak of this order is higher than the peak of the program's order, the
  * program's is taken. Layouts do not enter, so that the order is the same for all plans.
- * Cost: O((groups + edges) log groups); a trial has a bounded number of groups.
- * Source: list scheduling by what is alive, as XLA's ListScheduler has it
+ * Cost: O((groups + edges) log groups); a trial has a bounded number of groups. Source:
+ * list scheduling by live bytes, as XLA's ListScheduler has it
  * (xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc), there without a look ahead.
  */
 #include "graph/order.h"

@@ -2,7 +2,7 @@
  * Does each node's shape follow from its operands and attributes? Here: the walk, and the
  * elementwise, moving, reducing and sorting operators; shape_check_heavy.c has
  * contractions and windows, shape_check_index.c gathers and scatters,
- * shape_check_program.c what occurs in programs only. Linear in the graph.
+ * shape_check_program.c operators that occur in programs only. Linear in the graph.
  * Rules: XLA's operation semantics, https://openxla.org/xla/operation_semantics
  */
 #include "graph/shape_check.h"

@@ -1,4 +1,4 @@
-/* Shape checks of what occurs in programs only, see shape_check.c. */
+/* Shape checks of operators that occur in programs only, see shape_check.c. */
 #include "graph/shape_check.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /*
- * Cuts a part out of a graph. One pass back over the nodes marks what is taken whole,
- * what is copied and what is cut; one pass forward writes the part. Linear.
+ * Cuts a part out of a graph. One pass back over the nodes marks the nodes that are taken
+ * whole, copied and cut; one pass forward writes the part. Linear.
  */
 #include "graph/subgraph.h"
 

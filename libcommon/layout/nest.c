@@ -2,10 +2,10 @@
  * Nests from factor rules.
  *
  * Every dimension of every member value and operand of a group is cut into atoms (one,
- * unless the rule cuts it); what the rules link is joined by union-find; each class of
- * atoms becomes one factor, or several where reshapes elsewhere in the graph made
- * boundaries (nest_refine.c). Operands that are read with equal accesses share a slot.
- * Cost: linear in the members and their dimensions, but for the inverse Ackermann
+ * unless the rule cuts it); atoms that the rules link are joined by union-find; each
+ * class of atoms becomes one factor, or several where reshapes elsewhere in the graph
+ * made boundaries (nest_refine.c). Operands that are read with equal accesses share a
+ * slot. Cost: linear in the members and their dimensions, but for the inverse Ackermann
  * function.
  */
 #include "layout/nest_impl.h"

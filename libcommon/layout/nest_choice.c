@@ -1,6 +1,6 @@
 /*
- * What follows from a choice of factors: legality, layouts, local extents, masks, work.
- * All of it is read off the nest, so that no other file knows how operators are sharded.
+ * Consequences of a choice of factors: legality, layouts, local extents, masks, work. All
+ * of it is read off the nest, so that no other file knows how operators are sharded.
  */
 #include "layout/nest_impl.h"
 

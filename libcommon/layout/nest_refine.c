@@ -5,8 +5,8 @@
  * the tensors around it should offer splits along those factors (strides), too. Idea: all
  * dimensions that share factors form a class, over the whole graph (union-find over the
  * rules' links). Reshapes relate the boundaries of classes: a boundary on one side is one
- * on the other where it divides; where the sides do not fit, the gcd of what is next to
- * an aligned boundary still does. A worklist carries boundaries through reshapes until
+ * on the other where it divides; if the sides do not fit, the gcd of the sizes next to an
+ * aligned boundary still does. A worklist carries boundaries through reshapes until
  * nothing changes. A class takes at most two boundaries (three factors), which must form
  * a chain of divisors; later ones are dropped. Cost: a reshape is looked at once, and
  * again for each boundary that its classes win (at most two each), so linear in the

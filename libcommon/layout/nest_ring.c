@@ -5,14 +5,15 @@
  * one device, and all devices wait for the gather; in a ring, each device has a block of
  * them, computes with it and sends it on, until it has seen all blocks (Liu et al., "Ring
  * Attention with Blockwise Transformers", 2023; Megatron-LM's context parallelism). The
- * gradients of keys and values are sums over queries, which travel likewise. So it is no
- * conversion, but a choice of the group: layouts are those of both splits at once.
+ * gradients of keys and values are sums over queries, which travel likewise. It is
+ * therefore not a conversion but a choice of the group, with the layouts of both splits
+ * at once.
  *
  * A group has one if each of its contractions makes scores from keys, sums over keys, or
  * sums over queries for each key, and keys come from outside, where contractions alone
- * read them. What else has keys (masks, biases of the scores) has queries, too, or is
- * there whole. Of a sequence in stripes, a device's block has its part of each (Brandon
- * et al., "Striped Attention"). Linear in the members.
+ * read them. Other operands with keys (masks, biases of the scores) have queries, too, or
+ * are available whole. If a sequence is in stripes, a device's block has its part of each
+ * stripe (Brandon et al., "Striped Attention"). Linear in the members.
  */
 #include "layout/nest_impl.h"
 

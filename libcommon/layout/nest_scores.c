@@ -1,13 +1,14 @@
 /*
  * How many of its scores a device computes where a mask hides the others.
  *
- * Kernels skip what a mask hides (ap-fuse/attention_scores.c has the band that it leaves),
- * so that a device's work depends on which queries it has: of a causal mask and rows in n
- * blocks, the last block sees 1 - 1 / 2n of all pairs, the first 1 / 2n. A group takes as
- * long as its slowest device, which is that with the last rows: it sees as many keys as
- * any. Rows of a minor factor (a split with stride, Brandon et al., "Striped Attention",
- * 2023) come from all parts of the sequence. Summed in closed form over runs of rows that
- * stand together; O(runs), at most MAX_RUNS, beyond which rows are taken to be even.
+ * Kernels skip what a mask hides (ap-fuse/attention_scores.c has the band that it
+ * leaves), so that a device's work depends on which queries it has: of a causal mask and
+ * rows in n blocks, the last block sees 1 - 1 / 2n of all pairs, the first 1 / 2n. A
+ * group takes as long as its slowest device, which is the device with the last rows: no
+ * other sees more keys. Rows of a minor factor (a split with stride, Brandon et al.,
+ * "Striped Attention", 2023) come from all parts of the sequence. Summed in closed form
+ * over runs of rows that stand together; O(runs), at most MAX_RUNS, beyond which rows are
+ * taken to be even.
  */
 #include "layout/nest_impl.h"
 

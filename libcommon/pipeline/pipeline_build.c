@@ -1,15 +1,14 @@
 /*
  * Problem: a pipelined plan gives the blocks of each stage and how they are split; which
- * program does each device run, and what do stages send each other?
- * Idea: a stage's graph is what ap_subgraph cuts out; it gets the microbatch axis of the
- * whole graph before its own mesh and is partitioned as any plan. Values that a
- * stage sends are results of its program, in the layout in which they lie, with sums
- * completed, one microbatch's share at a time; in the stage that reads them they are
- * parameters, in the layout in which they are read. So two stages share nothing but
- * messages, and a value that several stages read goes to each of them straight from the
- * stage that makes it. What a stage recomputes has copies in its graph (recompute.c).
- * Cost: that of partitioning the stages; linear in the values cut. After Zheng et al.,
- * "Alpa", section 6.
+ * program does each device run, and what do stages send each other? Idea: ap_subgraph
+ * cuts out a stage's graph; it gets the microbatch axis of the whole graph before its own
+ * mesh and is partitioned as any plan. Values that a stage sends are results of its
+ * program, in the layout in which they lie, with sums completed, one microbatch's share
+ * at a time; in the stage that reads them they are parameters, in the layout in which
+ * they are read. Two stages therefore share only messages, and a value that several
+ * stages read goes to each of them directly from the stage that makes it. Recomputed
+ * operators have copies in the stage's graph (recompute.c). Cost: partitioning the
+ * stages; linear in the values cut. After Zheng et al., "Alpa", section 6.
  */
 #include "pipeline/pipeline_program.h"
 

@@ -1,12 +1,12 @@
 /*
  * Problem: a lane's instructions may name only stages, groups and messages that exist,
  * and yet compute something else: a group that is left out, a sum that is sent early, a
- * receive after its reader. Idea: follow, per stage, how far every microbatch is and
- * what has arrived. Groups before the loop run once and first; every microbatch runs the
- * groups of the loop once and in order, microbatch 0 before any other, for it starts the
- * sums; groups after the loop run once all microbatches are done. Which microbatch's
- * values are in memory is pipeline_memory.c's to check. Cost: linear in the instructions
- * and in the reads of received values.
+ * receive after its reader. Idea: follow, per stage, the progress of every microbatch and
+ * the values that have arrived. Groups before the loop run once and first; every
+ * microbatch runs the groups of the loop once and in order, microbatch 0 before any
+ * other, for it starts the sums; groups after the loop run once all microbatches are
+ * done. Which microbatch's values are in memory is pipeline_memory.c's to check. Cost:
+ * linear in the instructions and in the reads of received values.
  */
 #include "pipeline/pipeline_program.h"
 

@@ -1,8 +1,8 @@
 /*
  * Problem: how many bytes does each device send each other one in a step of a pipeline?
  * Idea: every send is resharded as it will be when it runs (reshard.c), for one
- * microbatch, as all are alike. Cost: that of resharding, once per send. Source: Zheng et
- * al., "Alpa" (OSDI 2022), section 6.
+ * microbatch, as all are alike. Cost: resharding, once per send. Source: Zheng et al.,
+ * "Alpa" (OSDI 2022), section 6.
  */
 #include "pipeline/pipeline_price.h"
 

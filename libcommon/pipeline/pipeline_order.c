@@ -3,10 +3,10 @@
  * it follows its schedule, computes as soon as it can, and never waits for ever? Idea:
  * the schedule gives stages and microbatches. A stage's groups run in order for each
  * microbatch; a message is received right before the first group that reads it, and sent
- * before the next instruction that has to wait, at the latest after the last group. What
- * runs once per step comes before the first microbatch or after the last one. The lists
- * are then played: a lane that lacks a message sleeps until the message is sent. Cost:
- * linear in the instructions and in the readers of transferred values.
+ * before the next instruction that has to wait, at the latest after the last group.
+ * Groups that run once per step come before the first microbatch or after the last one.
+ * The lists are then played: a lane that lacks a message sleeps until the message is
+ * sent. Cost: linear in the instructions and in the readers of transferred values.
  */
 #include "pipeline/pipeline_program.h"
 

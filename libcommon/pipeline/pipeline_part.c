@@ -1,7 +1,7 @@
 /*
- * What the ranks of one lane have to know of a pipeline: the programs of their own
- * stages, and of all others what they exchange with them. So a rank's memory grows with
- * its lane's stages; of the rest it has the parameters and results.
+ * The part of a pipeline that the ranks of one lane need: the programs of their own
+ * stages, and the values that they exchange with other stages. A rank's memory therefore
+ * grows with its lane's stages; of other stages it has the parameters and results.
  */
 #include "pipeline/pipeline_program.h"
 

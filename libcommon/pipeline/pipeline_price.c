@@ -1,10 +1,10 @@
 /*
  * Problem: the seconds of a step of a pipelined plan, and where its time and memory go.
  * Idea: each stage's plan is priced for its own devices, per microbatch and once per
- * step; what stages send each other is added; the schedule is simulated. Nothing is
- * estimated twice: planners choose by the same price of a stage. Cost: linear in the
- * graph, the sends and the instructions of the schedule. Source: Zheng et al., "Alpa"
- * (OSDI 2022), sections 5 and 6; the schedules' sources are in schedule.c.
+ * step; sends between stages are added; the schedule is simulated. Nothing is estimated
+ * twice: planners choose by the same price of a stage. Cost: linear in the graph, the
+ * sends and the instructions of the schedule. Source: Zheng et al., "Alpa" (OSDI 2022),
+ * sections 5 and 6; the schedules' sources are in schedule.c.
  */
 #include "pipeline/pipeline_price.h"
 

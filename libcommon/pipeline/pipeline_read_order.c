@@ -1,9 +1,9 @@
 /*
- * Problem: a document has the lists that its devices run; in which order do microbatches
- * go through, for who simulates them? Idea: a pass of a microbatch through a stage is one
- * run of its groups or several in a row, forward or backward by the stage's cuts. A pass
- * without groups is in no list: then the list has to be the schedule's without these.
- * Cost: linear in the instructions.
+ * Problem: a document has the lists that its devices run; find the order of microbatches
+ * in them, for the simulation. Idea: a pass of a microbatch through a stage is one run of
+ * its groups or several in a row, forward or backward by the stage's cuts. A pass without
+ * groups is in no list: then the list has to be the schedule's without these. Cost:
+ * linear in the instructions.
  */
 #include "pipeline/pipeline_program.h"
 

@@ -1,8 +1,8 @@
 /*
  * Problem: one line for a plan with stages. Idea: each stage has the degrees of its own
  * plan (plan/degrees.h); the line has those under which most FLOPs run, and says if
- * others differ; a report's first line lists the runs of layers or stages that are
- * alike. Cost: that of the stages' degrees.
+ * others differ; a report's first line lists the runs of layers or stages that are alike.
+ * Cost: finding the stages' degrees.
  */
 #include "pipeline/plan_words.h"
 

@@ -1,15 +1,15 @@
 /*
  * Problem: which device of one stage sends which elements of a value to which device of
- * another stage, whose layout of it is another?
- * Idea: a shard is a product of index sets, one per dimension, so what a sender holds and
- * a receiver needs is the product of the intersections. Of senders that hold the same
- * shard, the one that has sent least so far is taken. Receivers that need the same tile
- * are each sent a part of it, cut along its longest dimension, or the first is sent all
- * of it; then they hand it round. Sender and receiver compute the same, so that no
- * message describes another. Cost: linear in the dimensions' sizes for each pair of
- * different index sets, and in the pairs of devices. Source: Zheng et al., "Alpa" (OSDI
- * 2022), section 6; the choice of senders and the broadcast: Zhuang et al., "On
- * Optimizing the Communication of Model Parallelism" (MLSys 2023).
+ * another stage, whose layout of it is another? Idea: a shard is a product of index sets,
+ * one per dimension, so the elements that a sender holds and a receiver needs are the
+ * product of the intersections. Among senders that hold the same shard, the one that has
+ * sent least so far sends. Receivers that need the same tile are each sent a part of it,
+ * cut along its longest dimension, or the first is sent all of it; then they hand it
+ * round. Sender and receiver compute the same, so that no message describes another.
+ * Cost: linear in the dimensions' sizes for each pair of different index sets, and in the
+ * pairs of devices. Source: Zheng et al., "Alpa" (OSDI 2022), section 6; the choice of
+ * senders and the broadcast: Zhuang et al., "On Optimizing the Communication of Model
+ * Parallelism" (MLSys 2023).
  */
 #include "pipeline/reshard.h"
 

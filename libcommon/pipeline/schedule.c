@@ -1,16 +1,15 @@
 /*
- * Problem: how long a pipelined step takes, and what each device holds meanwhile, for
- * stages that differ.
- * Idea: a schedule fixes the order of each device's instructions, and every link has one
- * sender, so that the first moment at which an instruction can run depends only on the
- * one before it on its device and on its input's arrival. Devices are run in turn, each
- * until it lacks an input; a device that makes an input wakes the one that lacks it.
- * Cost: linear in the instructions, each is looked at once when it runs and at most once
- * when it waits.
- * Source: GPipe (Huang et al., NeurIPS 2019, section 2.3), 1F1B (Fan et al., "DAPPLE",
- * PPoPP 2021, section 3), interleaved 1F1B (Narayanan et al., SC 2021, section 2.2),
- * eager 1F1B (Zhuang et al., "On Optimizing the Communication of Model Parallelism",
- * MLSys 2023, section 4; Alpa's 1f1b_overlap_friendly).
+ * Problem: the time of a pipelined step, and the memory of each device during it, for
+ * stages that differ. Idea: a schedule fixes the order of each device's instructions, and
+ * every link has one sender, so that the first moment at which an instruction can run
+ * depends only on the one before it on its device and on its input's arrival. Devices are
+ * run in turn, each until it lacks an input; a device that makes an input wakes the one
+ * that lacks it. Cost: linear in the instructions, each is looked at once when it runs
+ * and at most once when it waits. Source: GPipe (Huang et al., NeurIPS 2019, section
+ * 2.3), 1F1B (Fan et al., "DAPPLE", PPoPP 2021, section 3), interleaved 1F1B (Narayanan
+ * et al., SC 2021, section 2.2), eager 1F1B (Zhuang et al., "On Optimizing the
+ * Communication of Model Parallelism", MLSys 2023, section 4; Alpa's
+ * 1f1b_overlap_friendly).
  */
 #include "pipeline/schedule.h"
 

@@ -8,9 +8,10 @@
  * there all the time; what the backward pass reads of the forward pass is there per
  * microbatch in flight, in its own layout: a converted copy of it counts for the group
  * that reads it, not between the phases; one of a weight is there all the time. A stage
- * that recomputes keeps what its blocks read of each other and has the activations of one
- * block at a time (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016,
- * section 4). After Zheng et al., "Alpa", sections 5.1 and 5.2. Cost: linear in operands.
+ * that recomputes keeps the values that its blocks read from each other and has the
+ * activations of one block at a time (Chen et al., "Training Deep Nets with Sublinear
+ * Memory Cost", 2016, section 4). After Zheng et al., "Alpa", sections 5.1 and 5.2. Cost:
+ * linear in operands.
  */
 #include "pipeline/stage_cost.h"
 

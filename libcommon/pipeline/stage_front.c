@@ -1,6 +1,6 @@
 /*
- * A stage's points of what was measured, and which of them are worth keeping: none as
- * good as another in everything.
+ * Makes a stage's points from its measure, and keeps the points that no other one equals
+ * or beats in every member.
  */
 #include <math.h>
 #include <stdlib.h>

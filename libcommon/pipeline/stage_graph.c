@@ -1,4 +1,5 @@
-/* What a stage's price needs to know of its graph, and how values leave it. */
+/* Properties of a stage's graph that its price needs, and the layouts in which values
+ * leave it. */
 #include "pipeline/stage_facts.h"
 
 const bool *ap_stage_made_of_scalars(struct ap_arena *arena, const struct ap_graph *g)

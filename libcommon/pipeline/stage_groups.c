@@ -2,10 +2,10 @@
  * Problem: what do the operators of a stage take, in seconds and bytes, for a number of
  * microbatches? The search of stages asks this of one part of a graph under dozens of
  * plans, for a dozen numbers of microbatches each; a plan that was chosen is asked once.
- * Idea: what does not depend on the plan is computed once (facts); a plan's groups are
+ * Idea: facts that do not depend on the plan are computed once; a plan's groups are
  * passed once for all numbers of microbatches. One number is a pass like any other, so
- * that a search and a report never disagree. Cost: numbers times operands, two
- * operations each.
+ * that a search and a report never disagree. Cost: numbers times operands, two operations
+ * each.
  */
 #include <assert.h>
 #include <math.h>

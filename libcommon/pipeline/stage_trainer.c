@@ -2,8 +2,8 @@
  * Problem: a plan's conversions are priced one by one, as ap-exec makes them, but
  * trainers send gradients and weights in buckets or as flat parameters, whose latency is
  * paid once, ZeRO-2 and ZeRO-3 reduce gradients with each microbatch, and some keep what
- * they gathered. Idea: bytes of what is sent together are summed by kind and axes, and
- * each sum is priced as one collective. Linear in the steps. Sources: Li et al., "PyTorch
+ * they gathered. Idea: bytes that are sent together are summed by kind and axes, and each
+ * sum is priced as one collective. Linear in the steps. Sources: Li et al., "PyTorch
  * Distributed", VLDB 2020, section 3.2.2 (buckets); Zhao et al., "PyTorch FSDP", VLDB
  * 2023, section 3.2.1 (flat parameters); Rajbhandari et al., "ZeRO", SC 2020, section 5.
  */

@@ -1,13 +1,13 @@
 /*
  * Problem: a tensor lies on the devices of one stage in one layout, and the devices of
  * another stage need it in another; how many bytes cross, and how long does that take?
- * Idea: a tile is what a device of the destination holds; where several hold the same,
- * each is sent it, or it is sent once and handed round there. Senders that hold the same
- * share the work, so that bytes are spread evenly over the pairs of devices, and each
- * link level carries those of the pairs whose path it is the outermost of. Levels,
- * devices and buses work side by side: the busiest one counts. Cost: linear in the
- * devices once per pair of stages, then constant per tensor. Source: Zheng et al., "Alpa"
- * (OSDI 2022), section 6.
+ * Idea: a tile is the part that a device of the destination holds; if several hold the
+ * same tile, it is sent to each of them, or it is sent once and exchanged there. Senders
+ * that hold the same share the work, so that bytes are spread evenly over the pairs of
+ * devices, and each link level carries those of the pairs whose path it is the outermost
+ * of. Levels, devices and buses work side by side: the busiest one counts. Cost: linear
+ * in the devices once per pair of stages, then constant per tensor. Source: Zheng et al.,
+ * "Alpa" (OSDI 2022), section 6.
  */
 #include <math.h>
 

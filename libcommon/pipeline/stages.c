@@ -1,7 +1,7 @@
 /*
- * Section "stages". What a stage runs follows from its blocks: its graph is cut out again
- * on reading, and its sharding is read against that, so that a section made for another
- * graph is found out.
+ * Section "stages". A stage's graph follows from its blocks: it is cut out again on
+ * reading, and the sharding is checked against it, so that a section made for another
+ * graph is detected.
  */
 #include "pipeline/stages.h"
 #include "pipeline/stage_cost.h"

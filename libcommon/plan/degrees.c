@@ -1,15 +1,16 @@
 /*
- * Problem: name what a plan does in the words of trainers: which devices split weights,
- * which the batch, what ZeRO shards. Idea: two sweeps over the nests, without a mesh, say
- * which factor of each group runs along the batch and which along the sequence
- * (named_plan_sweep.c); what else a weight's contraction can be split by is a dimension
- * of the weight, or its experts. An axis is named by most FLOPs. On an axis that does not
- * split the weight's contraction, a split weight is ZeRO-3's, a split update ZeRO-1's or
- * 2's. Cost: linear in the operand slots, times axes. Sources: Narayanan et al.,
- * "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC
- * 2021, section 2 (tensor, pipeline, data); Korthikanti et al., "Reducing Activation
- * Recomputation in Large Transformer Models", section 4.2 (sequence); Rajbhandari et al.,
- * "ZeRO", section 5 (stages); Lepikhin et al., "GShard", section 3.2 (experts).
+ * Problem: describe a plan in the words of trainers: the devices that split weights, the
+ * devices that split the batch, and the tensors that ZeRO shards. Idea: two sweeps over
+ * the nests, without a mesh, say which factor of each group runs along the batch and
+ * which along the sequence (named_plan_sweep.c); what else a weight's contraction can be
+ * split by is a dimension of the weight, or its experts. An axis is named by most FLOPs.
+ * On an axis that does not split the weight's contraction, a split weight is ZeRO-3's, a
+ * split update ZeRO-1's or 2's. Cost: linear in the operand slots, times axes. Sources:
+ * Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+ * Megatron-LM", SC 2021, section 2 (tensor, pipeline, data); Korthikanti et al.,
+ * "Reducing Activation Recomputation in Large Transformer Models", section 4.2
+ * (sequence); Rajbhandari et al., "ZeRO", section 5 (stages); Lepikhin et al., "GShard",
+ * section 3.2 (experts).
  */
 #include "plan/degrees.h"
 

@@ -1,9 +1,9 @@
 /*
  * Problem: the plan that a trainer runs for given degrees: one use per axis, the same for
- * every layer. Idea: the sweeps of the named plans, one axis after the other: those that
- * split weights first, so that what ZeRO shards is what they leave; then the batch and
- * the sequence, with states and weights seeded where ZeRO shards them. Cost: O(axes *
- * operand slots). Sources: those of named_plan_sweep.c.
+ * every layer. Idea: the sweeps of the named plans, one axis after the other: the axes
+ * that split weights first, so that ZeRO shards the rest; then the batch and the
+ * sequence, with states and weights seeded where ZeRO shards them. Cost: O(axes * operand
+ * slots). Sources: see named_plan_sweep.c.
  */
 #include "plan/degrees.h"
 

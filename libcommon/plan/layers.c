@@ -2,8 +2,8 @@
  * Problem: people, and the trainers that they use, talk of layers; the graph has
  * operators. Idea: frameworks number the layers in the names of their weights
  * ("h_3/attn/q/w", "layers.3.self_attn"), and scopes carry these names to the operators.
- * Which of a name's numbers is the layer's: the first of which there are several.
- * Cost: linear in the bytes of the names.
+ * The layer's number in a name is the first one that occurs with several values. Cost:
+ * linear in the bytes of the names.
  */
 #include "plan/layers.h"
 

@@ -1,8 +1,8 @@
 /*
  * Problem: find the choice of a group that gives named values the layouts that a person
- * wrote down. Idea: what an axis may do is seen on that axis alone; combine what is left,
- * axis by axis, and check. Cost: candidates left per axis, to the power of the axes; few,
- * as a split names its factor.
+ * wrote down. Idea: find the possible choices of each axis alone, combine them axis by
+ * axis, and check. Cost: candidates left per axis, to the power of the axes; few, as a
+ * split names its factor.
  */
 #include "plan/layout_to_choice.h"
 

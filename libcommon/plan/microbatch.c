@@ -1,12 +1,12 @@
 /*
  * Problem: run a step's batch in microbatches, on the same devices one after the other,
- * and still get the numbers of the whole batch. Idea: the microbatches are a first
- * mesh axis, on which the graph lies as under data parallelism (one sweep from the
- * inputs' first dimension). A group with a factor on it runs once per microbatch; groups
- * that only add or move partial sums are left out, for once after the last microbatch is
- * as good. What a group reads of another one must be there in time: whole over the axis,
- * or the same microbatch's. Where it is not, and depends on nothing but inputs, it and
- * what it is made of are taken out of the axis; anything else forbids microbatches.
+ * and still get the numbers of the whole batch. Idea: the microbatches are a first mesh
+ * axis, on which the graph lies as under data parallelism (one sweep from the inputs'
+ * first dimension). A group with a factor on it runs once per microbatch; groups that
+ * only add or move partial sums are left out, for once after the last microbatch is as
+ * good. A value that a group reads must be available in time: whole over the axis, or of
+ * the same microbatch. If it is not, and depends on inputs alone, the value and the nodes
+ * that it depends on are not split over the axis; otherwise microbatches are impossible.
  * Cost: linear in the operand slots, a few passes. Cf. Zheng et al., "Alpa", section 6
  * (gradient accumulation), and Huang et al., "GPipe", section 2 (which takes such
  * statistics per microbatch instead).

@@ -2,11 +2,11 @@
  * Problem: given how parameters lie on one mesh axis, let every group follow. Idea: one
  * sweep over the groups. A group takes the factor along which most bytes of its operands
  * are split already, keeps partial sums through operators that are linear in them, and is
- * replicated otherwise. What may be followed, and what a weight's first user decides, is
- * the mode. All of it works on the groups' nests; no operator is named but those that use
- * a weight (dot and convolution, gather). Cost: O(operand slots) per axis. Sources, at
- * the modes: Shoeybi et al., "Megatron-LM"; Korthikanti et al.; Lepikhin et al.,
- * "GShard".
+ * replicated otherwise. The mode says which splits are followed, and what a weight's
+ * first user decides. All of it works on the groups' nests; no operator is named but
+ * those that use a weight (dot and convolution, gather). Cost: O(operand slots) per axis.
+ * Sources, at the modes: Shoeybi et al., "Megatron-LM"; Korthikanti et al.; Lepikhin et
+ * al., "GShard".
  */
 #include "plan/named_plan_impl.h"
 #include "plan/patterns.h"

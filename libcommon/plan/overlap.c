@@ -1,17 +1,17 @@
 /*
- * Problem: the seconds of a step whose collectives run beside its operators.
- * Idea: two streams, each of which does one thing at a time. Compute runs the groups in
- * the order of the program, each when what it reads has arrived. A conversion may start
- * when its tensor is there and the network is free; of several, the one that the program
- * needs first. Updates that need what was sent come last. So a sum in the forward chain
- * is waited for, a weight's gradient is summed while the backward pass goes on, and a
- * weight is gathered before it is needed: that far ahead that all copies that wait for
+ * Problem: the seconds of a step whose collectives run concurrently with its operators.
+ * Idea: two streams that each do one thing at a time. Compute runs the groups in the
+ * order of the program, each when its operands have arrived. A conversion may start when
+ * its tensor is there and the network is free; of several, the one that the program needs
+ * first. Updates that need a communicated value come last. The device therefore waits for
+ * a sum in the forward chain, a weight's gradient is summed during the backward pass, and
+ * a weight is gathered before it is needed: that far ahead that all copies that wait for
  * their use take AP_AHEAD_SHARE of the memory, or that only one waits. A weight that is
  * cast before it is gathered is cast then. Microbatches are simulated as the first, one
  * in between, and the last, with all that is before and after; those in between begin
  * when all that the last one started is done. Source: Li et al., "PyTorch Distributed"
- * (VLDB 2020), section 3.2.3; Zhao et al., "PyTorch FSDP" (VLDB 2023), sections 3.3
- * and 3.4 (prefetching, and its rate limiter).
+ * (VLDB 2020), section 3.2.3; Zhao et al., "PyTorch FSDP" (VLDB 2023), sections 3.3 and
+ * 3.4 (prefetching, and its rate limiter).
  */
 #include "plan/overlap.h"
 

@@ -1,5 +1,5 @@
 /*
- * What follows from the choices of a plan: layouts, conversions, price.
+ * Consequences of the choices of a plan: layouts, conversions, price.
  *
  * Conversions: groups are visited in execution order and their operand slots in order; a
  * tensor's conversions hang in a list at its node, which is as short as the number of its

@@ -1,10 +1,10 @@
 /*
- * Problem: show a step as it ran beside the step as it was priced. Idea: each rank is a
- * process with the tracks that ap-cost --trace has: operators and collectives, or, of a
- * pipeline, microbatches, what is sent and received, operators and collectives. Ranks
- * start a step together, which is second 0 of both timelines. A call is a slice; a
- * collective that runs beside others lasts until it is awaited, and begins behind the one
- * before it, since they run one after the other. A microbatch's slice is from its first
+ * Problem: show the measured step next to the priced step. Idea: each rank is a process
+ * with the tracks that ap-cost --trace has: operators and collectives, or, for a
+ * pipeline, microbatches, messages, operators and collectives. Ranks start a step
+ * together, which is second 0 of both timelines. A call is a slice; a collective that
+ * overlaps with other calls lasts until it is awaited, and begins after the previous one,
+ * since collectives run one after the other. A microbatch's slice is from its first
  * instruction to its last one, messages that it waits for included. Every rank writes its
  * own events, rank 0 puts them together. Cost: a clock and a record for each call of one
  * step.

@@ -1,18 +1,18 @@
 /*
  * Comparisons: a partitioned run with the unpartitioned graph, or with stored results.
  * Errors are relative: of a loss, |a - b| / |b|; of a tensor or of all together, the norm
- * of the difference over the norm of what is compared with.
+ * of the difference over the norm of the reference.
  *
  * Problem: which difference of two right programs is a fault? In f32 a relative error of
- * 1e-4 is none. In bf16 a weight of f32 moves by 1e-3 of itself and its gradient is known
- * to three digits; and where a gradient is zero but for rounding (a bias in front of a
- * softmax or a normalisation), Adam divides rounding by rounding and makes a full step.
- * Idea: a tensor that bf16 or f16 computes is compared in parts of its change, 1 %. What
- * is further off is held against a measurement: the unpartitioned graph runs again,
- * with its sums rounded at random (noise.c), and a difference of up to ROUNDING times
- * what that changes is rounding. A tensor of which rounding changes half of the change or
- * more is named: nothing is proved of it. Cost: a run of the unpartitioned graph; up to
- * nine where something is out of tolerance.
+ * 1e-4 is accepted. In bf16 a weight of f32 moves by 1e-3 of itself and its gradient is
+ * known to three digits; and where a gradient is zero but for rounding (a bias in front
+ * of a softmax or a normalisation), Adam divides rounding by rounding and makes a full
+ * step. Idea: a tensor that bf16 or f16 computes is compared in parts of its change, 1 %.
+ * A larger difference is compared with a measurement: the unpartitioned graph runs again,
+ * with its sums rounded at random (noise.c), and a difference of up to ROUNDING times the
+ * resulting change counts as rounding. A tensor whose change rounding alters by half or
+ * more is named, since nothing is proved about it. Cost: a run of the unpartitioned
+ * graph; up to nine where something is out of tolerance.
  */
 #include "run/session.h"
 #include "run/arrays.h"

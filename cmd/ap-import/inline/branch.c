@@ -1,8 +1,8 @@
 /*
- * Conditionals. The graph has no control flow, so that all branches are computed and the
- * results selected, which is right where nothing has side effects (a custom call that
- * says so is refused), and what accelerators do with small branches anyway. Where the
- * choice is known (it may follow from a loop's counter), only the branch taken is there.
+ * Conditionals. The graph has no control flow, so all branches are computed and the
+ * results selected. This is correct without side effects (a custom call with a side
+ * effect is refused), and accelerators do the same with small branches. Where the choice
+ * is known (it may follow from a loop's counter), only the branch taken is there.
  */
 #include "emit.h"
 

@@ -2,8 +2,8 @@
  * While loops unrolled. The body is evaluated once per iteration, as a call is, on a
  * state whose integer scalars are constants where they can be (fold.c); the loop ends
  * after its known_trip_count, or when its condition, evaluated on that state, is a
- * constant false. So counters may start, step and be compared in any way that folds, and
- * calls, nested loops and rematerialisation need nothing of their own.
+ * constant false. Counters may therefore start, step and be compared in any way that
+ * folds, and calls, nested loops and rematerialisation need no code of their own.
  *
  * Nodes are named after the layer that they work on: WHILE/3/ADD. A loop whose first
  * slice takes the last layer goes backward, and counts down. In an op_name the number

@@ -1,4 +1,5 @@
-/* The nodes of one pass: what each operator does with operands split layer by layer. */
+/* The nodes of one pass: the form of each operator on operands that are split layer by
+ * layer. */
 #include "inline/unstack.h"
 
 #include <assert.h>

@@ -13,7 +13,7 @@
  * dimension numbers say; o, dq, dk and dv have heads before rows always. Heads of k may
  * be fewer: groups of heads of q share one. Scores are f32, products of them take the
  * type of q. After jax/_src/cudnn/fused_attention_stablehlo.py and XLA's
- * gpu_fused_mha_runner. What is left as a call: dropout, whose numbers are cuDNN's, fp8,
+ * gpu_fused_mha_runner. These stay calls: dropout, whose random numbers are cuDNN's, fp8,
  * packed sequences, paged keys and ALiBi.
  */
 #include "emit.h"

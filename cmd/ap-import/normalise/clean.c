@@ -17,8 +17,8 @@
  *   - scalar constants, iotas and broadcasts get a copy per user, just before it:
  *     recomputing one is cheaper than keeping it, and each may have a layout of its own.
  *
- * What reads through an opt-barrier is marked as recomputed (inline.c); where such a node
- * goes, the mark goes to its users.
+ * A node that reads through an opt-barrier is marked as recomputed (inline.c); if such a
+ * node is removed, its users get the mark.
  *
  * Two linear passes; a copied broadcast copies at most one leaf along with it.
  */

@@ -1,10 +1,11 @@
 /*
- * What follows from a loop's counter. When a loop is unrolled its counter is a constant
- * in every iteration, and so is what is computed from it alone: the condition, the index
- * of the layer (also counted from the end), the bounds checks that JAX puts around an
- * index. Only scalar integers and truth values are folded, and only where a counter takes
- * part: the rest of the graph stays as it was written. A dynamic-slice at such an index
- * becomes a slice; a dynamic-update-slice keeps its form, with constants as indices.
+ * Folds values that follow from a loop's counter. When a loop is unrolled its counter is
+ * a constant in every iteration, and so are values computed from it alone: the condition,
+ * the index of the layer (also counted from the end), the bounds checks that JAX puts
+ * around an index. Only scalar integers and truth values are folded, and only where a
+ * counter takes part: the rest of the graph stays as it was written. A dynamic-slice at
+ * such an index becomes a slice; a dynamic-update-slice keeps its form, with constants as
+ * indices.
  */
 #include "inline/inline.h"
 

@@ -1,9 +1,9 @@
 /*
- * What names say: scopes and phases from op_name, scopes of parameters from their paths.
- * JAX writes the call stack of a primitive as "jit(step)/jvp(gpt/h_0)/mlp/dot_general":
- * transformations wrap path components, the primitive comes last. Of an operator that
- * stands for several, whose paths JAX puts side by side ("a/mul;b/add"), the first
- * counts.
+ * Information in names: scopes and phases from op_name, scopes of parameters from their
+ * paths. JAX writes the call stack of a primitive as
+ * "jit(step)/jvp(gpt/h_0)/mlp/dot_general": transformations wrap path components, the
+ * primitive comes last. If an operator stands for several, whose paths JAX joins
+ * ("a/mul;b/add"), the first path counts.
  */
 #include "import.h"
 

@@ -16,8 +16,8 @@
  * Without a loss everything but updates is forward. Where no weight is updated nothing
  * marks the backward pass, and metadata counts, where there is any: JAX's names the
  * forward pass (jvp) and the backward pass (transpose), other nodes have the phase of
- * their users. A phase is never before that of an operand; a broadcast, an iota and a
- * scalar constant have their user's. Linear.
+ * their users. A node's phase is never before an operand's phase; a broadcast, an iota
+ * and a scalar constant have their user's phase. Linear.
  */
 #include "import.h"
 

@@ -1,6 +1,7 @@
 /*
- * What parameters and results are for, when the text says little. A train step takes
- * (weights, states, inputs) and gives (loss, new weights, new states), in some order.
+ * Finds the roles of parameters and results if the text does not state them. A train step
+ * takes (weights, states, inputs) and gives (loss, new weights, new states), in some
+ * order.
  *
  *   loss      what the section `step` says; without it, the first float scalar among
  *             the results that is no parameter's new value, depends on more than scalar
@@ -9,9 +10,9 @@
  *             pass, so the one whose last gradient comes first is taken
  *   alias     from input_output_alias; otherwise by data flow: a new value depends on its
  *             old one through elementwise operators of equal dimensions, outside of what
- *             the loss needs. The new weight of Adam may so be that of the weight or of
- *             either moment; the new moments have one candidate each, taking these away
- *             leaves the weight. Ties go to the lower parameter. What is left over takes
+ *             the loss needs. By this rule the new weight of Adam may belong to the
+ *             weight or to either moment; the new moments have one candidate each, which
+ *             leaves the weight. Ties go to the lower parameter. A result left over takes
  *             the parameter that follows the previous result's, if shapes agree.
  *   weight    updated, and the loss depends on it, or not updated, and the section `step`
  *             calls it frozen; state: updated otherwise

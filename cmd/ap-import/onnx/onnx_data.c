@@ -1,4 +1,5 @@
-/* External data: bytes of initialisers in files beside the model, mapped, not read. */
+/* External data: bytes of initialisers in files in the model's folder, which are mapped,
+ * not read. */
 #include "onnx/onnx_read.h"
 
 #include <errno.h>

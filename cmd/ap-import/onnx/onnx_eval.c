@@ -1,10 +1,10 @@
 /*
- * Values that are known while lowering: shapes and what is computed from them. On demand,
- * all that a node depends on is computed once, in the order of the nodes; what depends on
- * a parameter whose value is not at hand, or is large, is not known. Integers are 64 bits
- * wide, floats doubles that are rounded to f32 where the graph's are.
+ * Values that are known while lowering: shapes and values computed from them. On demand,
+ * all that a node depends on is computed once, in the order of the nodes; nodes that
+ * depend on a parameter whose value is missing or large are not known. Integers are 64
+ * bits wide, floats doubles that are rounded to f32 where the graph's are.
  *
- * Cost: linear in the elements of what is asked for; MAX_ELEMS bounds each.
+ * Cost: linear in the elements of the requested values; MAX_ELEMS bounds each value.
  */
 #include "onnx/onnx.h"
 

@@ -1,8 +1,8 @@
 /*
  * From an ONNX model to a graph. Inputs and weights become parameters: the graph's inputs
  * first, in their order, then initialisers that are used as data, in theirs. Nodes are
- * lowered one after another (they are in an order that allows it), what comes out is
- * brought to the same normal form as HLO text (clean.c). Linear in the file.
+ * lowered one after another (their order allows it), and the result is brought to the
+ * same normal form as HLO text (clean.c). Linear in the file.
  */
 #include "onnx/onnx.h"
 

@@ -1,4 +1,4 @@
-/* Reductions, and what is made of them. */
+/* Reductions, and operators composed of them. */
 #include "onnx/onnx.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
- * ModelProto and what is inside, by field number (onnx.proto). Unknown fields are passed
- * by. Messages lie at most five deep, by their types: nothing recurses. Lists are counted
- * in a first pass over their message, then filled.
+ * ModelProto and its parts, by field number (onnx.proto). Unknown fields are passed by.
+ * Messages lie at most five deep, by their types: nothing recurses. Lists are counted in
+ * a first pass over their message, then filled.
  */
 #include "onnx/onnx_read.h"
 

@@ -1,13 +1,13 @@
 /*
- * Problem: the cheapest plan whose program fits a limit of memory on every device.
- * Idea: what is surely held (memory_model.c) makes the selection problem one with memory,
- * which libcommon/solve searches for choices and bounds (solve/memory.h). Programs may
- * need more than the model sees: of every choice that may fit, the plan is made into a
- * program and its buffers are measured (memory_peak.c). Whether a copy is kept for the
- * later phases or gathered again (ZeRO-3, Rajbhandari et al. 2020, section 5.3) is part
- * of a choice. Where much of a graph repeats, the search gets it twice, once with
- * repeated groups tied, and is given the layers. Cost: that of the search, and
- * a program per plan that may fit.
+ * Problem: the cheapest plan whose program fits a limit of memory on every device. Idea:
+ * with a lower bound on memory in use (memory_model.c) the selection problem becomes one
+ * with memory, which libcommon/solve searches for choices and bounds (solve/memory.h).
+ * Programs may need more than the model sees: of every choice that may fit, the plan is
+ * made into a program and its buffers are measured (memory_peak.c). Whether a copy is
+ * kept for the later phases or gathered again (ZeRO-3, Rajbhandari et al. 2020, section
+ * 5.3) is part of a choice. Where much of a graph repeats, the search gets it twice, once
+ * with repeated groups tied, and is given the layers. Cost: the search, and a program per
+ * plan that may fit.
  */
 #include "memory/memory.h"
 

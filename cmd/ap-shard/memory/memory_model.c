@@ -1,20 +1,19 @@
 /*
- * Problem: state what a plan surely holds in memory, so that a search can price it and
- * what it proves is true of every program.
- * Idea: times are, per fusion group, one for the conversion of each operand and one for
- * its run. A parameter is there always. Any other tensor is there while a user runs, in
- * the layout that the user asked for; before that in its own layout or, since a smaller
- * copy may be made early (partition.c), in the one that the next user asks for, whichever
- * is smaller. A step of a conversion holds both ends, unless it was made early. A view
- * (reshape) shares its operand's memory: of the two one is counted at a time. A result
- * that may be computed in its parameter's place counts nothing. A copy for both phases is
- * kept or made twice, which is a choice: between the last forward user and the first
- * later one a kept copy counts in full, too. Within a phase a copy is made once: it
- * counts between the first and the last of those who ask for it. With microbatches,
- * groups stand in the order in which they run; the one pass over those of a microbatch
- * holds what the last one does, and what is accumulated or gathered over time is so as
- * soon as it is made. Cost: a table per tensor and its first and last user, and per copy
- * of both phases or of several users.
+ * Problem: state the memory that a plan needs at least, so that a search can price it and
+ * its proofs hold for every program. Idea: times are, per fusion group, one for the
+ * conversion of each operand and one for its run. A parameter is there always. Any other
+ * tensor is there while a user runs, in the layout that the user asked for; before that
+ * in its own layout or, since a smaller copy may be made early (partition.c), in the one
+ * that the next user asks for, whichever is smaller. A step of a conversion holds both
+ * ends, unless it was made early. A view (reshape) shares its operand's memory: of the
+ * two one is counted at a time. A result that may be computed in its parameter's place
+ * counts nothing. A copy for both phases is kept or made twice, which is a choice:
+ * between the last forward user and the first later one a kept copy counts in full, too.
+ * Within a phase a copy is made once: it counts between the first and the last user that
+ * asks for it. With microbatches, groups stand in the order in which they run; the one
+ * pass over those of a microbatch holds what the last one does, and what is accumulated
+ * or gathered over time is so as soon as it is made. Cost: a table per tensor and its
+ * first and last user, and per copy of both phases or of several users.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What a plan's program needs of memory, and sizes as people write them. */
+/* The memory that a plan's program needs, and sizes as people write them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,8 @@
 /*
- * Problem: list the strategies of each fusion group on a mesh.
- * Idea: per axis no factor, a factor, or a linear set; all combinations that the nest
- * allows. Of strategies with equal layouts of all operands and results only the cheapest
- * is listed. Twins (fold.h) share one list.
- * Cost: per group (factors + linear sets + 1)^axes choices.
+ * Problem: list the strategies of each fusion group on a mesh. Idea: per axis no factor,
+ * a factor, or a linear set; all combinations that the nest allows. Among strategies with
+ * equal layouts of all operands and results, only the cheapest is listed. Twins (fold.h)
+ * share one list. Cost: per group (factors + linear sets + 1)^axes choices.
  */
 #include "base/array.h"
 #include "problem/fold.h"

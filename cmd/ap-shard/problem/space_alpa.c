@@ -1,15 +1,15 @@
 /*
  * Problem: of the strategies that a group's factors allow, keep the ones that Alpa lists.
- * Idea: a table of what each operator may split, over the factor rules; beyond it every
- * layout must be one of Alpa's specs (an axis splits a whole dimension, evenly, and no
- * two axes the same, unless mixed mesh shapes are asked for; only sums of partial results
- * are partial), and no contraction is replicated. On a mesh of two axes the batch can be
- * bound to one: which factor of a group is the batch follows from the first dimension of
- * the first contraction, through everything that indexes a tensor with it. Nothing is
- * gathered over that axis, unless an operator has the batch and cannot split it (then
- * nothing else is split on it) or sums are scattered over it. Cost: O(operands) per
- * choice, O(edges * factors) for the batch. After Zheng et al., "Alpa", OSDI 2022, tables
- * 1 to 3, and the public code of its pass.
+ * Idea: a table of the factors that each operator may split, on top of the factor rules;
+ * beyond it every layout must be one of Alpa's specs (an axis splits a whole dimension,
+ * evenly, and no two axes the same, unless mixed mesh shapes are asked for; only sums of
+ * partial results are partial), and no contraction is replicated. On a mesh of two axes
+ * the batch can be bound to one: which factor of a group is the batch follows from the
+ * first dimension of the first contraction, through everything that indexes a tensor with
+ * it. Nothing is gathered over that axis, unless an operator has the batch and cannot
+ * split it (then nothing else is split on it) or sums are scattered over it. Cost:
+ * O(operands) per choice, O(edges * factors) for the batch. After Zheng et al., "Alpa",
+ * OSDI 2022, tables 1 to 3, and the public code of its pass.
  *
  * A group follows its deepest operand: it takes that one's layout where it can. A new
  * value lies as the parameter that it becomes.

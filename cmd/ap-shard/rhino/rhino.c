@@ -1,10 +1,10 @@
 /*
  * Problem: split every tensor of a train step over a mesh so that the fewest bytes move.
  *
- * Idea: one mesh axis after the other, each on what the axes before have left. On an
- * axis, candidates come from heavy operators (rhino_space.c), groups are gathered into
+ * Idea: one mesh axis after the other, each on the shards that the earlier axes left. On
+ * an axis, candidates come from heavy operators (rhino_space.c), groups are gathered into
  * cones (rhino_cones.c), and at levels 0 to 2 cones into segments between critical nodes
- * (rhino_chain.c); moves are counted in bytes (rhino_cost.c), computing is free. What the
+ * (rhino_chain.c); moves are counted in bytes (rhino_cost.c), computing is free. The
  * search's objective is thus not the price of the plan.
  *
  * A limit on the bytes of parameters per device is met by splitting the k largest

@@ -1,6 +1,6 @@
 /*
  * Problem: which splits of a tensor are candidates on one mesh axis? A 256 x 256 tensor
- * on four devices has 16 methods, most of which no operator can use.
+ * on four devices has 16 methods, but no operator can use most of them.
  *
  * Idea: heavy operators decide. Each proposes splits of its own loops, in the largest
  * possible blocks: the first batch dimension that divides, the first contracting one, and

@@ -13,9 +13,9 @@
  *
  * The measure counts the conversions of every operator, though devices keep a converted
  * tensor for its other users, and leaves compute out; the plan is priced by the cost
- * model afterwards. Cut after cut is greedy: which of several equally good first cuts is
- * taken decides what the next ones cost, so several may be tried. Source: Wang, Huang,
- * Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling"
+ * model afterwards. Cut after cut is greedy: the choice among equally good first cuts
+ * decides the cost of the next ones, so several may be tried. Source: Wang, Huang, Li,
+ * "Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling"
  * (k-cuts tiling); "Supporting Very Large Models using Automatic Dataflow Graph
  * Partitioning", section 5.
  */

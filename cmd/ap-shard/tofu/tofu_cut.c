@@ -3,12 +3,12 @@
  * on both halves) and a request for every operator so that least is moved.
  *
  * Idea: the cost of an operator is a sum over its operands and results of conversions
- * between the tensor's scheme and the scheme of the request. So schemes and requests are
- * variables, and the cost is a sum of tables over two of them each, for the dynamic
- * program. A tensor need only be cut at the places that some operator requests, and only
- * where its size divides. After the cut every tensor, and every operator's view of it, is
- * a half; the other half of the devices does the same by symmetry, so that the next cut's
- * bytes count twice as often.
+ * between the tensor's scheme and the scheme of the request. Schemes and requests are
+ * therefore variables, and the cost is a sum of tables over pairs of variables, for the
+ * dynamic program. A tensor need only be cut at the places that some operator requests,
+ * and only where its size divides. After the cut every tensor, and every operator's view
+ * of it, is a half; the other half of the devices does the same by symmetry, so that the
+ * next cut's bytes count twice as often.
  *
  * The later space (cut_only) has no whole tensors, and each is cut on its first two
  * dimensions that a contraction can be cut at; where nothing divides, a tensor stays

@@ -15,8 +15,8 @@
  * A tied group follows the scheme of its tensors. A group that cannot follow a place
  * where a contraction cuts such a tensor (a slice of it) is not tied. The two gradients
  * of a contraction y = x w, which share dy and have x and w as the other operands, have
- * one request together; they are found by just that and by what each sums over, without
- * names.
+ * one request together; they are found by these properties and by the dimensions that
+ * each sums over, without names.
  *
  * Cost: linear in operands of groups; gradients are searched among the contractions of
  * the operand that fewer read. Source: Wang, Huang, Li, "Unifying Data, Model and

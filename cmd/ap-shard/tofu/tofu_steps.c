@@ -1,7 +1,7 @@
 /*
- * Problem: an unrolled recurrence has the same tensors once per step. Each would be cut
- * by itself, though the steps are identical, and as all steps use the same weights, the
- * tables of the dynamic program grow with the number of steps.
+ * Problem: an unrolled recurrence has the same tensors once per step. Each step would be
+ * cut separately, though the steps are identical, and as all steps use the same weights,
+ * the tables of the dynamic program grow with the number of steps.
  *
  * Idea: tensors at the same place of two steps have one scheme, and their operators one
  * request. Steps are instances of a family (ap-prune) without weights of their own that
