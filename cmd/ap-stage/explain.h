@@ -4,7 +4,7 @@
 
 #include "planner.h"
 
-/* What is said of a plan. */
+/* The text about a plan. */
 struct plan_found {
     int n_stages;
     int64_t microbatches, peak_bytes;
@@ -18,8 +18,8 @@ struct plan_ask_again {
     /* NULL, or finds a plan that fits in the instance's memory where the planner has
        none: a line of a grid. */
     bool (*lines)(void *ctx, const struct plan_instance *inst, struct plan_found *out);
-    /* NULL, or tells how much memory a device needs for the written plan, which
-       may be more than the planner knows of. Not 0: it cannot be written. */
+    /* NULL, or tells how much memory a device needs for the written plan, which may be
+       more than the planner knows of. Returns nonzero if it cannot be written. */
     int (*written)(void *ctx, const struct plan_instance *inst,
                    const struct plan_answer *plan, int64_t *peak_bytes,
                    struct ap_err *err);

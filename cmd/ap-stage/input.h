@@ -1,4 +1,4 @@
-/* Private to ap-stage: its document, and who prices the document's stages. */
+/* Private to ap-stage: its document, and the oracle that prices the document's stages. */
 #ifndef INPUT_H
 #define INPUT_H
 

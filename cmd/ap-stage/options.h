@@ -1,4 +1,4 @@
-/* Private to ap-stage: what its command line asks for. */
+/* Private to ap-stage: the options of its command line. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 

@@ -1,8 +1,8 @@
 /*
- * Private to ap-stage: the problem that planners of pipelines solve, without the graph.
- * Blocks in a line (or any DAG over them) are cut into stages, stages get submeshes; what
- * a run of blocks costs on a submesh is asked of an oracle, which ap-stage answers with
- * the shard command and tests with random tables.
+ * Private to ap-stage: the problem that planners of pipelines solve, without the graph. A
+ * chain of blocks (or any DAG over them) is cut into stages, and stages get submeshes. An
+ * oracle gives the price of a run of blocks on a submesh: in ap-stage it is the shard
+ * command, and in tests random tables.
  */
 #ifndef PLANNER_H
 #define PLANNER_H
@@ -31,8 +31,8 @@ struct plan_point {
     double forward_sec, backward_sec; /* per microbatch; recompute is in backward_sec */
     double sync_sec, update_sec;      /* once per step */
     int64_t stage_bytes;              /* of a device, whatever is in flight */
-    int64_t passing_bytes; /* of these, what is there only while a pass runs: a device has
-                              it of one of its stages at a time */
+    int64_t passing_bytes;    /* the part that is needed only while a pass runs: a device
+                                 needs it for one of its stages at a time */
     int64_t microbatch_bytes; /* of a device and microbatch in flight */
     bool recompute;
     int mesh; /* row of the oracle's logical meshes, for whoever asks for the sharding */
@@ -67,7 +67,8 @@ struct plan_front {
 typedef int plan_oracle_fn(void *oracle, const struct plan_ask *ask,
                            const struct plan_front **front, struct ap_err *err);
 
-/* These will be asked, most of them: their answers are got side by side. */
+/* Announces questions, most of which will be asked, so that their answers are computed
+ * concurrently. */
 typedef int plan_ahead_fn(void *oracle, const struct plan_ask *ask, int n,
                           struct ap_err *err);
 
@@ -98,7 +99,8 @@ struct plan_instance {
     const struct plan_kind *kind;
     /* of a device, of the kind that has most: others have their share; 0: no limit */
     int64_t memory_bytes;
-    bool monotone; /* no run of blocks is faster or leaner than a part of it */
+    bool monotone; /* no run of blocks is faster, or needs less memory, than a part of it
+                    */
     /* for estimates of sends (estimated_sends.c), NULL: not kept. Plans are priced again,
        with their layouts; bounds count no sends, so that they are below that price, too
      */
@@ -127,7 +129,7 @@ struct plan_stage {
                                      one place */
 };
 
-/* What is used again of a plan (outline.h): stages without points. */
+/* The parts of a plan that are reused (outline.h): stages without points. */
 struct plan_outline {
     const char *file;     /* for messages */
     int n_blocks;         /* each is in one stage */
@@ -155,7 +157,7 @@ struct plan_params {
     int64_t work_limit;  /* 0: the planner's own */
     const struct plan_outline
         *given;           /* the only plan, or where auto starts; NULL: none */
-    struct ap_work *work; /* tells who waits how far the search is; may be NULL */
+    struct ap_work *work; /* shows the progress of the search; may be NULL */
 };
 
 /* Most that a plan's price with its layouts is over its estimate, as a factor: plans of
@@ -192,7 +194,7 @@ typedef int plan_fn(struct ap_arena *arena, const struct plan_instance *inst,
                     const struct plan_params *params, struct plan_answer *answer,
                     struct ap_err *err);
 
-/* What an algorithm cuts: what it does not has one part in all its plans. */
+/* The dimensions that an algorithm cuts; others have one part in all its plans. */
 enum plan_cuts { PLAN_CUTS_STAGES, PLAN_CUTS_BATCH, PLAN_CUTS_NOTHING };
 struct plan_algorithm {
     const char *name, *help; /* as struct ap_choice */
@@ -219,7 +221,8 @@ int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices
                    struct plan_submesh **out);
 bool plan_may_have(const struct plan_params *params, int hosts, int devices);
 
-/* Kinds of devices, 1 where all are of one; hosts of a kind; the first of them. */
+/* The number of kinds of devices, 1 if all are alike; the number of hosts of a kind; its
+ * first host. */
 int plan_n_kinds(const struct plan_instance *inst);
 int plan_kind_hosts(const struct plan_instance *inst, int kind);
 int plan_kind_first(const struct plan_instance *inst, int kind);
@@ -249,7 +252,7 @@ int64_t plan_first_device(const struct plan_instance *inst,
 
 /* Whether two plans have the same blocks on the same devices in the same order. */
 bool plan_same_outline(const struct plan_answer *a, const struct plan_answer *b);
-/* Whether two plans are the same but for what is known of them: points, too. */
+/* Whether two plans are equal, including their points, apart from known prices. */
 bool plan_same(const struct plan_answer *a, const struct plan_answer *b);
 
 /*

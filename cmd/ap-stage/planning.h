@@ -24,7 +24,7 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                     struct coproc_pool *const *pool, struct plan_instance *inst,
                     struct planning *p);
 
-/* What the best line of a grid is asked. */
+/* The question about the best line of a grid. */
 struct grid_want planning_grids(const struct stage_options *r,
                                 const struct plan_instance *inst,
                                 enum grid_family family);

@@ -21,7 +21,7 @@ struct stage_replan {
     bool one_outline; /* its plans differ in their points only: all may be priced */
 };
 
-/* What the answer of a planner is of, and the plans that may be better than it. */
+/* The context of a planner's answer, and the plans that may be better. */
 struct stage_candidates {
     const struct stage_model *model;
     const struct plan_instance *inst;
@@ -29,8 +29,8 @@ struct stage_candidates {
     /* NULL, or plans for when recomputation takes no time: its others are priced, too,
        and stages recompute only those operators that save most memory per second */
     const struct plan_answer *light;
-    /* NULL, or asked for leaner plans where what is much quicker than the best does not
-       fit */
+    /* NULL, or called for plans with less memory if a plan that is much faster than the
+       best one does not fit */
     const struct stage_replan *replan;
     /* NULL, or finds the plan that the answer must be no slower than */
     const struct stage_replan *given;
@@ -39,8 +39,8 @@ struct stage_candidates {
 
 /*
  * Bytes of the fullest device of a priced plan, as plan_whole_bytes. The price counts
- * values, without what packing them loses. Where it is near the limit the programs'
- * buffers say what a device needs, unless there are none for such plans.
+ * values, without what packing them loses. Near the limit the programs' buffers give the
+ * memory of a device, if there are programs for such plans.
  */
 int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
                           const struct plan_instance *inst, const struct ap_stages *read,
@@ -58,7 +58,7 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
 
 /*
  * Whether ap-rewrite can order what the section's stages run: 1 with err set where they
- * would wait for each other for ever. What else it refuses of a plan is not asked.
+ * would wait for each other for ever. Other reasons to refuse a plan are not checked.
  * Linear, and programs are built only where a value of the backward pass goes to a later
  * block: blocks by hand may do that, those of ap_blocks_carry, which ap-coarsen's are,
  * never do (tests/unit/graph/test_blocks.c), so that no other plan is looked for.

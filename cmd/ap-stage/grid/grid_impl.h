@@ -6,7 +6,7 @@
 #include "pipeline/pipeline_price.h"
 #include "plan/degrees.h"
 
-/* What lines of one model share. */
+/* Data that the lines of one model share. */
 struct grid_facts {
     const struct stage_model *m;
     struct ap_layers layers;
@@ -37,7 +37,7 @@ int grid_shard(const struct grid_maker *k, struct ap_arena *arena, struct ap_pla
                struct ap_err *err);
 /* Fills all of *stages but their texts, and the price. */
 int grid_build(struct grid_maker *k, struct ap_pipeline_price *price, struct ap_err *err);
-/* The texts, and what is said of the plan. */
+/* The texts about the plan. */
 int grid_write(struct grid_maker *k, double step_sec, int64_t peak_bytes,
                struct stage_result *out, struct ap_err *err);
 

@@ -4,7 +4,7 @@
 
 #include "grid/grid.h"
 
-/* What the lines of a grid are. */
+/* The lines of a grid. */
 enum grid_family {
     GRID_DATA,      /* data parallelism and ZeRO */
     GRID_DEEPSPEED, /* tensor, data and expert parallelism, no pipeline */
@@ -13,7 +13,7 @@ enum grid_family {
 };
 extern const char *const grid_names[N_GRIDS];
 
-/* Lines that are searched, and what is known of other plans. */
+/* The lines that are searched, with known prices of other plans. */
 struct grid_want {
     enum grid_family family; /* all of its lines; of the others the best is reported */
     const struct plan_instance *inst; /* microbatches and memory */
@@ -35,7 +35,7 @@ struct grid_row {
 
 struct grid_found {
     struct grid_row row[N_GRIDS];
-    const char *line; /* of the best plan below the limit; NULL: there is none */
+    const char *line; /* of the best plan below the limit; NULL if there is none */
     double step_sec;  /* of it, and what is said of it where none fits in less */
     int n_stages;
     int64_t microbatches, peak_bytes;

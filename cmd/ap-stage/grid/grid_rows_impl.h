@@ -1,4 +1,5 @@
-/* Private to grid/: lines of a grid, between those who list, estimate and price them. */
+/* Private to grid/: the interface between the files that list, estimate and price the
+ * lines of a grid. */
 #ifndef GRID_ROWS_IMPL_H
 #define GRID_ROWS_IMPL_H
 
@@ -26,8 +27,8 @@ struct grid_sharding {
     struct ap_stage_measure *measure; /* [at_once * classes + class] */
 };
 
-/* Microbatches, what is recomputed, and what the trainer scatters: the plan is the same,
- * its price is not. */
+/* Microbatches, recomputation, and the trainer's scatters, which change the price but not
+ * the plan. */
 struct grid_at_once {
     int64_t microbatches;
     enum grid_recompute recompute;
@@ -59,7 +60,7 @@ struct grid_rows {
     struct grid_sharding *sharding;
     int n_at_once, cap_at_once;
     struct grid_at_once *at_once;
-    struct ap_err why; /* of the last line that is none */
+    struct ap_err why; /* of the last line without a plan */
 };
 
 /* grid_lines.c: fills row, sharding and at_once. */

@@ -16,7 +16,8 @@ struct answer {
     const char *error; /* NULL: answered */
     int n_points;
     struct answer_point *points;
-    char *sharding; /* its text, which may be wrong inside; malloc, NULL: there is none */
+    char *sharding;  /* its text, which may be invalid inside; malloc; NULL if there is
+                        none */
     bool names_only; /* it has no groups */
 };
 

@@ -9,7 +9,7 @@
 
 struct coproc_pool;
 
-/* What answers: a shell command, or a function of this program. */
+/* The source of answers: a shell command, or a function of this program. */
 struct coproc_program {
     const char *command;
     const char *const *args; /* appended to the command, quoted; NULL last */
@@ -17,7 +17,7 @@ struct coproc_program {
        answers}, each above standard error, and does not return */
     void (*serve)(void *ctx, int n, const int (*pipes)[2]);
     void *ctx;
-    struct ap_work *work; /* who waits for answers is told; may be NULL */
+    struct ap_work *work; /* shows progress; may be NULL */
 };
 
 /*
@@ -28,17 +28,17 @@ struct coproc_pool *coproc_start(const struct coproc_program *program, int n);
 
 struct coproc_job {
     const char *line; /* without the newline; holds until the answer */
-    int group;        /* >= 0; jobs of a group go to one process, which may have prepared
-                         what they share */
+    int group; /* >= 0; jobs of a group go to one process, which may have prepared their
+                  common data */
 };
 
 /* Finds the job that a line answers: its number, or -1 and err for an invalid one. */
 typedef int coproc_answer_fn(void *ctx, const char *line, size_t len, struct ap_err *err);
 
 /*
- * Sends all jobs, those of a group next to each other, hands every answer to the
- * function, and returns once all are there. -1 when a process dies, is silent for
- * longer than limit_sec, or gives an invalid answer; the message has the request.
+ * Sends all jobs, the jobs of a group one after the other, passes every answer to the
+ * function, and returns when all have arrived. -1 if a process dies, is silent for longer
+ * than limit_sec, or gives an invalid answer; the message has the request.
  */
 int coproc_run(struct coproc_pool *pool, const struct coproc_job *jobs, int n,
                double limit_sec, coproc_answer_fn *answer, void *ctx, struct ap_err *err);

@@ -1,6 +1,6 @@
 /*
  * Private to ap-stage: a document's graph, blocks and cluster, as the problem that
- * planners solve (planner.h), and what the oracle must know of them.
+ * planners solve (planner.h), and as data of the oracle.
  */
 #ifndef INSTANCE_H
 #define INSTANCE_H
@@ -9,7 +9,8 @@
 #include "pipeline/stage_cost.h"
 #include "serve/server.h"
 
-/* What every plan does in a block with each microbatch: groups that lie in it whole. */
+/* The work of every plan in a block with each microbatch: the groups that lie in the
+ * block as a whole. */
 struct stage_work {
     int block, n; /* groups that are identical in all of this */
     enum ap_dtype dtype;
@@ -37,12 +38,12 @@ struct stage_model {
     struct stage_work *work;
 };
 
-/* How the batch may be cut, and what a device may hold. */
+/* The ways in which the batch may be cut, and the memory of a device. */
 struct stage_limits {
     int64_t microbatches; /* 0: auto */
     int64_t also;         /* auto: this number, too; 0: none */
     int64_t memory_bytes; /* of a device, 0: the device's */
-    bool each;            /* what is reduced over the batch is taken per microbatch */
+    bool each;            /* reductions over the batch are computed per microbatch */
 };
 
 /* Reads the graph, or dies (exit 1). */

@@ -49,18 +49,18 @@ int stage_oracle_ask(void *oracle, const struct plan_ask *ask,
 int stage_oracle_ahead(void *oracle, const struct plan_ask *ask, int n,
                        struct ap_err *err);
 
-/* plan_oracle_fn: as if what is recomputed took no time; no selection of operators is
- * below that. Of an oracle with STAGE_RECOMPUTE_SELECTED. */
+/* plan_oracle_fn: the price without the time of recomputation, a lower bound for every
+ * selection of operators. Of an oracle with STAGE_RECOMPUTE_SELECTED. */
 int stage_oracle_ask_light(void *oracle, const struct plan_ask *ask,
                            const struct plan_front **front, struct ap_err *err);
 
 /*
- * plan_least_fn: what contractions take at least. 0 once the command has answered with
- * less, as one with other prices may.
+ * plan_least_fn: a lower bound on the time of contractions. It is 0 once the command has
+ * answered with less, as a command with other prices may.
  */
 double stage_oracle_least(void *oracle, const struct plan_ask *ask);
 
-/* What a chosen point of a stage is made of. */
+/* The data of a chosen point of a stage. */
 struct stage_detail {
     const char *mesh;       /* as --mesh */
     int64_t hosts, devices; /* submesh of all replicas */

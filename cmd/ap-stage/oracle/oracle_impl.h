@@ -1,5 +1,4 @@
-/* Private to oracle.c and oracle_plans.c: what is known of the shard command's answers.
- */
+/* Private to oracle.c and oracle_plans.c: the known answers of the shard command. */
 #ifndef ORACLE_IMPL_H
 #define ORACLE_IMPL_H
 
@@ -20,7 +19,9 @@ struct origin {
     struct answer_point point;
 };
 
-/* A sharding that was asked for: plans that are nearly as good share most of them. */
+/*
+ * A sharding that was requested; nearly equally good plans share most of their shardings.
+ */
 struct known_plan {
     const char *line; /* the request after its id */
     int kind;         /* of devices that it was asked of */
@@ -38,7 +39,7 @@ struct stage_oracle {
     struct coproc_pool *const *pool; /* [kind] */
     bool lent;                       /* the pools are another oracle's */
     int n_entries, cap_entries;
-    struct entry **entry;  /* what was asked for */
+    struct entry **entry;  /* the request */
     struct ap_index index; /* of entries, by ask */
     int n_columns, cap_columns;
     struct column *column;
@@ -69,7 +70,8 @@ struct plan_ask oracle_canonical(const struct stage_oracle *o,
 /* A line of the protocol (ap-shard(1)), in the arena; plan: of the front, -1: none. */
 const char *oracle_request(struct stage_oracle *o, int id, const struct plan_ask *ask,
                            int64_t hosts, int64_t devices, int mesh, int plan);
-/* Runs jobs, those of a kind by its processes; kind_of: [job], NULL: all of the first. */
+/* Runs jobs, each kind in its processes; kind_of: [job]; NULL: all jobs are of the first
+ * kind. */
 int oracle_run(struct stage_oracle *o, const struct coproc_job *jobs, const int *kind_of,
                int n, struct ap_err *err);
 /* Takes an answer to the batch under way: its id, -1 with err. */

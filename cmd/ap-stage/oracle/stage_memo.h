@@ -1,6 +1,6 @@
 /*
- * Private to ap-stage: stages of plans that were read back and priced. Plans that are
- * nearly as good as another share most of them.
+ * Private to ap-stage: stages of plans that were read back and priced. Nearly equally
+ * good plans share most of their stages.
  */
 #ifndef STAGE_MEMO_H
 #define STAGE_MEMO_H

@@ -1,6 +1,6 @@
 /*
- * Which values a pipeline stage recomputes before each backward: what saves most memory
- * per second spent, until the stage fits.
+ * Selects the values that a pipeline stage recomputes before each backward pass: the
+ * values that save most memory per second, until the stage fits.
  */
 #ifndef RECOMPUTE_SELECT_H
 #define RECOMPUTE_SELECT_H

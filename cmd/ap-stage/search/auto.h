@@ -1,6 +1,6 @@
 /*
  * The search of `auto`: labels (auto_labels.c), its tree (auto_tree.c), chunks
- * (auto_chunks.c), sets (auto_sets.c), what calls them (auto.c).
+ * (auto_chunks.c), sets (auto_sets.c), and their caller (auto.c).
  */
 #ifndef AUTO_H
 #define AUTO_H
@@ -17,7 +17,7 @@ static inline double most_of(double a, double b)
     return a > b ? a : b;
 }
 
-/* What a run on a mesh takes at least, and its best point, with up to max_flight
+/* A lower bound on the time of a run on a mesh, and its best point, with up to max_flight
  * microbatches in flight. */
 struct step {
     int max_flight;
@@ -45,7 +45,7 @@ struct setting {
     double below;             /* plans at or above are of no interest */
 };
 
-/* The rest of a plan, from a block to the end; several of them in bounds. */
+/* The rest of a plan, from a block to the end; in bounds it represents several rests. */
 struct label {
     int least_stages, most_stages;
     /* from the first microbatch's arrival: end of the last backward, of the step, and
@@ -60,7 +60,7 @@ struct labels {
     int n_all, cap;
 };
 
-/* What a stage does to the label of what follows it; NULL: nothing follows. */
+/* Prepends a stage to the label of the stages after it; NULL: it is the last stage. */
 struct prepend {
     double forward, backward, sum, tail;
     double send_forward, send_backward; /* after it; bounds count none */
@@ -95,9 +95,9 @@ struct plan_answer setting_plan(const struct setting *set, const struct labels *
 /* ---- the search ---- */
 
 #define SEARCH_FINALISTS 16
-#define SEARCH_REPORTED  16 /* at least as many as rules */
+#define SEARCH_REPORTED  16 /* at least the number of rules */
 
-/* The best few plans, no two of them the same, best first. */
+/* The best few different plans, best first. */
 struct shortlist {
     int n;
     struct plan_answer plan[SEARCH_FINALISTS];
@@ -109,12 +109,12 @@ struct stage_search {
     const struct plan_instance *inst;
     const struct plan_params *params;
     struct plan_answer best;
-    double least;           /* score of best, INFINITY while there is none */
+    double least;           /* score of the best plan, INFINITY while there is none */
     struct shortlist final; /* distinct plans; the first is best */
     int n_reported;
     struct plan_answer reported[SEARCH_REPORTED]; /* what other planners found */
     double bound; /* of all that is looked at and not searched to the end */
-    double bare;  /* least step of what was simulated if sends took no time */
+    double bare;  /* least step time of the simulated plans if sends took no time */
     int64_t n_asked, n_plans;
     int64_t nodes, node_limit;               /* of trees */
     int64_t instructions, instruction_limit; /* simulated */
@@ -136,7 +136,7 @@ bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer 
 /* The same; its score, INFINITY when it does not fit or the limit was met. */
 double auto_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
                   const char *from);
-/* Lowers the limit to a tree's share of what is left; the limit to put back. */
+/* Lowers the limit to a tree's share of the rest; returns the limit to restore. */
 int64_t auto_share(struct stage_search *search);
 /* A bound that rounding does not lift over a plan's score. */
 static inline bool auto_is_over(const struct stage_search *search, double bound)
@@ -155,7 +155,7 @@ int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
                struct ap_err *err);
 /* Whether every block is read by the next, so that stages can only be runs. */
 bool plan_is_chain(const struct plan_instance *inst);
-/* Of plans whose stages are no runs; INFINITY: there are none. */
+/* The bound of plans whose stages are not runs; INFINITY if there are none. */
 double space_sets_bound(const struct space *sp);
 /*
  * Seconds of a step that no interleaved plan on `groups` groups is below, by whole
@@ -189,7 +189,8 @@ struct chunk_plans {
     const struct space *sp;
     const struct config *c;
     int mesh, groups, n_stages;
-    bool counts_once; /* after the last backward what is done once, not the way back */
+    bool counts_once; /* after the last backward pass the work that is done once, not the
+                         way back */
     double below;     /* plans at or above are of no interest */
 };
 /* Stages of these plans that count alike. */
@@ -202,7 +203,8 @@ struct chunk_part {
 };
 /* Fills part_of[stage], and as many of part[stage] as are returned. */
 int chunk_parts(const struct chunk_plans *x, struct chunk_part *part, int *part_of);
-/* What stages take and need; value: what is minimised, seconds with priced bytes. */
+/* The seconds and bytes of stages; value: the minimized quantity, seconds with priced
+ * bytes. */
 struct chunk_sums {
     double sec, bytes, value;
 };
@@ -210,7 +212,7 @@ static inline bool sums_less(const struct chunk_sums *a, const struct chunk_sums
 {
     return a->value < b->value || (a->value == b->value && a->sec < b->sec);
 }
-/* Seconds of a step that none of them that fits is below; INFINITY: none is. Looks for no
+/* A lower bound on the step time of plans that fit; INFINITY if none fits. Looks for no
  * more than enough. The fronts have been asked for. */
 double chunks_room_bound(const struct chunk_plans *x, double enough);
 /* The same by whole blocks (auto_loads.c), from a bound that is known on. */

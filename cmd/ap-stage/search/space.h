@@ -1,6 +1,7 @@
 /*
- * What planners share beyond planner.h: runs of blocks and what they cost under one
- * number of replicas and microbatches, the links of a cluster, comparison of answers.
+ * Data and functions that planners share beyond planner.h: runs of blocks and their
+ * prices under one number of replicas and microbatches, the links of a cluster,
+ * comparison of answers.
  */
 #ifndef SPACE_H
 #define SPACE_H
@@ -20,9 +21,8 @@ int plan_groups(const struct plan_answer *answer);
 double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
                      int64_t host_lanes);
 /*
- * What ap_pipeline_price will take for the sends of a placed plan, as near as can be said
- * without layouts (estimated_sends.c): fills the stages' sends, adds to what is paid
- * once.
+ * An estimate of the price of a placed plan's sends without layouts (estimated_sends.c):
+ * fills the stages' sends, and adds to the seconds that are paid once.
  */
 void plan_estimate_sends(const struct plan_instance *inst,
                          const struct plan_answer *answer, struct ap_sim_stage *stages);
@@ -52,7 +52,7 @@ struct space {
     const struct plan_params *params;
     int n;                /* blocks */
     int n_runs, *run;     /* [lo * n + hi]: runs of one content have one number */
-    int *run_lo, *run_hi; /* [run]: the first of them */
+    int *run_lo, *run_hi; /* [run]: the first one */
     /* [block]: bytes of the whole batch over the cut after it, [1] of gradients */
     int64_t *split_bytes[2], *whole_bytes[2];
     int64_t n_asked, n_plans;
@@ -81,7 +81,7 @@ struct config {
     int64_t microbatches;
     int hosts, devices;        /* of one replica and of the first kind */
     struct plan_counts counts; /* of one replica */
-    double capacity;           /* its devices, each as many as its kind's speed */
+    double capacity;           /* its devices, each counted with its kind's speed */
     double speed[AP_MAX_KINDS];
     int n_meshes;
     const struct plan_submesh *mesh;
@@ -91,7 +91,9 @@ struct config {
  * share, or none of it. */
 bool config_init(struct space *sp, struct config *c, int replicas, int64_t microbatches,
                  const struct plan_submesh *mesh, int n_meshes);
-/* What blocks lo to hi cost on a mesh of the configuration. -1: the oracle broke. */
+/*
+ * The price of blocks lo to hi on a mesh of the configuration. -1 if the oracle failed.
+ */
 int config_front(struct space *sp, struct config *c, int lo, int hi, int mesh,
                  const struct plan_front **front, struct ap_err *err);
 /*
@@ -132,8 +134,8 @@ int64_t config_cut(const struct space *sp, const struct config *c, int block,
 /* A copy that shares nothing but points. */
 struct plan_answer plan_copy(struct ap_arena *arena, const struct plan_answer *a);
 /*
- * What planners that compare simulated times minimise: the step; for inference without
- * params->latency the time between batches.
+ * The time that planners with simulation minimize: the step, or, for inference without
+ * params->latency, the time between batches.
  */
 double plan_score(const struct plan_instance *inst, const struct plan_params *params,
                   const struct plan_answer *a);
@@ -156,7 +158,7 @@ struct plan_rannc_loop {
 };
 int plan_rannc_loops(int n_hosts, int n_devices, struct plan_rannc_loop loop[32]);
 
-/* ---- Alpa's dynamic programme (alpa.c), with what its named plans restrict ---- */
+/* ---- Alpa's dynamic program (alpa.c), with the restrictions of its named plans ---- */
 
 struct alpa_limits {
     const bool *allowed; /* [lo * n + hi], NULL: all runs */
