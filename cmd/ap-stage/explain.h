@@ -2,7 +2,7 @@
 #ifndef EXPLAIN_H
 #define EXPLAIN_H
 
-#include "planner.h"
+#include "judge/planner.h"
 
 /* What is said of a plan. */
 struct plan_found {
