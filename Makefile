@@ -125,7 +125,7 @@ TOOL_fuzz_problem = ap-solve
 tool_of = $(or $(TOOL_$(1)),$(firstword $(foreach t,$(TOOLS),$(if $(filter $(2)_$(t:ap-%=%)_%,$(1)),$(t)))))
 
 # The CUDA backend takes functions of the program that opens it; this one nobody else there calls.
-LDFLAGS_ap-exec = -rdynamic -Wl,--undefined=ap_attention_is_handed
+LDFLAGS_ap-exec = -rdynamic -Wl,--undefined=ap_attention_probe
 
 define tool_rules
 $(BUILD)/bin/$(1): $(call objects,$(1)) $(EXTRA_$(1)) $(call libraries,$(1)) $(LIB)

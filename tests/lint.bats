@@ -82,6 +82,72 @@ finds() {
     [ "$(wc -l <<<"$output")" -eq 1 ]
 }
 
+@test "lint-house: an include of a later folder of a tool is found" {
+    copy libcommon cmd/ap-exec cmd/ap-stage
+    mkdir -p "$root/cmd/ap-shard"
+    cp -r cmd/ap-shard/serve "$root/cmd/ap-shard/"
+    run scripts/lint-house includes "$root"
+    [[ $output != *ap-exec* && $output != *ap-stage* ]] || { echo "$output"; return 1; }
+    echo '#include "cpu/cpu.h"' >>"$root/cmd/ap-exec/step/exec.c"
+    finds includes 'cmd/ap-exec/step/exec.c:' 'step/ of ap-exec includes "cpu/cpu.h" of a later folder'
+    echo '#include "planning.h"' >>"$root/cmd/ap-stage/search/space.h" # beside ap-stage.c
+    finds includes 'cmd/ap-stage/search/space.h:' 'search/ of ap-stage includes "planning.h" of a later folder'
+}
+
+@test "lint-house: a symbol of a later folder of a tool is found" {
+    mkdir -p "$root/"{,build/}"cmd/ap-exec/"{watch,comm}
+    echo 'int high(void); int low(void); int low(void) { return high(); }' >"$root/cmd/ap-exec/watch/low.c"
+    echo 'int low(void); int high(void); int high(void) { return low(); }' >"$root/cmd/ap-exec/comm/high.c"
+    for f in watch/low comm/high; do
+        cc -c -o "$root/build/cmd/ap-exec/$f.o" "$root/cmd/ap-exec/$f.c"
+    done
+    finds symbols 'cmd/ap-exec/watch/low.o: needs high of comm/'
+    [ "$(wc -l <<<"$output")" -eq 1 ]
+}
+
+@test "lint-house: a function and a pointer to one of eight parameters are found" {
+    mkdir -p "$root/cmd/ap-x"
+    cat >"$root/cmd/ap-x/ap-x.c" <<'END'
+#define EIGHT(a, b, c, d, e, f, g, h) (a)
+int seven(int a, int b, int c, int (*d)(int, int), /* a, comma */
+          int e, int f, int g);
+int eight(int a, int b, int c, int d,
+          int e, int f, int g, int h)
+{
+    return seven(a, b, c, 0, e, f, g) + EIGHT(a, b, c, d, e, f, g, h);
+}
+struct table {
+    int (*each)(int, int, int, int, int, int, int, int);
+};
+END
+    finds params 'cmd/ap-x/ap-x.c:4: eight has 8 parameters, at most 7'
+    finds params 'cmd/ap-x/ap-x.c:10: each has 8 parameters'
+    [ "$(wc -l <<<"$output")" -eq 2 ]
+}
+
+@test "lint-house: a file of an algorithm, and a long file that searches, without an opening comment are found" {
+    mkdir -p "$root/cmd/"{ap-x,ap-prune} "$root/libcommon/"{doc,graph}
+    cat >"$root/cmd/ap-x/ap-x.c" <<'END'
+static const struct algorithm algorithms[] = {
+    {"greedy", run_greedy},
+    {"exact", run_exact},
+    {0},
+};
+END
+    echo 'int run_exact(int a)' >"$root/cmd/ap-x/exact.c"
+    {
+        echo '/* Takes the cheapest choice of every group in turn, in the order of the graph: at most'
+        echo ' * twice the best for chains, by the exchange of two neighbours. */'
+        echo 'int run_greedy(int a)'
+    } >"$root/cmd/ap-x/greedy.c"
+    for n in {1..201}; do echo "int number_$n; /* a line */"; done |
+        tee "$root/libcommon/doc/long.c" >"$root/libcommon/graph/long.c"
+    head -200 "$root/libcommon/doc/long.c" >"$root/cmd/ap-prune/short.c"
+    finds comments 'cmd/ap-x/exact.c: no opening comment'
+    finds comments 'libcommon/graph/long.c: no opening comment'
+    [ "$(wc -l <<<"$output")" -eq 2 ]
+}
+
 @test "lint-house: code of libcommon that one tool alone needs is found" {
     mkdir -p "$root/libcommon/base" "$root/cmd/"{ap-a,ap-b} "$root/build/libcommon/base" "$root/build/cmd/"{ap-a,ap-b}
     echo 'int both(void); int both(void) { return 1; }' >"$root/libcommon/base/both.c"
@@ -156,16 +222,24 @@ END
 }
 
 @test "lint-house: folders with too many files or without a README are found" {
-    mkdir -p "$root/libcommon/base" "$root/cmd/ap-x/deep"
-    touch "$root/libcommon/base/"{1..40}.c "$root/cmd/ap-x/deep/"{1..11}.c
+    mkdir -p "$root/libcommon/base" "$root/cmd/ap-exec/comm"
+    touch "$root/libcommon/base/"{1..40}.c "$root/cmd/ap-exec/comm/"{1..11}.c
     finds folders "libcommon/base: no README.md"
-    finds folders "cmd/ap-x: no README.md"
-    finds folders "cmd/ap-x/deep: no README.md"
-    for d in libcommon/base cmd/ap-x cmd/ap-x/deep; do echo x >"$root/$d/README.md"; done
+    finds folders "cmd/ap-exec: no README.md"
+    finds folders "cmd/ap-exec/comm: no README.md"
+    for d in libcommon/base cmd/ap-exec cmd/ap-exec/comm; do echo x >"$root/$d/README.md"; done
     run scripts/lint-house folders "$root"
     [ "$status" -eq 0 ]
     touch "$root/libcommon/base/41.h"
     finds folders "libcommon/base: 41 source files, at most 40"
+}
+
+@test "lint-house: a folder of a tool that has no place in the order is found" {
+    mkdir -p "$root/cmd/"{ap-exec,ap-prune}/attic
+    touch "$root/cmd/"{ap-exec,ap-prune}/attic/a.h
+    finds folders "cmd/ap-exec/attic: has no place in the order of ap-exec's folders"
+    finds folders "cmd/ap-prune/attic: has no place in the order of ap-prune's folders"
+    [ "$(wc -l <<<"$output")" -eq 2 ]
 }
 
 @test "lint-house: a coined word is found in code, comments, pages and messages" {

@@ -1,4 +1,9 @@
-/* ap-coarsen: put the operators of a graph into an ordered list of blocks. */
+/*
+ * ap-coarsen: put the operators of a graph into an ordered list of blocks. An algorithm
+ * of the table places the forward operators; the backward and update operators follow
+ * (ap_blocks_carry), and every answer is checked and measured here. `none` needs no file
+ * of its own: one block.
+ */
 #include <assert.h>
 #include <limits.h>
 #include <math.h>

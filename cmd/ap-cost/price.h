@@ -67,6 +67,13 @@ struct priced {
 int price_read(struct ap_arena *arena, const struct ap_doc *doc,
                const struct priced_on *on, struct cost_input *in, struct priced *p,
                struct ap_err *err);
+/*
+ * The order in which each device of stages runs their microbatches, by the section
+ * "pipeline" json: fills stages->order, in the arena. So what is simulated is the list
+ * that runs, whoever wrote it. -1 with the place when the section is not of these stages.
+ */
+int price_read_order(struct ap_arena *arena, const json_t *json, const struct ap_at *at,
+                     struct ap_stages *stages, struct ap_err *err);
 /* Prices the plan by the document's program where it has one. -1: bad input. */
 int price_program(struct ap_arena *arena, const struct ap_doc *doc,
                   const struct cost_input *in, struct priced *p, struct ap_err *err);

@@ -42,7 +42,7 @@ static int read_order(struct ap_arena *arena, const struct ap_doc *doc,
     if (!section)
         return 0;
     json_t *json = ap_doc_load(doc, section, err);
-    int rc = json ? ap_pipeline_read_order(arena, json, &at, &in->of.stages, err) : -1;
+    int rc = json ? price_read_order(arena, json, &at, &in->of.stages, err) : -1;
     json_decref(json);
     return rc;
 }

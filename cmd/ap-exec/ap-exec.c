@@ -1,5 +1,5 @@
 /* ap-exec: run a program, on this process or under MPI. */
-#include "backend.h"
+#include "step/backend.h"
 #include "base/file.h"
 #include "cpu/cpu.h"
 #include "cuda/plugin.h"

@@ -110,7 +110,8 @@ static int attend(struct model *m, const struct model_block *block, int q, int k
     static const int64_t perm[5] = {0, 2, 1, 3, 4}, map[3] = {1, 2, 3};
     int64_t last = ap_build_shape_of(b, q)->rank - 1;
 
-    int scores = ap_build_dot(b, q, k, 2, batch, batch, 1, &last, &inner_k);
+    int scores =
+        ap_build_dot(b, q, k, &(struct ap_dot_dims){2, batch, batch, 1, &last, &inner_k});
     if (block->scale != 1)
         scores = ap_build_with(b, AP_OP_MULTIPLY, scores, block->scale);
     scores = model_cap(m, scores, m->style.score_cap);
@@ -123,7 +124,8 @@ static int attend(struct model *m, const struct model_block *block, int q, int k
     int weights = model_softmax(m, scores);
     if (m->dropout > 0) /* a softmax is a kernel, and this is the next one */
         weights = model_dropout(m, ap_build_unary(b, AP_OP_OPT_BARRIER, weights));
-    int y = ap_build_dot(b, weights, v, 2, batch_w, batch, 1, &last, &key_v);
+    int y = ap_build_dot(b, weights, v,
+                         &(struct ap_dot_dims){2, batch_w, batch, 1, &last, &key_v});
     y = ap_build_transpose(b, y, perm);
     int64_t dims[3] = {model_dim(m, y, 0), model_dim(m, y, 1),
                        block->heads * model_dim(m, y, -1)};

@@ -336,7 +336,7 @@ int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bi
 
     int w = model_weight(m, path, "w", 2, dims);
     model_scope(m, "%s", path);
-    int y = ap_build_dot(b, x, w, 0, NULL, NULL, 1, &last, &zero);
+    int y = ap_build_matmul(b, x, w, last, zero);
     return bias ? model_bias(m, path, y) : y;
 }
 
@@ -418,7 +418,7 @@ int model_tied_head(struct model *m, const char *path, int x, int table)
 {
     int64_t last = ap_build_shape_of(&m->b, x)->rank - 1, one = 1;
     model_scope(m, "%s", path);
-    return ap_build_dot(&m->b, x, table, 0, NULL, NULL, 1, &last, &one);
+    return ap_build_matmul(&m->b, x, table, last, one);
 }
 
 int model_row(struct model *m, int x, int64_t row)

@@ -225,7 +225,8 @@ static int expert_dense(struct model *m, const char *path, int x, int64_t n_out,
 
     int w = model_weight(m, path, "w", 3, dims);
     model_scope(m, "%s", path);
-    int y = ap_build_dot(&m->b, x, w, 1, &zero, &zero, 1, &inner_x, &inner_w);
+    int y = ap_build_dot(&m->b, x, w,
+                         &(struct ap_dot_dims){1, &zero, &zero, 1, &inner_x, &inner_w});
     if (!bias)
         return y;
     int v = model_weight(m, path, "b", 2, bias_dims);
@@ -240,10 +241,12 @@ static int dispatch(struct model *m, int mask, int x)
     static const int64_t perm_all[4] = {2, 0, 1, 3}, perm[4] = {1, 0, 2, 3};
 
     if (ap_build_shape_of(&m->b, mask)->rank == 3) {
-        int y = ap_build_dot(&m->b, mask, x, 2, batch, batch, 0, NULL, NULL);
+        int y = ap_build_dot(&m->b, mask, x,
+                             &(struct ap_dot_dims){2, batch, batch, 0, NULL, NULL});
         return ap_build_transpose(&m->b, y, perm_all);
     }
-    int y = ap_build_dot(&m->b, mask, x, 1, batch, batch, 1, &seq, &seq);
+    int y = ap_build_dot(&m->b, mask, x,
+                         &(struct ap_dot_dims){1, batch, batch, 1, &seq, &seq});
     return ap_build_transpose(&m->b, y, perm);
 }
 
@@ -253,8 +256,11 @@ static int combine(struct model *m, int mask, int y)
     static const int64_t slots[2] = {2, 3}, slots_y[2] = {0, 2};
 
     if (ap_build_shape_of(&m->b, mask)->rank == 3)
-        return ap_build_dot(&m->b, mask, y, 2, batch, batch_y, 1, &expert, &expert_y);
-    return ap_build_dot(&m->b, mask, y, 1, batch, batch_y, 2, slots, slots_y);
+        return ap_build_dot(
+            &m->b, mask, y,
+            &(struct ap_dot_dims){2, batch, batch_y, 1, &expert, &expert_y});
+    return ap_build_dot(&m->b, mask, y,
+                        &(struct ap_dot_dims){1, batch, batch_y, 2, slots, slots_y});
 }
 
 /* What the experts make of x [batch, seq, width]. */

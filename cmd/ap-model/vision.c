@@ -120,7 +120,7 @@ int model_clip(struct model *m)
     model_scope(m, "clip/logits");
     x = model_unit_rows(m, x);
     y = model_unit_rows(m, y);
-    int logits = ap_build_dot(b, x, y, 0, NULL, NULL, 1, &one, &one);
+    int logits = ap_build_matmul(b, x, y, one, one);
     int64_t square[2] = {dims[0], dims[0]};
     scale = ap_build_unary(b, AP_OP_EXPONENTIAL, scale);
     logits = model_mul(m, logits, ap_build_broadcast(b, scale, 2, square, NULL));

@@ -82,8 +82,8 @@ static int quantise(struct model *m, int features, int *diversity)
     int part = ap_build_with(b, AP_OP_DIVIDE, sum, GROUPS * CODEWORDS);
     *diversity = model_binary(m, AP_OP_SUBTRACT, ap_build_scalar(b, AP_F32, 1), part);
     x = ap_build_with(b, AP_OP_DIVIDE, model_add(m, x, noise), TEMPERATURE);
-    x = ap_build_dot(b, model_softmax(m, x), codes, 1, &group, &group_w, 1, &inner,
-                     &inner_w);
+    x = ap_build_dot(b, model_softmax(m, x), codes,
+                     &(struct ap_dot_dims){1, &group, &group_w, 1, &inner, &inner_w});
     x = ap_build_transpose(b, x, perm);
     int64_t flat[3] = {batch, n, embed};
     x = ap_build_reshape(b, x, 3, flat);
@@ -112,7 +112,8 @@ int model_wav2vec2(struct model *m)
     model_scope(m, "loss");
     x = model_unit_rows(m, x);
     target = model_unit_rows(m, target);
-    int scores = ap_build_dot(b, x, target, 1, &zero, &zero, 1, &two, &two);
+    int scores =
+        ap_build_dot(b, x, target, &(struct ap_dot_dims){1, &zero, &zero, 1, &two, &two});
     scores = ap_build_with(b, AP_OP_MULTIPLY, scores, 10);
     int own = ap_build_iota(b, ap_build_shape(b, AP_S32, 2, dims), 1);
     int loss = model_masked_mean(m, model_cross_entropy(m, scores, own), in.mask);

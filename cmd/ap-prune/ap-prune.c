@@ -1,4 +1,8 @@
-/* ap-prune: finds the repeated parts of a graph. */
+/*
+ * ap-prune: finds the repeated parts of a graph. An algorithm of the table proposes
+ * families, and libcommon checks that their instances are isomorphic. `none` needs no
+ * file of its own: no families.
+ */
 #include "prune.h"
 
 #include "doc/families_json.h"

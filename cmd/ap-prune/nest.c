@@ -1,4 +1,9 @@
-/* From drafts to families: repetition inside repetition, order, names. */
+/*
+ * From drafts to families. A draft that lies within one instance of another is repeated
+ * in all its instances, by the correspondence of their nodes; families are ordered by
+ * their parents, then as they were found; a name is what the labels of all instances have
+ * in common. Linear in the nodes of all instances.
+ */
 #include "prune.h"
 
 #include <ctype.h>

@@ -361,8 +361,7 @@ static void fit_devices(struct fitted *f, const struct ap_stages *stages)
 
 /* Stages may differ in what they recompute, a trainer's do not: takes what most stages
  * do, or recomputes all layers, whichever comes nearer to the plan's memory. */
-static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *of,
-                          const struct ap_layers *layers, const struct ap_stages *stages,
+static void fit_recompute(struct ap_arena *arena, const struct trainer_model *model,
                           struct fitted *f)
 {
     struct trainer_plan all = f->plan;
@@ -371,8 +370,7 @@ static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *
     double planned = (double)f->planned_price.peak_bytes;
 
     all.s.recompute = AP_RECOMPUTE_ALL;
-    if (trainer_price_stages(arena, of, layers, stages, f->trainer, &all, &price,
-                             &ignored) ||
+    if (trainer_price_stages(arena, model, f->trainer, &all, &price, &ignored) ||
         fabs((double)price.peak_bytes - planned) >=
             fabs((double)f->price.peak_bytes - planned))
         return;
@@ -384,9 +382,7 @@ static void fit_recompute(struct ap_arena *arena, const struct ap_staged_graph *
 
 /* The plan of a search, if it is cheaper and fits. */
 struct fitting {
-    const struct ap_staged_graph *of;
-    const struct ap_layers *layers;
-    const struct ap_stages *stages;
+    const struct trainer_model *model;
     bool found;
     struct trainer_plan plan;
     struct trainer_price price;
@@ -401,10 +397,9 @@ static void try_fitting(struct ap_arena *arena, const struct fitted *f,
 
     f->trainer->fit(&p, &ignored);
     fit_batch(&p, &ignored);
-    if (trainer_price_stages(arena, best->of, best->layers, best->stages, f->trainer, &p,
-                             &price, &why))
+    if (trainer_price_stages(arena, best->model, f->trainer, &p, &price, &why))
         return;
-    int64_t limit = best->of->cluster->memory_bytes;
+    int64_t limit = best->model->of->cluster->memory_bytes;
     bool fits = price.peak_bytes <= limit, fitted = best->price.peak_bytes <= limit;
     if (best->found && (fits != fitted ? fitted
                         : fits         ? price.sec >= best->price.sec
@@ -448,7 +443,7 @@ static void try_degrees(struct ap_arena *arena, const struct trainer_plan *start
 static void fit_memory(struct ap_arena *arena, const struct trainer_plan *start,
                        struct fitting *best, struct fitted *f)
 {
-    int64_t limit = best->of->cluster->memory_bytes;
+    int64_t limit = best->model->of->cluster->memory_bytes;
 
     if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
         return;
@@ -490,6 +485,7 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
     if (ap_doc_planned(arena, doc, NULL, NULL, &in, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     const struct ap_staged_graph of = ap_planned_of(&in);
+    const struct trainer_model model = {&of, &layers, &in.stages};
     ap_words_of_stages(arena, &of, &in.stages, &f->planned, &each);
     ap_layers_find(arena, &in.graph, &in.nests, &layers);
     f->plan = (struct trainer_plan){.model = in.graph.name,
@@ -498,28 +494,26 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
                                     .n_stages = in.stages.n};
     for (int i = 0; i < in.stages.n; i++)
         f->plan.experts |= each[i].all.expert > 0;
-    if (trainer_layers_by_stage(arena, &of, &layers, &in.stages, &f->notes,
-                                &f->plan.stage_layers, &err))
+    if (trainer_layers_by_stage(arena, &model, &f->notes, &f->plan.stage_layers, &err))
         ap_die_usage("--to %s: %s", f->trainer->name, err.msg);
     if (f->planned.stages_differ)
         note_stages(f, &in.stages, each);
     fit_devices(f, &in.stages);
     const struct trainer_plan start = f->plan;
-    struct fitting fitting = {&of, &layers, &in.stages, .found = false};
+    struct fitting fitting = {&model, .found = false};
     f->trainer->fit(&f->plan, &f->notes);
     fit_batch(&f->plan, &f->notes);
     if (ap_pipeline_price(arena, &of, &in.stages, &planned, &err))
         rewrite_refuse(doc, AP_BAD_INPUT, &err);
     f->planned_price =
         (struct trainer_price){planned.result.step_sec, planned.peak_bytes};
-    int rc = trainer_price_stages(arena, &of, &layers, &in.stages, f->trainer, &f->plan,
-                                  &f->price, &err);
+    int rc = trainer_price_stages(arena, &model, f->trainer, &f->plan, &f->price, &err);
     if (rc)
         refuse(f, &err);
     for (int i = 0; i < in.stages.n; i++)
         recompute |= in.stages.stage[i].recompute != AP_RECOMPUTE_NONE;
     if (recompute && f->plan.s.recompute != AP_RECOMPUTE_ALL)
-        fit_recompute(arena, &of, &layers, &in.stages, f);
+        fit_recompute(arena, &model, f);
     fit_memory(arena, &start, &fitting, f);
     if (!same_price(f))
         note_mixed_stages(f, in.stages.n, each);

@@ -65,18 +65,23 @@ int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
 
 /* ---- stages: trainer_stages.c ---- */
 
+/* A graph with the layers of its model and the stages that were planned. */
+struct trainer_model {
+    const struct ap_staged_graph *of;
+    const struct ap_layers *layers;
+    const struct ap_stages *stages;
+};
+
 /* Layers of each stage (arena), by where most of their FLOPs are; layers that are cut are
  * noted. -1 where layers are not in the order of the stages, or there are none. */
-int trainer_layers_by_stage(struct ap_arena *arena, const struct ap_staged_graph *of,
-                            const struct ap_layers *layers,
-                            const struct ap_stages *stages, struct trainer_notes *notes,
-                            const int **count, struct ap_err *err);
+int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *model,
+                            struct trainer_notes *notes, const int **count,
+                            struct ap_err *err);
 /* Layers of stages that have as many each, or one more (arena). */
 const int *trainer_even_layers(struct ap_arena *arena, int n_layers, int n_stages);
 /* The price of the plan that the trainer runs, on the devices of the stages at hand. -1:
  * there is none. */
-int trainer_price_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
-                         const struct ap_layers *layers, const struct ap_stages *stages,
+int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *model,
                          const struct trainer *trainer, const struct trainer_plan *p,
                          struct trainer_price *price, struct ap_err *err);
 

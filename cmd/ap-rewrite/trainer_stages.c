@@ -39,12 +39,12 @@ static int *stages_of_layers(struct ap_arena *arena, const struct ap_staged_grap
     return best;
 }
 
-int trainer_layers_by_stage(struct ap_arena *arena, const struct ap_staged_graph *of,
-                            const struct ap_layers *layers,
-                            const struct ap_stages *stages, struct trainer_notes *notes,
-                            const int **count, struct ap_err *err)
+int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *model,
+                            struct trainer_notes *notes, const int **count,
+                            struct ap_err *err)
 {
-    int *n = AP_NEW_N(arena, stages->n + 1, int), cut = 0;
+    const struct ap_layers *layers = model->layers;
+    int *n = AP_NEW_N(arena, model->stages->n + 1, int), cut = 0;
 
     *count = n;
     if (layers->n == 0)
@@ -56,7 +56,7 @@ int trainer_layers_by_stage(struct ap_arena *arena, const struct ap_staged_graph
                           "are made of one",
                           layers->n_stems, layers->layer[0].stem,
                           layers->layer[layers->n - 1].stem);
-    const int *best = stages_of_layers(arena, of, layers, stages, &cut);
+    const int *best = stages_of_layers(arena, model->of, layers, model->stages, &cut);
     for (int l = 0; l < layers->n; l++) {
         if (l && best[l] < best[l - 1])
             return ap_err_set(err, "layer %d is in stage %d, and layer %d in stage %d",
@@ -300,18 +300,19 @@ static int build_stage(const struct stage_builder *b, int i, int lo, int hi,
     return ap_degrees_plan(b->arena, &d, &st->sharding.plan, err);
 }
 
-int trainer_price_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
-                         const struct ap_layers *layers, const struct ap_stages *stages,
+int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *model,
                          const struct trainer *trainer, const struct trainer_plan *p,
                          struct trainer_price *price, struct ap_err *err)
 {
+    const struct ap_staged_graph *of = model->of;
+    const struct ap_stages *stages = model->stages;
     int *block = AP_NEW_N(arena, of->graph->n_nodes + 1, int);
     int *first = AP_NEW_N(arena, p->n_stages + 1, int);
     int64_t *devices, n_devices = list_devices(arena, stages, &devices);
     const struct ap_degrees *d = &p->s.degrees;
     struct ap_pipeline_price out;
 
-    cut_layers(arena, of->graph, layers, block);
+    cut_layers(arena, of->graph, model->layers, block);
     int n = number_blocks(arena, of->graph, block, p, first, err);
     if (n < 0)
         return -1;

@@ -1,5 +1,5 @@
 /* ap-shard: choose how every tensor of a graph is split over one mesh. */
-#include "shard.h"
+#include "problem/shard.h"
 
 #include <string.h>
 

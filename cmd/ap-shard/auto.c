@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "shard.h"
+#include "problem/shard.h"
 #include "tool/passes.h"
 
 #define MAX_VIEWS 4096 /* logical meshes; more are refused */

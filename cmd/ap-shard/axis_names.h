@@ -2,7 +2,7 @@
 #ifndef AXIS_NAMES_H
 #define AXIS_NAMES_H
 
-#include "shard.h"
+#include "problem/shard.h"
 
 /*
  * Where axes are named for data (ap_mesh_axis_use) and have an equal axis that carries

@@ -2,7 +2,7 @@
 #ifndef EMIT_H
 #define EMIT_H
 
-#include "shard.h"
+#include "problem/shard.h"
 
 /* The unfolded problem in the contest's format; plans: whose choices the space holds. */
 int shard_emit(struct ap_arena *arena, const struct shard_task *task,

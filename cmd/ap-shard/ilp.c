@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/classes.h"
+#include "problem/classes.h"
 #include "memory/memory.h"
 #include "axes.h"
 #include "axis_names.h"
@@ -289,26 +289,31 @@ static const int *first_choice(struct ap_arena *arena, const struct shard_task *
     return from;
 }
 
-/* One search in a space, folded or not (then fold ties nothing). Eight parameters: the
- * question, what is known, and the answer. */
+/* What one search knows. */
+struct search_in {
+    const struct shard_fold *fold; /* ties nothing where the search is not folded */
+    const struct shard_space *space;
+    const struct ap_plan *plans, *start; /* start: one of them, or NULL */
+};
+
 static int solve_in(struct ap_arena *arena, const struct shard_task *task,
-                    const struct shard_fold *fold, const struct shard_space *space,
-                    const struct ap_plan *plans, const struct ap_plan *start,
-                    struct shard_answer *answer, struct timing *t, struct ap_err *err)
+                    const struct search_in *in, struct shard_answer *answer,
+                    struct timing *t, struct ap_err *err)
 {
     struct ilp_problem ip;
     double t1 = ap_now_sec();
-    shard_ilp_tie(arena, space, fold, &ip);
+    shard_ilp_tie(arena, in->space, in->fold, &ip);
     const struct ap_problem p = ip.problem;
     const struct shard_solver *solver = &shard_solvers[task->params->solver];
     struct ap_solution sol;
-    const int *from = first_choice(arena, task, &ip, plans,
-                                   start ? shard_ilp_choice(arena, &ip, start) : NULL);
+    const int *from =
+        first_choice(arena, task, &ip, in->plans,
+                     in->start ? shard_ilp_choice(arena, &ip, in->start) : NULL);
     double t2 = ap_now_sec();
     ap_work_tell(task->work, "whole graph", from ? ap_problem_score(&p, from) : INFINITY,
                  0);
     struct ap_work part = ap_work_share(task->work, UNFOLDED_SHARE);
-    struct shard_axes axes = {fold, &ip};
+    struct shard_axes axes = {in->fold, &ip};
     const struct ap_solve_params with = {.start = from,
                                          .gap = task->params->gap,
                                          .work = &part,
@@ -366,7 +371,8 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     if (shard_space_build(arena, task, &alone, more, task->n_plans + 1, &space, err))
         return -1;
     t->space = ap_now_sec() - t0;
-    if (solve_in(arena, task, &alone, &space, plans, &more[start], &whole, t, err))
+    const struct search_in in = {&alone, &space, plans, &more[start]};
+    if (solve_in(arena, task, &in, &whole, t, err))
         return -1;
     whole.bound = fmax(whole.bound, answer->bound);
     *answer = whole;
@@ -378,6 +384,8 @@ struct folded {
     struct shard_fold fold;
     struct shard_space space;
     struct fold_bound bound;
+    struct shard_answer answer;
+    struct timing took;
 };
 
 /* The space without what the bound rules out. */
@@ -448,8 +456,8 @@ static int search_left(struct ap_arena *arena, const struct shard_task *task,
     if (none_left(&left) || left.n_strategies > task->params->unfold)
         return 0;
     shard_fold_find(arena, task, NULL, 1, &alone);
-    if (solve_in(arena, task, &alone, &left, task->plans, &answer->plan, &whole, &now,
-                 err))
+    const struct search_in in = {&alone, &left, task->plans, &answer->plan};
+    if (solve_in(arena, task, &in, &whole, &now, err))
         return -1;
     add_timing(t, &now);
     whole.bound = fmax(answer->bound, fmin(whole.bound, answer->objective));
@@ -607,56 +615,58 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
     return rc;
 }
 
-/*
- * Searches folded with a period and finds the bound; keeps the better answer, the higher
- * bound, and what that bound rules out. Eight parameters: the question, and four results.
- */
+/* Searches folded with a period and finds the bound. */
 static int search_folded(struct ap_arena *arena, const struct shard_task *task,
-                         const struct ap_plan *plans, int period,
-                         struct shard_answer *answer, struct folded *best,
-                         struct timing *t, struct ap_err *err)
+                         const struct ap_plan *plans, int period, struct folded *f,
+                         struct ap_err *err)
 {
-    struct folded f = {0};
-    struct shard_answer folded;
-    struct timing now = {0};
+    struct timing *took = &f->took;
     double t0 = ap_now_sec();
 
+    *f = (struct folded){.fold = {0}};
     if (task->fold && period == 1)
-        f.fold = *task->fold;
+        f->fold = *task->fold;
     else
-        shard_fold_find(arena, task, task->families, period, &f.fold);
-    if (f.fold.n_tied * WORTH_FOLDING < task->nests->n)
-        shard_fold_find(arena, task, NULL, period, &f.fold);
-    now.fold = ap_now_sec() - t0;
+        shard_fold_find(arena, task, task->families, period, &f->fold);
+    if (f->fold.n_tied * WORTH_FOLDING < task->nests->n)
+        shard_fold_find(arena, task, NULL, period, &f->fold);
+    took->fold = ap_now_sec() - t0;
     t0 = ap_now_sec();
-    if (shard_space_build(arena, task, &f.fold, plans, task->n_plans, &f.space, err))
+    if (shard_space_build(arena, task, &f->fold, plans, task->n_plans, &f->space, err))
         return -1;
-    now.space = ap_now_sec() - t0;
-    bool bounded = f.fold.n_tied > 0 && task->params->rounds > 0;
+    took->space = ap_now_sec() - t0;
+    bool bounded = f->fold.n_tied > 0 && task->params->rounds > 0;
     int start = bounded ? -1 : cheapest(task);
-    if (bounded ? search_bounded(arena, task, plans, &f, &folded, &now, err)
-                : solve_in(arena, task, &f.fold, &f.space, plans,
-                           start >= 0 ? &plans[start] : NULL, &folded, &now, err))
+    const struct search_in in = {&f->fold, &f->space, plans,
+                                 start >= 0 ? &plans[start] : NULL};
+    if (bounded ? search_bounded(arena, task, plans, f, &f->answer, took, err)
+                : solve_in(arena, task, &in, &f->answer, took, err))
         return -1;
-    now.n_tied = f.fold.n_tied;
-    now.space_sizes = f.space;
-    now.n_left = f.space.n_strategies;
-    if (f.fold.n_tied > 0 && !bounded) {
-        folded.bound = 0; /* the solver's bound holds for tied plans only */
-        folded.stopped = "folded";
+    took->n_tied = f->fold.n_tied;
+    took->space_sizes = f->space;
+    took->n_left = f->space.n_strategies;
+    if (f->fold.n_tied > 0 && !bounded) {
+        f->answer.bound = 0; /* the solver's bound holds for tied plans only */
+        f->answer.stopped = "folded";
     }
-    now.folded_objective = folded.objective;
-    now.folded_bound = folded.bound;
-    add_timing(t, &now);
-    if (f.bound.kept && (!best->bound.kept || f.bound.bound > best->bound.bound))
-        *best = f;
-    double bound = fmax(answer->bound, folded.bound);
-    if (!answer->plan.choice || folded.objective < answer->objective)
-        *answer = folded;
+    took->folded_objective = f->answer.objective;
+    took->folded_bound = f->answer.bound;
+    return 0;
+}
+
+/* Keeps the better answer, the higher bound, and what that bound rules out. */
+static void keep_folded(const struct folded *f, struct shard_answer *answer,
+                        struct folded *best)
+{
+    const double bound = fmax(answer->bound, f->answer.bound);
+
+    if (f->bound.kept && (!best->bound.kept || f->bound.bound > best->bound.bound))
+        *best = *f;
+    if (!answer->plan.choice || f->answer.objective < answer->objective)
+        *answer = f->answer;
     answer->bound = fmin(bound, answer->objective);
     if (answer->bound >= answer->objective * (1 - PROVEN))
         answer->stopped = "optimal";
-    return 0;
 }
 
 static const char *stats_of(struct ap_arena *arena, const struct shard_task *task,
@@ -704,13 +714,15 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
                       struct timing *t, struct ap_err *err)
 {
     struct timing whole = {0};
-    struct folded folded = {0};
+    struct folded best_folded = {.fold = {0}}, folded;
     const struct ap_work *work = task->work;
     const double near = 1 - fmax(PROVEN, task->params->gap);
 
     for (int period = 1; period <= (int)task->params->period; period++) {
-        if (search_folded(arena, task, plans, period, answer, &folded, t, err))
+        if (search_folded(arena, task, plans, period, &folded, err))
             return -1;
+        add_timing(t, &folded.took);
+        keep_folded(&folded, answer, &best_folded);
         if (t->n_tied == 0 || answer->bound >= answer->objective * near ||
             ap_work_over(work))
             break;
@@ -721,8 +733,8 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
     /* of a weighted search, one of several, no named plan is worth the unfolded space */
     if (open && ap_work_over(work) && (!named_is_better || task->cost->weighting)) {
         answer->stopped = "work limit";
-    } else if (open && !named_is_better && folded.bound.kept) {
-        if (search_left(arena, task, &folded, answer, t, err))
+    } else if (open && !named_is_better && best_folded.bound.kept) {
+        if (search_left(arena, task, &best_folded, answer, t, err))
             return -1;
     } else if (t->n_tied > 0 &&
                (named_is_better ||

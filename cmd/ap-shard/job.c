@@ -1,4 +1,8 @@
-/* One question of ap-shard, from a document to the section "sharding". */
+/*
+ * One question of ap-shard, from a document to the section "sharding": reads the graph
+ * and the cluster, lays the mesh over it, runs an algorithm of the table, and prices its
+ * plan by the function that all algorithms share.
+ */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -10,7 +14,7 @@
 #include "pipeline/plan_words.h"
 #include "plan/microbatch.h"
 #include "plan/overlap.h"
-#include "shard.h"
+#include "problem/shard.h"
 #include "tofu/tofu.h"
 #include "tool/tool.h"
 

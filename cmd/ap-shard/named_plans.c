@@ -9,7 +9,7 @@
 
 #include "base/threads.h"
 #include "cost/conversion_cache.h"
-#include "shard.h"
+#include "problem/shard.h"
 
 #define HALF 6 /* the rows before it take as long as the rows from it on */
 

@@ -1,6 +1,10 @@
-/* The options of ap-shard, and which of them go together. */
+/*
+ * The options of ap-shard: their table, their defaults, and which of them go together.
+ * Each algorithm says in its row (job.c) what it takes; options that it would ignore are
+ * refused.
+ */
 #include "memory/memory.h"
-#include "shard.h"
+#include "problem/shard.h"
 
 #include <stdio.h>
 #include <stdlib.h>

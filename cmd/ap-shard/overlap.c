@@ -38,7 +38,7 @@
 #include "plan/microbatch.h"
 #include "plan/overlap.h"
 #include "problem/fold.h"
-#include "shard.h"
+#include "problem/shard.h"
 
 /* What most of these cost or gain, and the command that shows it: README of ap-shard,
  * "What each constant is for", which names those that were not varied alone. */

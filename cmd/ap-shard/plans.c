@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "doc/fingerprint.h"
-#include "plan/layout_to_choice.h"
-#include "shard.h"
+#include "problem/layout_to_choice.h"
+#include "problem/shard.h"
 #include "base/file.h"
 
 /* What a person wrote and nobody reads is a slip. */

@@ -13,7 +13,7 @@
 
 #include "base/array.h"
 #include "cost/convert.h"
-#include "shard.h"
+#include "problem/shard.h"
 
 #define MAX_USES 4096 /* of a tensor that a change may touch */
 

@@ -1,4 +1,8 @@
-/* ap-stage: cut blocks into pipeline stages, and a cluster into their submeshes. */
+/*
+ * ap-stage: cut blocks into pipeline stages, and a cluster into their submeshes. Options
+ * and defaults first, then the run: read the document, start what prices stages, plan,
+ * and write the section with the best plan's price.
+ */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef EXPLAIN_H
 #define EXPLAIN_H
 
-#include "planner.h"
+#include "judge/planner.h"
 
 /* The text about a plan. */
 struct plan_found {

@@ -2,7 +2,7 @@
 #ifndef OUTLINE_H
 #define OUTLINE_H
 
-#include "planner.h"
+#include "judge/planner.h"
 
 /*
  * Reads the section "stages" of the document at path: of each stage the blocks and the

@@ -228,19 +228,17 @@ static bool takes_grids(const struct planning *p, const struct plan_instance *in
  * quicker than the plan that was found, or fits where none does.
  */
 static int take_grids(struct ap_arena *arena, const struct planning *p,
-                      const struct plan_instance *inst, int code,
-                      struct plan_answer *answer, struct ap_stages *stages,
-                      struct stage_result *out, struct ap_err *err)
+                      const struct grid_want *want, struct plan_answer *answer,
+                      struct ap_stages *stages, struct stage_result *out,
+                      struct ap_err *err)
 {
-    struct grid_want want = planning_grids(p->in->r, inst, GRID_MEGATRON);
+    int code = isfinite(want->below) ? AP_OK : AP_NO_SOLUTION; /* of the other search */
     struct ap_stages like = code == AP_OK ? *stages : p->stages;
     struct grid_found found;
     struct ap_err why = {0};
 
-    if (code == AP_OK)
-        want.below = out->objective_sec;
-    ap_work_tell(p->params.work, "grids", want.below, like.lower_bound_sec);
-    if (grid_search(arena, p->model, &want, &found, &why))
+    ap_work_tell(p->params.work, "grids", want->below, like.lower_bound_sec);
+    if (grid_search(arena, p->model, want, &found, &why))
         return ap_err_set(err, "%s", why.msg), AP_BAD_INPUT;
     if (found.line) {
         struct ap_buf old = code == AP_OK ? out->json : (struct ap_buf){0};
@@ -264,8 +262,11 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
 {
     int code = find_plan(arena, p, inst, answer, stages, out, err);
 
-    if ((code == AP_OK || code == AP_NO_SOLUTION) && takes_grids(p, inst))
-        code = take_grids(arena, p, inst, code, answer, stages, out, err);
+    if ((code == AP_OK || code == AP_NO_SOLUTION) && takes_grids(p, inst)) {
+        struct grid_want want = planning_grids(p->in->r, inst, GRID_MEGATRON);
+        want.below = code == AP_OK ? out->objective_sec : INFINITY;
+        code = take_grids(arena, p, &want, answer, stages, out, err);
+    }
     if (code == AP_OK && *err->msg)
         ap_warn("%s", err->msg);
     return code;

@@ -60,14 +60,15 @@ void ap_blocks_to_json(const struct ap_graph *g, const struct ap_blocks *b,
 static int read_cones(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                       const struct ap_graph *g, struct ap_blocks *b, struct ap_err *err)
 {
-    int n;
 
     if (!json_object_get(o, "cone_of") && !json_object_get(o, "cone_root"))
         return 0;
-    if (ap_get_ids(arena, o, at, "cone_root", -1, 0, g->n_nodes - 1, &b->n_cones,
-                   &b->cone_root, err) ||
-        ap_get_ids(arena, o, at, "cone_of", g->n_nodes, -1, b->n_cones - 1, &n,
-                   &b->cone_of, err))
+    if ((b->n_cones = ap_get_ids(arena, o, at, "cone_root",
+                                 (struct ap_id_range){-1, 0, g->n_nodes - 1},
+                                 &b->cone_root, err)) < 0 ||
+        ap_get_ids(arena, o, at, "cone_of",
+                   (struct ap_id_range){g->n_nodes, -1, b->n_cones - 1}, &b->cone_of,
+                   err) < 0)
         return -1;
     return 0;
 }
@@ -93,7 +94,6 @@ int ap_blocks_from_json(struct ap_arena *arena, const json_t *o, const struct ap
 {
     const char *algorithm;
     int64_t n;
-    int n_read;
 
     *b = (struct ap_blocks){0};
     if (!json_is_object(o))
@@ -106,10 +106,12 @@ int ap_blocks_from_json(struct ap_arena *arena, const json_t *o, const struct ap
         return ap_at_err(at, err, "%lld blocks of %d nodes", (long long)n, g->n_nodes);
     b->n = (int)n;
     if (read_objective(arena, o, at, b, err) ||
-        ap_get_ids(arena, o, at, "block_of", g->n_nodes, 0, b->n - 1, &n_read,
-                   &b->block_of, err) ||
-        ap_get_ids(arena, o, at, "critical", -1, 0, g->n_nodes - 1, &b->n_critical,
-                   &b->critical, err) ||
+        ap_get_ids(arena, o, at, "block_of",
+                   (struct ap_id_range){g->n_nodes, 0, b->n - 1}, &b->block_of,
+                   err) < 0 ||
+        (b->n_critical = ap_get_ids(arena, o, at, "critical",
+                                    (struct ap_id_range){-1, 0, g->n_nodes - 1},
+                                    &b->critical, err)) < 0 ||
         read_cones(arena, o, at, g, b, err))
         return -1;
     return ap_blocks_check(arena, g, b, err);

@@ -120,13 +120,13 @@ int ap_get_arr(const json_t *o, const struct ap_at *at, const char *key, json_t 
 /* Array member of integers into the arena; an absent member gives n = 0. */
 int ap_get_ints(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                 const char *key, struct ap_ints *out, struct ap_err *err);
-/*
- * Array member of n integers from lo to hi into the arena; with n < 0 the array has any
- * length, which goes to *n_read (may be NULL). The function has ten parameters: the
- * place, the legal range, and two results.
- */
+/* What ids are legal: n of them (below 0: any number), each from lo to hi. */
+struct ap_id_range {
+    int n, lo, hi;
+};
+/* Array member of integers into the arena. Returns their number, or -1. */
 int ap_get_ids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-               const char *key, int n, int lo, int hi, int *n_read, const int **ids,
+               const char *key, struct ap_id_range legal, const int **ids,
                struct ap_err *err);
 
 /* Optional members: *out keeps its value when o has none. lo: least value allowed. */

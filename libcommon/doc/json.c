@@ -188,7 +188,7 @@ int ap_get_ints(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
 }
 
 int ap_get_ids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-               const char *key, int n, int lo, int hi, int *n_read, const int **ids,
+               const char *key, struct ap_id_range legal, const int **ids,
                struct ap_err *err)
 {
     struct ap_at list = {at, key, 0};
@@ -196,20 +196,18 @@ int ap_get_ids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
 
     if (ap_get_ints(arena, o, at, key, &ints, err))
         return -1;
-    if (n >= 0 && ints.n != n)
-        return ap_at_err(&list, err, "expected %d integers, got %d", n, ints.n);
+    if (legal.n >= 0 && ints.n != legal.n)
+        return ap_at_err(&list, err, "expected %d integers, got %d", legal.n, ints.n);
     int *v = AP_NEW_N(arena, ints.n + 1, int);
     for (int i = 0; i < ints.n; i++) {
         struct ap_at item = {&list, NULL, i};
-        if (ints.v[i] < lo || ints.v[i] > hi)
+        if (ints.v[i] < legal.lo || ints.v[i] > legal.hi)
             return ap_at_err(&item, err, "expected an integer from %d to %d, got %lld",
-                             lo, hi, (long long)ints.v[i]);
+                             legal.lo, legal.hi, (long long)ints.v[i]);
         v[i] = (int)ints.v[i];
     }
-    if (n_read)
-        *n_read = ints.n;
     *ids = v;
-    return 0;
+    return ints.n;
 }
 
 int ap_opt_str(const json_t *o, const struct ap_at *at, const char *key, const char **out,

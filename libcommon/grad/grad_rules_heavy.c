@@ -94,11 +94,13 @@ static int dot_side(struct grad *g, const struct ap_node *n, int dy, int k)
     if (in_order(mine.rank, place[1 - k]))
         first = 1 - k;
     if (first)
-        d = ap_build_dot(b, other, dy, n_batch, batch[1 - k]->v, dy_batch, n_his,
-                         his_free, in_dy);
+        d = ap_build_dot(b, other, dy,
+                         &(struct ap_dot_dims){n_batch, batch[1 - k]->v, dy_batch, n_his,
+                                               his_free, in_dy});
     else
-        d = ap_build_dot(b, dy, other, n_batch, dy_batch, batch[1 - k]->v, n_his, in_dy,
-                         his_free);
+        d = ap_build_dot(b, dy, other,
+                         &(struct ap_dot_dims){n_batch, dy_batch, batch[1 - k]->v, n_his,
+                                               in_dy, his_free});
     keep_precision(b, d, a);
     return ap_build_convert(b, put_back(b, d, mine.rank, place[first]), mine.dtype);
 }

@@ -1,3 +1,8 @@
+/*
+ * Attributes and placements in HLO's spelling: windows, paddings, slices, labels of
+ * dimensions, words. The JSON document has the same texts, so that there is one parser
+ * and one printer; each reads at a position and moves it. Linear in the text.
+ */
 #include "graph/attr_text.h"
 
 #include <string.h>

@@ -346,29 +346,36 @@ static bool listed(const int64_t *v, int n, int64_t d)
     return false;
 }
 
-int ap_build_dot(struct ap_build *b, int x, int y, int n_batch, const int64_t *x_batch,
-                 const int64_t *y_batch, int n_contract, const int64_t *x_contract,
-                 const int64_t *y_contract)
+int ap_build_dot(struct ap_build *b, int x, int y, const struct ap_dot_dims *of)
 {
     struct ap_shape sx = b->nodes[x].shape, sy = b->nodes[y].shape;
     struct ap_attrs a = ap_attrs_default;
     int64_t dims[2 * AP_MAX_RANK];
     int rank = 0;
 
-    for (int i = 0; i < n_batch; i++)
-        dims[rank++] = sx.dims[x_batch[i]];
+    for (int i = 0; i < of->n_batch; i++)
+        dims[rank++] = sx.dims[of->x_batch[i]];
     for (int d = 0; d < sx.rank; d++)
-        if (!listed(x_batch, n_batch, d) && !listed(x_contract, n_contract, d))
+        if (!listed(of->x_batch, of->n_batch, d) &&
+            !listed(of->x_contract, of->n_contract, d))
             dims[rank++] = sx.dims[d];
     for (int d = 0; d < sy.rank; d++)
-        if (!listed(y_batch, n_batch, d) && !listed(y_contract, n_contract, d))
+        if (!listed(of->y_batch, of->n_batch, d) &&
+            !listed(of->y_contract, of->n_contract, d))
             dims[rank++] = sy.dims[d];
-    a.lhs_batch_dims = ap_build_ints(b, n_batch, x_batch);
-    a.rhs_batch_dims = ap_build_ints(b, n_batch, y_batch);
-    a.lhs_contracting_dims = ap_build_ints(b, n_contract, x_contract);
-    a.rhs_contracting_dims = ap_build_ints(b, n_contract, y_contract);
+    a.lhs_batch_dims = ap_build_ints(b, of->n_batch, of->x_batch);
+    a.rhs_batch_dims = ap_build_ints(b, of->n_batch, of->y_batch);
+    a.lhs_contracting_dims = ap_build_ints(b, of->n_contract, of->x_contract);
+    a.rhs_contracting_dims = ap_build_ints(b, of->n_contract, of->y_contract);
     return add2(b, AP_OP_DOT, ap_build_shape(b, sx.dtype, rank, dims), keep_attrs(b, &a),
                 x, y);
+}
+
+int ap_build_matmul(struct ap_build *b, int x, int y, int64_t x_dim, int64_t y_dim)
+{
+    return ap_build_dot(b, x, y,
+                        &(struct ap_dot_dims){
+                            .n_contract = 1, .x_contract = &x_dim, .y_contract = &y_dim});
 }
 
 /* Positions of a window on an extent. */

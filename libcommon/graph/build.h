@@ -85,10 +85,17 @@ int ap_build_pad(struct ap_build *b, int x, int value, const struct ap_pad_dim *
 int ap_build_concat(struct ap_build *b, int n, const int *x, int dim);
 int ap_build_reverse(struct ap_build *b, int x, int n, const int64_t *dims);
 
-/* Result: batch, free of x, free of y, as HLO orders them. Nine parameters: HLO's own. */
-int ap_build_dot(struct ap_build *b, int x, int y, int n_batch, const int64_t *x_batch,
-                 const int64_t *y_batch, int n_contract, const int64_t *x_contract,
-                 const int64_t *y_contract);
+/* The dimensions of a product that are batch, and those that are summed over. */
+struct ap_dot_dims {
+    int n_batch;
+    const int64_t *x_batch, *y_batch;
+    int n_contract;
+    const int64_t *x_contract, *y_contract;
+};
+/* Result: batch, free of x, free of y, as HLO orders them. */
+int ap_build_dot(struct ap_build *b, int x, int y, const struct ap_dot_dims *of);
+/* A product without batch that sums over one dimension of each operand. */
+int ap_build_matmul(struct ap_build *b, int x, int y, int64_t x_dim, int64_t y_dim);
 /* attrs: window, conv, groups; the result's shape follows. */
 int ap_build_conv(struct ap_build *b, int x, int w, struct ap_attrs *attrs);
 /* Reduces over dims, from the neutral element; red: sum, prod, max, min, and, or. */

@@ -1,6 +1,6 @@
 /*
  * The elementwise operators of every element type as expressions of x and y: lists that
- * ap-exec's CPU backend expands to loops (cpu/cpu_ops*.c), its CUDA backend to the text
+ * ap-exec's CPU backend expands to loops (elem/ops*.c), its CUDA backend to the text
  * of device functions (cuda/text.c), and element.c to values of constants, so that an
  * operator is written once. The expressions are C and CUDA C++. An item is (operator,
  * type's name S, register type T, expression).

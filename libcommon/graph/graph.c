@@ -1,3 +1,8 @@
+/*
+ * What every tool needs of a graph: element types, shapes and their texts, names of
+ * operators and phases, neutral elements, and the index (users, parameters, results) that
+ * follows from the nodes in one pass.
+ */
 #include "graph/graph.h"
 
 #include <assert.h>

@@ -1,4 +1,8 @@
-/* Shape checks of contractions and windows, see shape_check.c. */
+/*
+ * Shape checks (shape_check.c) of the operators that do most of the arithmetic: dot,
+ * convolution, Fourier transforms, linear algebra, and reductions over windows. Each
+ * derives the result that the operands and attributes give, and compares.
+ */
 #include "graph/shape_check.h"
 
 #include <inttypes.h>

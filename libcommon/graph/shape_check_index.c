@@ -1,4 +1,8 @@
-/* Shape checks of gathers, scatters and dynamic slices, see shape_check.c. */
+/*
+ * Shape checks (shape_check.c) of gathers, scatters and dynamic slices: which dimensions
+ * of the operand the indices choose, and which of the result's or updates' dimensions a
+ * window covers, in order.
+ */
 #include "graph/shape_check.h"
 
 #include <inttypes.h>

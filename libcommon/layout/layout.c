@@ -1,6 +1,7 @@
 /*
- * Meshes and layouts; the nesting of axes within a dimension is nested_split.c's,
- * conversions are cost/convert.c's.
+ * Meshes and layouts: their texts, whether a layout is legal for a shape, and the piece
+ * of a tensor that each device holds. The nesting of axes within a dimension is
+ * nested_split.c's, conversions are cost/convert.c's.
  */
 #include "layout/layout.h"
 

@@ -1,5 +1,8 @@
-/* Sections "pipeline": programs of stages, transfers between them, lanes; and "program":
- * one stage, which needs none of these. */
+/*
+ * The sections "pipeline" (programs of stages, transfers between them, lanes) and
+ * "program" (one stage, which needs none of these), and the part of a pipeline that the
+ * ranks of one lane need. What is read is checked as a whole before anything runs it.
+ */
 #include "base/pack.h"
 #include "pipeline/pipeline_program.h"
 
@@ -172,10 +175,12 @@ static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_a
         return -1;
     st->prog.part = true;
     if ((!part && ap_program_check(&st->prog, &prog_at, err)) ||
-        ap_get_ids(arena, o, at, "params", g->n_params, -1, INT_MAX - 1, NULL, &st->param,
-                   err) ||
-        ap_get_ids(arena, o, at, "results", g->n_results, -1, INT_MAX - 1, NULL,
-                   &st->result, err) ||
+        ap_get_ids(arena, o, at, "params",
+                   (struct ap_id_range){g->n_params, -1, INT_MAX - 1}, &st->param,
+                   err) < 0 ||
+        ap_get_ids(arena, o, at, "results",
+                   (struct ap_id_range){g->n_results, -1, INT_MAX - 1}, &st->result,
+                   err) < 0 ||
         read_slots(arena, o, at, r, st, err))
         return -1;
     if (c->each_lo > c->backward_lo || c->backward_lo > c->each_hi ||
@@ -275,7 +280,8 @@ static int read_instr(struct ap_arena *arena, const json_t *o, const struct ap_a
                    : 0;
     if (read_int(o, at, "run", 0, INT_MAX, &x->stage, err) ||
         read_int(o, at, "microbatch", 0, INT_MAX, &x->message, err) ||
-        ap_get_ids(arena, o, at, "groups", 2, 0, INT_MAX, NULL, &groups, err))
+        ap_get_ids(arena, o, at, "groups", (struct ap_id_range){2, 0, INT_MAX}, &groups,
+                   err) < 0)
         return -1;
     x->lo = groups[0];
     x->hi = groups[1];
@@ -294,8 +300,9 @@ static int read_lane(struct ap_arena *arena, const json_t *o, const struct ap_at
         return ap_at_err(at, err, "expected an object");
     if (ap_get_arr(o, at, "instructions", &instr, err) ||
         ap_get_int(o, at, "peak_bytes", 0, INT64_MAX / 2, &lane->peak_bytes, err) ||
-        ap_get_ids(arena, o, at, "ranks", -1, 0, r->n_ranks - 1, &lane->n_ranks,
-                   &lane->ranks, err))
+        (lane->n_ranks = ap_get_ids(arena, o, at, "ranks",
+                                    (struct ap_id_range){-1, 0, r->n_ranks - 1},
+                                    &lane->ranks, err)) < 0)
         return -1;
     if (lane->n_ranks == 0)
         return ap_at_err(&ranks_at, err, "expected the lane's ranks");
@@ -350,7 +357,8 @@ static int read_place(struct ap_arena *arena, const json_t *o, const struct ap_a
     const int *cuts;
 
     if (read_int(o, at, "lane", 0, r->n_lanes - 1, &st->lane, err) ||
-        ap_get_ids(arena, o, at, "cuts", 3, 0, INT_MAX, NULL, &cuts, err))
+        ap_get_ids(arena, o, at, "cuts", (struct ap_id_range){3, 0, INT_MAX}, &cuts,
+                   err) < 0)
         return -1;
     st->cuts = (struct ap_pipeline_cuts){cuts[0], cuts[1], cuts[2]};
     return 0;
@@ -641,6 +649,80 @@ static int read_program(struct ap_arena *arena, const json_t *o, const struct ap
 static bool is_program(const struct ap_at *at)
 {
     return !strcmp(at->key, "program");
+}
+
+/* ---- what the ranks of a lane need: the programs of their own stages, and of all others
+ * what they exchange with them. So a rank's memory grows with its lane's stages. ---- */
+
+/* A stage of another lane, its operators left out: a result that an operator makes stands
+ * as a parameter of its shape after the others. */
+static struct ap_pipeline_stage outline(struct ap_arena *arena,
+                                        const struct ap_pipeline_stage *of)
+{
+    const struct ap_graph *from = &of->prog.local;
+    const int n = from->n_params + from->n_results;
+    struct ap_pipeline_stage st = {.lane = of->lane, .prog = of->prog};
+    struct ap_graph *g = &st.prog.local;
+    int *params = AP_NEW_N(arena, n + 1, int), *number = AP_NEW_N(arena, n + 1, int);
+    int *result = AP_NEW_N(arena, from->n_results + 1, int);
+
+    *g = (struct ap_graph){.name = from->name, .n_results = from->n_results};
+    g->nodes = AP_NEW_N(arena, n + 1, struct ap_node);
+    g->results = AP_NEW_N(arena, from->n_results + 1, struct ap_result);
+    for (int k = 0; k < from->n_params; k++) {
+        number[k] = of->param[k];
+        g->nodes[g->n_nodes] = from->nodes[from->params[k]];
+        g->nodes[g->n_nodes++].group = -1;
+    }
+    for (int r = 0; r < from->n_results; r++) {
+        const struct ap_result *res = &from->results[r];
+        const struct ap_node *v = &from->nodes[res->node];
+        result[r] = of->result[r];
+        g->results[r] = *res;
+        g->results[r].node = v->op == AP_OP_PARAMETER ? v->param : g->n_nodes;
+        if (res->alias >= 0)
+            g->results[r].alias = from->nodes[res->alias].param;
+        if (v->op == AP_OP_PARAMETER)
+            continue;
+        number[g->n_nodes] = -1;
+        g->nodes[g->n_nodes] = (struct ap_node){.op = AP_OP_PARAMETER,
+                                                .name = v->name,
+                                                .shape = v->shape,
+                                                .scope = "",
+                                                .param = g->n_nodes,
+                                                .group = -1,
+                                                .attrs = &ap_attrs_default};
+        g->n_nodes++;
+    }
+    for (int i = 0; i < g->n_nodes; i++)
+        params[i] = i;
+    g->params = params;
+    g->n_params = g->n_nodes;
+    st.param = number;
+    st.result = result;
+    st.prog.buffer = AP_NEW_N(arena, n + 1, struct ap_buffer);
+    for (int i = 0; i < g->n_nodes; i++)
+        st.prog.buffer[i] = (struct ap_buffer){-1, 0, -1};
+    st.prog.source = AP_NEW_N(arena, n + 1, int);
+    return st;
+}
+
+struct ap_pipeline_program
+ap_pipeline_part(struct ap_arena *arena, const struct ap_pipeline_program *of, int lane)
+{
+    struct ap_pipeline_program r = *of;
+
+    r.stage = AP_NEW_N(arena, r.n_stages + 1, struct ap_pipeline_stage);
+    for (int s = 0; s < r.n_stages; s++)
+        r.stage[s] =
+            of->stage[s].lane == lane ? of->stage[s] : outline(arena, &of->stage[s]);
+    r.lane = AP_NEW_N(arena, r.n_lanes + 1, struct ap_lane);
+    for (int i = 0; i < r.n_lanes; i++) {
+        r.lane[i] = of->lane[i];
+        if (i != lane)
+            r.lane[i].n = 0;
+    }
+    return r;
 }
 
 /* part: of ap_pipeline_part, checked before. */

@@ -150,7 +150,7 @@ int ap_pipeline_from_json(struct ap_arena *arena, const json_t *o, const struct 
  * The part of the program that the ranks of a lane need: their own stages, and the
  * parameters and results of other stages without operators (arena; shares the memory of
  * `of`). ap_pipeline_to_json writes it, and the lane reads it without checks, since the
- * whole program has been checked. (pipeline_part.c)
+ * whole program has been checked.
  */
 struct ap_pipeline_program
 ap_pipeline_part(struct ap_arena *arena, const struct ap_pipeline_program *of, int lane);
@@ -166,16 +166,6 @@ int ap_pipeline_part_from_json(struct ap_arena *arena, const json_t *o,
 int ap_pipeline_lists_from_json(struct ap_arena *arena, const json_t *o,
                                 const struct ap_at *at, const struct ap_stages *of,
                                 struct ap_pipeline_program *program, struct ap_err *err);
-
-/*
- * Reads the order in which each device of the stages runs microbatches from the section
- * "pipeline" o into stages->order, in the arena, so that the simulation runs the same
- * list as the executor. -1 with the place if the section belongs to other stages.
- * (pipeline_read_order.c)
- */
-int ap_pipeline_read_order(struct ap_arena *arena, const json_t *o,
-                           const struct ap_at *at, struct ap_stages *stages,
-                           struct ap_err *err);
 
 /* Whether a stage's parameter belongs to one microbatch at a time: it is its share of a
  * value, or its estimate. */

@@ -686,7 +686,6 @@ int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
     const struct ap_section section = {.name = "stages", .text = text, .len = len};
     struct ap_at at = {.key = "stages"};
     struct loaded from;
-
     int rc = load(arena, &doc, &section, &from, err);
     from.known = known;
     if (!rc)

@@ -73,7 +73,7 @@ struct ap_stages {
     double objective_sec,
         lower_bound_sec; /* simulated time of a step; 0: not given, not proven */
     /* [device]: order of its microbatches in the section "pipeline"
-       (ap_pipeline_read_order); NULL: the schedule's */
+       (ap-cost reads it); NULL: the schedule's */
     const struct ap_instr_list *order;
     int n;
     struct ap_stage *stage; /* in forward order */

@@ -1,4 +1,7 @@
-/* Section "program": one module, run by all ranks. */
+/*
+ * The section "program": one module, run by all ranks, with the layout of its buffers. A
+ * program that is read is checked (program_check.c) unless it is a part of one that was.
+ */
 #include "program/program.h"
 
 #include <limits.h>

@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* the CPU backend's, so that results can be compared bit by bit */
-#include "cpu/cpu_math.h"
+#include "elem/math.h"
 #define expf  cpu_expf
 #define tanhf cpu_tanhf
 

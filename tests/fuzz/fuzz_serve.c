@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "serve/serve.h"
-#include "shard.h"
+#include "problem/shard.h"
 
 #include "../unit/stage_case.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner.h"
+#include "judge/planner.h"
 
 #define ORACLE_BLOCKS 512
 

@@ -2,7 +2,9 @@
  * How collectives add up: block after block in the order of ranks, in tiles, half
  * precision in f32 with one rounding at the end.
  */
-#include "cpu/cpu.h"
+#include "comm/comm.h"
+
+#include "elem/elem.h"
 
 void comm_combine(void *out, const void *blocks, int n_blocks, int64_t n,
                   enum ap_dtype dtype, enum ap_red red)

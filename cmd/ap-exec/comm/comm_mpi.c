@@ -11,7 +11,7 @@
 #include "base/array.h"
 #include "comm/comm.h"
 #include "comm/flight.h"
-#include "run/watch.h"
+#include "watch/watch.h"
 #include "tool/tool.h"
 
 #include <limits.h>

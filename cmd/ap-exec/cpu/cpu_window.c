@@ -4,7 +4,7 @@
  * are combined in the order of the window, wherever it lies. Threads share a dimension
  * that no window reaches across, such as the images of a batch. Cost: result * window.
  */
-#include "cpu/cpu_elem.h"
+#include "elem/formula.h"
 #include "cpu/cpu_state.h"
 
 /* Elements: tiles of reduce-window run along a longer dimension than the last one where
@@ -224,6 +224,11 @@ static bool window_place(const struct window *s, const int64_t *o, const int64_t
     return true;
 }
 
+/* Windows of a tile: the element under the i-th of n is at + i * stride. */
+struct under {
+    int64_t at, stride, n;
+};
+
 /* Where `picked` does not keep the best so far, the best and its place are val's. */
 #define BETTER(T)                                             \
     {                                                         \
@@ -236,9 +241,9 @@ static bool window_place(const struct window *s, const int64_t *o, const int64_t
         }                                                     \
     }
 CPU_WIDE static void take_better(void *best, const void *val, int size,
-                                 const uint8_t *picked, int64_t *idx, int64_t place,
-                                 int64_t stride, int64_t n)
+                                 const uint8_t *picked, int64_t *idx, struct under where)
 {
+    const int64_t place = where.at, stride = where.stride, n = where.n;
     CPU_BY_SIZE(size, BETTER)
 }
 
@@ -269,7 +274,8 @@ static int64_t *select_tile(struct exec *x, struct window *s, int64_t *o, int64_
                 picked = s->select.body.ptr[s->select.body.result[0]];
             }
             if (any)
-                take_better(best, val, size, picked, idx, place, s->ss[t], n);
+                take_better(best, val, size, picked, idx,
+                            (struct under){place, s->ss[t], n});
             else
                 for (int64_t j = 0; j < n; j++)
                     idx[j] = place + j * s->ss[t];

@@ -24,7 +24,7 @@ static void collect_run(struct exec *x, void *state)
                      cuda_place(x, e->recv));
 }
 
-/* Collectives without packing run while later calls do (run/overlap.c). */
+/* Collectives without packing run while later calls do (step/overlap.c). */
 static void start_run(struct exec *x, void *state)
 {
     struct exchange *e = state;

@@ -43,11 +43,16 @@ static void put_spatial(struct ap_buf *b, const struct text_index *t,
                   (long long)v->res[d], t->suffix);
 }
 
-/* The rows [r0, r0 + n) of group g, a thread per piece. */
+/* Rows that are unrolled at once: n from `first` on, of a group. */
+struct conv_block {
+    int64_t group, first, n;
+};
+
+/* Unrolls a block, a thread per piece. */
 static void add_unroll(struct exec *x, struct cuda_call *c, const struct conv *v,
-                       struct cuda_at cols, struct cuda_at lhs, int64_t g, int64_t r0,
-                       int64_t n)
+                       struct cuda_at cols, struct cuda_at lhs, struct conv_block block)
 {
+    const int64_t g = block.group, r0 = block.first, n = block.n;
     const int part = piece(v), bytes = part * ap_dtype_size(v->dtype);
     const int64_t ci = v->ci / part, total = n * v->window * ci;
     const int64_t first = v->batch_groups ? 0 : g * ci;
@@ -94,19 +99,26 @@ static bool is_same(const struct box *b)
     return b->rank == 0 || (b->rank == 1 && b->src[0] == 1 && b->dst[0] == 1);
 }
 
+/* An operand that is wanted packed, as another type. */
+struct conv_operand {
+    const struct box *box;
+    int64_t elems;
+    const void *src;
+    enum ap_dtype from, type;
+};
+
 /* The packed operand, in the scratch memory unless it lies so; f8 as bf16. */
 static struct cuda_at add_operand(struct exec *x, struct cuda_call *c,
-                                  const struct box *b, int64_t elems, enum ap_dtype type,
-                                  const void *src, enum ap_dtype from, int64_t *scratch)
+                                  const struct conv_operand *o, int64_t *scratch)
 {
-    if (type == from && is_same(b))
-        return at_memory(src);
-    const struct cuda_at dst =
-        at_scratch(exec_take(scratch, elems * ap_dtype_size(type)));
-    if (type == from)
-        cuda_add_box(x, c, b, dst, at_memory(src), ap_dtype_size(type));
+    if (o->type == o->from && is_same(o->box))
+        return at_memory(o->src);
+    const int size = ap_dtype_size(o->type);
+    const struct cuda_at dst = at_scratch(exec_take(scratch, o->elems * size));
+    if (o->type == o->from)
+        cuda_add_box(x, c, o->box, dst, at_memory(o->src), size);
     else
-        cuda_add_convert(x, c, b, dst, type, at_memory(src), from);
+        cuda_add_convert(x, c, o->box, dst, o->type, at_memory(o->src), o->from);
     return dst;
 }
 
@@ -123,7 +135,7 @@ static int add_blocks(struct exec *x, struct cuda_call *c, const struct conv *v,
             m.b = at_plus(rhs, g * v->cols * v->co * in);
             m.c = at_plus(out, (r * ld + g * v->co) * res);
             if (!is_product(v))
-                add_unroll(x, c, v, m.a, lhs, g, r, m.m);
+                add_unroll(x, c, v, m.a, lhs, (struct conv_block){g, r, m.m});
             if (cuda_add_matmul(x, c, &m, err))
                 return -1;
         }
@@ -241,9 +253,10 @@ int cuda_conv_prepare(struct exec *x, struct call *call, struct ap_err *err)
     if (cuda_add_cudnn(x, c, v, node, may_round(node)))
         return 0;
     struct matmul m = block_product(v, node, in, out);
-    const struct cuda_at lhs =
-        add_operand(x, c, &v->lhs_box, v->lhs_elems, in, v->lhs, from, &scratch);
-    m.b = add_operand(x, c, &v->rhs_box, v->rhs_elems, in, v->rhs, from, &scratch);
+    const struct conv_operand left = {&v->lhs_box, v->lhs_elems, v->lhs, from, in};
+    const struct conv_operand right = {&v->rhs_box, v->rhs_elems, v->rhs, from, in};
+    const struct cuda_at lhs = add_operand(x, c, &left, &scratch);
+    m.b = add_operand(x, c, &right, &scratch);
     m.a = is_product(v)
               ? lhs
               : at_scratch(exec_take(&scratch, m.m * v->cols * ap_dtype_size(in)));

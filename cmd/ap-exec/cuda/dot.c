@@ -82,17 +82,22 @@ static int64_t even(int64_t n, int size)
     return ap_ceil_div(n * size, EVEN_BYTES) * EVEN_BYTES / size;
 }
 
-/* Copies a matrix, in so many elements from row to row, to one with other sizes; what is
- * after it is zero. */
+/* A matrix, in ld elements from row to row, that is wanted with other sizes. */
+struct resized {
+    struct cuda_at at;
+    int64_t rows, cols, ld, to_rows, to_cols;
+    int size;
+};
+
+/* Copies a matrix to one with other sizes; what is after it is zero. */
 static void add_resize(struct exec *x, struct cuda_call *c, struct cuda_at dst,
-                       int64_t to_rows, int64_t to_cols, struct cuda_at src, int64_t rows,
-                       int64_t cols, int64_t ld, int size)
+                       const struct resized *r)
 {
-    const int64_t n = to_rows * to_cols;
-    const int width = n % (EVEN_BYTES / size) ? 1 : EVEN_BYTES / size;
-    const struct text_index t = text_index(n > rows * ld ? n : rows * ld);
-    const char *word = text_word(size);
-    struct cuda_at arg[2] = {dst, src};
+    const int64_t n = r->to_rows * r->to_cols;
+    const int width = n % (EVEN_BYTES / r->size) ? 1 : EVEN_BYTES / r->size;
+    const struct text_index t = text_index(n > r->rows * r->ld ? n : r->rows * r->ld);
+    const char *word = text_word(r->size);
+    struct cuda_at arg[2] = {dst, r->at};
     struct ap_buf b = {0};
     text_thread(&b, &t, CUDA_BLOCK, n / width);
     ap_buf_printf(&b,
@@ -101,20 +106,14 @@ static void add_resize(struct exec *x, struct cuda_call *c, struct cuda_at dst,
                   "        w[k] = 0;\n        if (row < %lld%s && at < %lld%s)\n"
                   "            w[k] = ((const %s *)a.p[1])[row * %lld%s + at];\n    }\n"
                   "    store_pack((%s *)a.p[0] + i * %d, w);\n",
-                  word, width, width, t.u, width, (long long)to_cols, t.suffix,
-                  (long long)to_cols, t.suffix, (long long)rows, t.suffix,
-                  (long long)cols, t.suffix, word, (long long)ld, t.suffix, word, width);
+                  word, width, width, t.u, width, (long long)r->to_cols, t.suffix,
+                  (long long)r->to_cols, t.suffix, (long long)r->rows, t.suffix,
+                  (long long)r->cols, t.suffix, word, (long long)r->ld, t.suffix, word,
+                  width);
     cuda_add_kernel(
         x, c, &b,
         &(struct cuda_launch){CUDA_BLOCK, ap_ceil_div(n / width, CUDA_BLOCK), 1, 2, arg});
 }
-
-/* A matrix, in ld elements from row to row, that is wanted with other sizes. */
-struct resized {
-    struct cuda_at at;
-    int64_t rows, cols, ld, to_rows, to_cols;
-    int size;
-};
 
 /* The copy at the beginning of the scratch memory that the call prepared last makes: the
  * logits' gradient is an operand of two products, one after the other. */
@@ -158,8 +157,7 @@ static struct cuda_at add_resized(struct exec *x, struct cuda_call *c,
     if (again && is_kept(x, r))
         return at_scratch(0);
     const struct cuda_at dst = at_scratch(exec_take(scratch, resized_bytes(r)));
-    add_resize(x, c, dst, r->to_rows, r->to_cols, r->at, r->rows, r->cols, r->ld,
-               r->size);
+    add_resize(x, c, dst, r);
     return dst;
 }
 
@@ -283,8 +281,9 @@ int cuda_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
         return -1;
     const struct box whole = {.rank = 1, .n = {elems}, .src = {1}, .dst = {1}};
     if (m.m != was.m || m.n != was.n)
-        add_resize(x, c, was.c, was.m, was.n, m.c, was.m, was.n, m.ldc,
-                   ap_dtype_size(out));
+        add_resize(x, c, was.c,
+                   &(struct resized){m.c, was.m, was.n, m.ldc, was.m, was.n,
+                                     ap_dtype_size(out)});
     m.c = was.c;
     if (out != d->dtype)
         cuda_add_convert(x, c, &whole, at_memory(d->out), d->dtype, m.c, out);

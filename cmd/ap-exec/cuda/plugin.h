@@ -6,7 +6,7 @@
 #ifndef EXEC_CUDA_PLUGIN_H
 #define EXEC_CUDA_PLUGIN_H
 
-#include "backend.h"
+#include "step/backend.h"
 
 /* Raised whenever this table, struct backend, struct exec or struct comm change. */
 #define CUDA_PLUGIN_VERSION 3

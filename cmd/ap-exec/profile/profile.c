@@ -1,6 +1,6 @@
 #include "profile/profile.h"
 
-#include "backend.h"
+#include "step/backend.h"
 #include "base/array.h"
 #include "doc/doc.h"
 #include "graph/blocks.h"

@@ -5,7 +5,7 @@
  *
  * The first PROFILE_WARMUP steps count for nothing. After these, every second step runs
  * as without a profile and gives the step's seconds; in the steps between, every call is
- * timed (run/timing.c), and a collective is finished where it starts. A load on the
+ * timed (step/timing.c), and a collective is finished where it starts. A load on the
  * machine that comes and goes is therefore in both. A kernel's seconds are the median
  * over steps. A collective's seconds are measured on the rank that came last, which did
  * not wait, and are the lower quartile.
@@ -13,7 +13,7 @@
 #ifndef EXEC_PROFILE_H
 #define EXEC_PROFILE_H
 
-#include "exec.h"
+#include "step/exec.h"
 
 #include "tool/tool.h"
 

@@ -6,7 +6,7 @@
  */
 #include "profile/profile.h"
 
-#include "backend.h"
+#include "step/backend.h"
 #include "doc/doc.h"
 
 #include <stdlib.h>

@@ -3,26 +3,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec.h"
+#include "step/exec.h"
 #include "graph/part.h"
 
-int arrays_open(const struct arrays *a, struct ap_arena *arena,
-                const struct ap_node *param, int k, const struct ap_shape *shape,
+/* The number of the parameter's file. */
+static int file_number(const struct array_of *of)
+{
+    const struct ap_part *part = of->param->attrs->argument;
+    return part ? part->index : of->number;
+}
+
+int arrays_open(const struct arrays *a, struct ap_arena *arena, const struct array_of *of,
                 struct array_file *out, bool *missing, struct ap_err *err)
 {
-    const struct ap_part *part = param->attrs->argument;
-    const struct ap_shape whole = ap_part_whole(arena, shape, part);
+    const struct ap_shape whole =
+        ap_part_whole(arena, of->shape, of->param->attrs->argument);
     *out = (struct array_file){
-        .path = ap_arena_printf(arena, "%s/%d.npy", a->dir, part ? part->index : k)};
+        .path = ap_arena_printf(arena, "%s/%d.npy", a->dir, file_number(of))};
     return ap_npy_open(out->path, &whole, &out->file, &out->at, missing, err);
 }
 
-int arrays_read(struct arrays *a, struct ap_arena *arena, const struct ap_node *param,
-                int k, const struct ap_shape *shape, void **out, bool *missing,
-                struct ap_err *err)
+int arrays_read(struct arrays *a, struct ap_arena *arena, const struct array_of *of,
+                void **out, bool *missing, struct ap_err *err)
 {
-    const struct ap_part *part = param->attrs->argument;
-    const int index = part ? part->index : k;
+    const struct ap_part *part = of->param->attrs->argument;
+    const struct ap_shape *shape = of->shape;
+    const int index = file_number(of);
     const char *path = ap_arena_printf(arena, "%s/%d.npy", a->dir, index);
 
     *missing = false;

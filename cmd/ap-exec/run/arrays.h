@@ -16,21 +16,26 @@ struct arrays {
     int64_t dims[AP_MAX_RANK];
     void *whole;
 };
+/* A program's parameter as an array of the step. */
+struct array_of {
+    const struct ap_node *param;
+    int number;                   /* among the step's parameters */
+    const struct ap_shape *shape; /* the whole array's */
+};
 /* A file that is read in parts. */
 struct array_file {
     FILE *file;       /* NULL: none, or its elements are of another type */
     const char *path; /* arena */
     int64_t at;       /* bytes before the first element */
 };
-/* Opens the file of the array that is, or contains, parameter k, as ap_npy_open does. */
-int arrays_open(const struct arrays *a, struct ap_arena *arena,
-                const struct ap_node *param, int k, const struct ap_shape *shape,
+/* Opens the file of the array that is, or contains, the parameter, as ap_npy_open does.
+ */
+int arrays_open(const struct arrays *a, struct ap_arena *arena, const struct array_of *of,
                 struct array_file *out, bool *missing, struct ap_err *err);
-/* Reads parameter number k from its file, as the whole array of `shape`; the caller frees
- * *out. -1 with err; *missing: there is no such file. */
-int arrays_read(struct arrays *a, struct ap_arena *arena, const struct ap_node *param,
-                int k, const struct ap_shape *shape, void **out, bool *missing,
-                struct ap_err *err);
+/* Reads the parameter from its file, as a whole array; the caller frees *out. -1 with
+ * err; *missing: there is no such file. */
+int arrays_read(struct arrays *a, struct ap_arena *arena, const struct array_of *of,
+                void **out, bool *missing, struct ap_err *err);
 void arrays_free(struct arrays *a);
 
 /*

@@ -2,7 +2,7 @@
 #ifndef EXEC_BLOCK_H
 #define EXEC_BLOCK_H
 
-#include "exec.h"
+#include "step/exec.h"
 
 /*
  * A shard row by row. The whole is row-major: the tensor itself, or, where the tensor is

@@ -11,7 +11,7 @@
  */
 #include "run/checkpoint.h"
 
-#include "backend.h"
+#include "step/backend.h"
 #include "run/block.h"
 #include "tool/tool.h"
 

@@ -16,7 +16,7 @@
 #ifndef EXEC_CHECKPOINT_H
 #define EXEC_CHECKPOINT_H
 
-#include "exec.h"
+#include "step/exec.h"
 
 struct checkpoint_tensor {
     int index; /* K */

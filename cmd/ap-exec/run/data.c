@@ -169,11 +169,10 @@ static int read_param(struct exec *x, const struct source *s, struct loading *p,
     if (x->comm->rank == 0 && s->dir) {
         struct ap_err why = {{0}};
         bool missing = true;
-        int rc = arrays_open(s->files, x->arena, p->node, p->number, &p->place.global,
-                             &p->stored, &missing, &why);
+        const struct array_of of = {p->node, p->number, &p->place.global};
+        int rc = arrays_open(s->files, x->arena, &of, &p->stored, &missing, &why);
         if (!rc && !p->stored.file)
-            rc = arrays_read(s->files, x->arena, p->node, p->number, &p->place.global,
-                             &p->whole, &missing, &why);
+            rc = arrays_read(s->files, x->arena, &of, &p->whole, &missing, &why);
         if (rc && (!missing || (!s->seeded && p->node->role != AP_ROLE_STATE)))
             state = ap_err_set(err, "parameter %d (%s): %s", p->number, p->node->name,
                                why.msg);

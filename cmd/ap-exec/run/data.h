@@ -2,7 +2,7 @@
 #ifndef EXEC_DATA_H
 #define EXEC_DATA_H
 
-#include "backend.h"
+#include "step/backend.h"
 #include "doc/npy.h"
 
 struct source {

@@ -2,9 +2,9 @@
  * The instructions of this rank's lane: runs of its stages' groups, sends and receives. A
  * program of one stage (the section "program") is a lane of all ranks without messages.
  */
-#include "backend.h"
+#include "step/backend.h"
 #include "run/job.h"
-#include "run/noise.h"
+#include "step/noise.h"
 #include "run/transfer.h"
 
 #include "tool/tool.h"

@@ -4,7 +4,7 @@
 #include "run/job.h"
 #include "base/file.h"
 #include "run/launch.h"
-#include "run/watch.h"
+#include "watch/watch.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -299,9 +299,10 @@ static int read_places(struct ap_arena *arena, const struct ap_doc *doc, int n,
     if (!section)
         return 0;
     json_t *o = ap_doc_load(doc, section, err);
-    const int rc =
-        !o || ap_get_ids(arena, o, &at, "hosts", n, 0, n - 1, NULL, planned, err) ? -1
-                                                                                  : 0;
+    const int rc = !o || ap_get_ids(arena, o, &at, "hosts",
+                                    (struct ap_id_range){n, 0, n - 1}, planned, err) < 0
+                       ? -1
+                       : 0;
     json_decref(o);
     return rc && err->msg[0] == '/' ? ap_doc_err(doc, err) : rc;
 }

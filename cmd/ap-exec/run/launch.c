@@ -7,7 +7,7 @@
  * mpirun gets SIGTERM by the kernel.
  */
 #include "run/launch.h"
-#include "run/watch.h"
+#include "watch/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,9 +1,9 @@
 /* A run of a program: the whole graph's parameters and results, and the loop over
  * training steps. executor.c runs a step. */
-#include "backend.h"
+#include "step/backend.h"
 #include "run/job.h"
 #include "run/memory.h"
-#include "run/watch.h"
+#include "watch/watch.h"
 
 #include "base/array.h"
 #include "tool/tool.h"

@@ -6,7 +6,7 @@
 #include "run/checkpoint.h"
 #include "run/data.h"
 #include "profile/profile.h"
-#include "run/trace.h"
+#include "step/trace.h"
 #include "pipeline/pipeline_program.h"
 
 struct settings {
@@ -144,21 +144,6 @@ int64_t executor_working_bytes(const struct executor *p);
 /* Counts the work that ran, for the report; called by all ranks. */
 void executor_report(struct executor *p);
 void executor_close(struct executor *p);
-
-/* ---- seconds by kind of kernel (timing.c) ---- */
-
-/* Kernels of one kind in a step, of the rank's program. */
-struct timing_row {
-    const char *kind; /* an operator's name, "elementwise" (fused passes) or "copy" */
-    double calls;
-    double sec;      /* as timing.c measures a call */
-    double blas_sec; /* of this rank's first thread within BLAS */
-    double flops;    /* of dot and convolution */
-    double bytes;    /* each kernel reads its operands and writes its results once */
-};
-/* Lists rows in order of seconds per timed step; returns their number. A loop is one
- * kernel; x NULL: none. */
-int timing_rows(struct ap_arena *arena, const struct exec *x, struct timing_row **out);
 
 /* ---- results for people and programs (report.c) ---- */
 

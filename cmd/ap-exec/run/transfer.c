@@ -7,7 +7,7 @@
  */
 #include "run/transfer.h"
 
-#include "backend.h"
+#include "step/backend.h"
 #include "cpu/cpu.h"
 
 #include <assert.h>
@@ -138,9 +138,10 @@ static struct ap_reshard_side side_of(struct ap_arena *arena, const struct ap_la
 
 /* What receiver `me` hands round of a message. */
 static void add_steps(struct transfers *h, const struct ap_transfer *x,
-                      const struct ap_lane *lane, const struct ap_reshard *r, int me,
-                      const struct ap_shape *local, int tag, struct tiles *b)
+                      const struct ap_reshard *r, int me, const struct ap_shape *local,
+                      int tag, struct tiles *b)
 {
+    const struct ap_lane *lane = &h->pipeline->lane[h->pipeline->stage[x->to].lane];
     const int n = ap_reshard_steps(r, x->how, me);
 
     b->n_steps = n;
@@ -198,7 +199,7 @@ static struct tiles tiles_of(struct transfers *h, int t, int message, int me, bo
         need_ahead(h, &tiles);
         tiles.bytes = ap_reshard_elems(r.rank, &r.needs[me * r.rank]) *
                       ap_dtype_size(x->shape.dtype);
-        add_steps(h, x, receivers, &r, me, local, tag + x->n_messages + message, &tiles);
+        add_steps(h, x, &r, me, local, tag + x->n_messages + message, &tiles);
     }
     return tiles;
 }

@@ -6,7 +6,7 @@
 #ifndef EXEC_TRANSFER_H
 #define EXEC_TRANSFER_H
 
-#include "exec.h"
+#include "step/exec.h"
 #include "pipeline/pipeline_program.h"
 
 /*

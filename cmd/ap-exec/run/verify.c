@@ -19,7 +19,7 @@
 
 #include "doc/doc.h"
 #include "plan/microbatch.h"
-#include "run/noise.h"
+#include "step/noise.h"
 
 #include <errno.h>
 #include <math.h>
@@ -580,7 +580,8 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
         struct ap_err why = {{0}};
         if (!s->params[k])
             continue;
-        if (arrays_read(&files, arena, v, k, &p.global, &want, &missing, &why)) {
+        const struct array_of of = {v, k, &p.global};
+        if (arrays_read(&files, arena, &of, &want, &missing, &why)) {
             arrays_free(&files);
             return ap_err_set(err, "parameter %d (%s): %s", k, v->name, why.msg);
         }

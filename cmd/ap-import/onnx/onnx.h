@@ -196,10 +196,9 @@ int ox_mean(struct ox *c, int x, int n, const int64_t *dims, bool keep);
 int ox_reduce_window(struct ox *c, int x, enum ap_red red,
                      const struct ap_window_dim *window);
 int ox_conv(struct ox *c, int x, int w, struct ap_attrs *attrs);
-/* As ap_build_dot. Nine parameters: HLO's own. */
-int ox_dot(struct ox *c, int x, int y, int n_batch, const int64_t *x_batch,
-           const int64_t *y_batch, int n_contract, const int64_t *x_contract,
-           const int64_t *y_contract);
+/* As ap_build_dot and ap_build_matmul. */
+int ox_dot(struct ox *c, int x, int y, const struct ap_dot_dims *of);
+int ox_product(struct ox *c, int x, int y, int64_t x_dim, int64_t y_dim);
 /* numpy's matmul. */
 int ox_matmul(struct ox *c, int x, int y);
 

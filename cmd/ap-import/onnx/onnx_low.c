@@ -503,24 +503,28 @@ int ox_conv(struct ox *c, int x, int w, struct ap_attrs *a)
     return ap_build_conv(&c->b, x, w, a);
 }
 
-int ox_dot(struct ox *c, int x, int y, int n_batch, const int64_t *x_batch,
-           const int64_t *y_batch, int n_contract, const int64_t *x_contract,
-           const int64_t *y_contract)
+int ox_dot(struct ox *c, int x, int y, const struct ap_dot_dims *of)
 {
     if (x < 0 || y < 0)
         return -1;
     struct ap_shape a = ox_shape(c, x), b = ox_shape(c, y);
     bool fits = a.dtype == b.dtype;
-    for (int i = 0; i < n_batch && fits; i++)
-        fits = a.dims[x_batch[i]] == b.dims[y_batch[i]];
-    for (int i = 0; i < n_contract && fits; i++)
-        fits = a.dims[x_contract[i]] == b.dims[y_contract[i]];
+    for (int i = 0; i < of->n_batch && fits; i++)
+        fits = a.dims[of->x_batch[i]] == b.dims[of->y_batch[i]];
+    for (int i = 0; i < of->n_contract && fits; i++)
+        fits = a.dims[of->x_contract[i]] == b.dims[of->y_contract[i]];
     if (!fits)
         return ox_fail(c, "the matrices do not fit");
-    if (a.rank + b.rank - n_batch - 2 * n_contract > AP_MAX_RANK)
+    if (a.rank + b.rank - of->n_batch - 2 * of->n_contract > AP_MAX_RANK)
         return ox_refuse(c, "of this rank is not supported yet");
-    return ap_build_dot(&c->b, x, y, n_batch, x_batch, y_batch, n_contract, x_contract,
-                        y_contract);
+    return ap_build_dot(&c->b, x, y, of);
+}
+
+int ox_product(struct ox *c, int x, int y, int64_t x_dim, int64_t y_dim)
+{
+    return ox_dot(c, x, y,
+                  &(struct ap_dot_dims){
+                      .n_contract = 1, .x_contract = &x_dim, .y_contract = &y_dim});
 }
 
 int ox_matmul(struct ox *c, int x, int y)
@@ -533,7 +537,7 @@ int ox_matmul(struct ox *c, int x, int y)
         return ox_fail(c, "of a scalar");
     int64_t cx = a.rank - 1, cy = b.rank < 2 ? 0 : b.rank - 2;
     if (b.rank <= 2 || a.rank == 1) { /* one product, however many rows */
-        int z = ox_dot(c, x, y, 0, NULL, NULL, 1, &cx, &cy);
+        int z = ox_product(c, x, y, cx, cy);
         return z;
     }
     int na = a.rank - 2, nb = b.rank - 2, n = na > nb ? na : nb;
@@ -552,7 +556,7 @@ int ox_matmul(struct ox *c, int x, int y)
     x = ox_expand(c, x, n + 2, xd);
     y = ox_expand(c, y, n + 2, yd);
     int64_t kx = n + 1, ky = n;
-    return ox_dot(c, x, y, n, at, at, 1, &kx, &ky);
+    return ox_dot(c, x, y, &(struct ap_dot_dims){n, at, at, 1, &kx, &ky});
 }
 
 /* ---- indexing ---- */

@@ -119,7 +119,8 @@ static void multiply(struct ox *c, struct term *a, const struct term *b, const b
     for (int e = 0; e < b->rank; e++)
         if (find(a, b->label[e]) < 0)
             out.label[out.rank++] = b->label[e];
-    out.x = ox_dot(c, a->x, b->x, n_batch, ab, bb, n_contract, ac, bc);
+    out.x =
+        ox_dot(c, a->x, b->x, &(struct ap_dot_dims){n_batch, ab, bb, n_contract, ac, bc});
     *a = out;
 }
 

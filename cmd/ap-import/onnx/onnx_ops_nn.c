@@ -19,7 +19,7 @@ static int gemm(struct ox *c)
             kb = ox_attr_i(c, "transB", 0) ? 1 : 0;
     if (ox_rank(c, c->in[0]) != 2 || ox_rank(c, c->in[1]) != 2)
         return ox_fail(c, "expected two matrices");
-    int x = ox_dot(c, c->in[0], c->in[1], 0, NULL, NULL, 1, &ka, &kb);
+    int x = ox_product(c, c->in[0], c->in[1], ka, kb);
     if (alpha != 1)
         x = ox_with(c, AP_OP_MULTIPLY, x, alpha);
     int y = ox_in(c, 2);

@@ -103,7 +103,7 @@ static int interpolate(struct ox *c, int x, int d, const struct how *h,
             m[i * a->in + clamp(first + k, a->in - 1)] += w[k] / sum;
     }
     int matrix = ox_floats_const(c, t, 2, dims, m);
-    int y = ox_dot(c, x, matrix, 0, NULL, NULL, 1, &at, &one);
+    int y = ox_product(c, x, matrix, at, one);
     return ox_move(c, y, ox_rank(c, y) - 1, d);
 }
 

@@ -1,4 +1,8 @@
-/* The memory that a plan's program needs, and sizes as people write them. */
+/*
+ * The memory that a plan's program needs, measured: the plan is partitioned and its
+ * buffers are laid out, as ap-rewrite will do it; the largest values at the peak are
+ * named for messages. Cost: one program per plan. Also sizes as people write them.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
  */
 #include "problem/fold.h"
 
-#include "graph/classes.h"
+#include "problem/classes.h"
 #include "graph/identity.h"
 
 #include <limits.h>

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "graph/classes.h"
+#include "problem/classes.h"
 #include "problem/statement.h"
 #include "solve/pieces.h"
 

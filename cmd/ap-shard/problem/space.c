@@ -6,7 +6,7 @@
  */
 #include "base/array.h"
 #include "problem/fold.h"
-#include "shard.h"
+#include "problem/shard.h"
 
 #include <math.h>
 #include <stdlib.h>

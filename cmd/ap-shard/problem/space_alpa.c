@@ -18,7 +18,7 @@
  * need not have the batch on its axis; of several left, right or contracting dimensions
  * of a dot only the first is split, as if the others had been folded into it.
  */
-#include "shard.h"
+#include "problem/shard.h"
 
 #include <string.h>
 

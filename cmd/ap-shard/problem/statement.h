@@ -2,7 +2,7 @@
 #ifndef SELECT_H
 #define SELECT_H
 
-#include "shard.h"
+#include "problem/shard.h"
 
 #define SELECT_TAKEN (-2)
 

@@ -3,7 +3,7 @@
 #define RHINO_H
 
 #include "graph/critical.h"
-#include "shard.h"
+#include "problem/shard.h"
 
 /* The penalty if a parameter and the value that it becomes have different layouts, in
    addition to the conversion: more than any graph moves, but small enough to be added

@@ -4,8 +4,8 @@
 
 #include "graph/blocks.h"
 #include "memory/memory.h"
+#include "problem/shard.h"
 #include "serve/server.h"
-#include "shard.h"
 #include "pipeline/stage_cost.h"
 
 /* ---- serve_blocks.c: which blocks, and which runs of blocks, are equal ---- */
@@ -176,19 +176,22 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
                                const struct serve_border *border,
                                const struct ap_cost *cost);
 
-/*
- * Prices of a plan of a part, for n numbers of microbatches: measure[n] and, if whole is
- * not NULL, its seconds for the whole batch. Numbers that leave too few rows are not
- * priced. sizes: of groups on the mesh, so far. alone: [n] prices of operators without
- * conversions, the same for all places of the mesh; filled unless known. Eleven
- * parameters: the three arrays of prices belong to the caller's three tables.
+/* The prices of a plan of a part for n numbers of microbatches. */
+struct serve_wanted {
+    int n;
+    const struct ap_stage_microbatch *const *microbatch; /* [n] */
+    /* [n]: of operators without conversions, the same for all places of the mesh; filled
+       unless known */
+    bool known;
+    struct ap_stage_measure *alone;
+    struct ap_stage_measure *measure; /* [n]: filled */
+    double *whole; /* NULL, or filled with the seconds for the whole batch */
+};
+/* Numbers that leave too few rows are not priced. sizes: of groups on the mesh, so far.
  */
 void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
-                      const struct ap_plan *plan, const struct ap_cost *cost, int n,
-                      const struct ap_stage_microbatch *const *microbatch,
-                      struct ap_stage_known *sizes, bool known,
-                      struct ap_stage_measure *alone, struct ap_stage_measure *measure,
-                      double *whole);
+                      const struct ap_plan *plan, const struct ap_cost *cost,
+                      struct ap_stage_known *sizes, const struct serve_wanted *want);
 
 /* ---- serve_searched.c: a mesh that was searched ---- */
 
@@ -240,16 +243,20 @@ uint64_t serve_microbatches_rows(const struct serve_microbatches *t,
 
 /* ---- serve_columns.c: column generation ---- */
 
+struct serve_columns {
+    int n_known;
+    const int *const *known; /* answers; NULL: none */
+    ap_solver_fn *run;       /* solves the small problems */
+    int rounds;              /* solutions of the small problem, at least one */
+};
 /*
  * A solver that works with few strategies per node at a time, those of the known answers
- * among them (NULL: no answer): no worse than params->start, if given. Proves nothing:
- * bound 0. rounds: solutions of the small problem, at least one. Nine parameters: those
- * of a solver, and three.
+ * among them: no worse than params->start, if given. Proves nothing: bound 0.
  */
-int serve_columns_solve(struct ap_arena *arena, const struct ap_problem *p, int n_known,
-                        const int *const *known, ap_solver_fn *run,
-                        const struct ap_solve_params *params, int rounds,
-                        struct ap_solution *sol, struct ap_err *err);
+int serve_columns_solve(struct ap_arena *arena, const struct ap_problem *p,
+                        const struct serve_columns *from,
+                        const struct ap_solve_params *params, struct ap_solution *sol,
+                        struct ap_err *err);
 
 /* ---- serve_memo.c: searches and prices, kept between requests ---- */
 

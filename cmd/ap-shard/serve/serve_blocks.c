@@ -19,7 +19,7 @@
 
 #include "base/array.h"
 #include "base/csr.h"
-#include "graph/classes.h"
+#include "problem/classes.h"
 
 #define WIDE 3 /* a value that more blocks read is named by its place in the list */
 

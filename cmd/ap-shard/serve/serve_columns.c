@@ -236,10 +236,10 @@ static int solve(struct columns *w, ap_solver_fn *run,
     return 0;
 }
 
-int serve_columns_solve(struct ap_arena *arena, const struct ap_problem *p, int n_known,
-                        const int *const *known, ap_solver_fn *run,
-                        const struct ap_solve_params *params, int rounds,
-                        struct ap_solution *sol, struct ap_err *err)
+int serve_columns_solve(struct ap_arena *arena, const struct ap_problem *p,
+                        const struct serve_columns *from,
+                        const struct ap_solve_params *params, struct ap_solution *sol,
+                        struct ap_err *err)
 {
     struct columns w = {.arena = arena, .p = p, .best = params->start};
     struct ap_solution next;
@@ -257,9 +257,9 @@ int serve_columns_solve(struct ap_arena *arena, const struct ap_problem *p, int 
         w.kept[v] = AP_NEW_N(arena, n, bool);
         for (int s = 0; s < n; s++)
             w.kept[v][s] = n <= FEW;
-        for (int k = 0; k < n_known; k++)
-            if (known[k])
-                w.kept[v][known[k][v]] = true;
+        for (int k = 0; k < from->n_known; k++)
+            if (from->known[k])
+                w.kept[v][from->known[k][v]] = true;
         if (w.best)
             w.kept[v][w.best[v]] = true;
     }
@@ -268,13 +268,13 @@ int serve_columns_solve(struct ap_arena *arena, const struct ap_problem *p, int 
     for (int i = 0; i < 2; i++)
         w.price[i] = AP_NEW_N(arena, most, double);
     add_columns(&w);
-    if (solve(&w, run, params, sol, err))
+    if (solve(&w, from->run, params, sol, err))
         return -1;
-    for (int round = 1; round < rounds; round++) {
+    for (int round = 1; round < from->rounds; round++) {
         w.best = sol->choice;
         if (!add_columns(&w))
             break;
-        if (solve(&w, run, params, &next, err))
+        if (solve(&w, from->run, params, &next, err))
             return -1;
         double gain = sol->objective - next.objective;
         if (gain > 0)

@@ -334,8 +334,10 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena,
     for (int i = 0; i < pool->n; i++) {
         struct ap_plan plan =
             serve_pool_plan(pool, i, &m->nodes->sub.graph, &m->nodes->nests, cost);
-        serve_part_price(&scratch, m->nodes, &plan, cost, 1, &microbatch, &sizes, false,
-                         &operators, &found->prices.measure[i], i == 0 ? &whole : NULL);
+        serve_part_price(&scratch, m->nodes, &plan, cost, &sizes,
+                         &(struct serve_wanted){1, &microbatch, false, &operators,
+                                                &found->prices.measure[i],
+                                                i == 0 ? &whole : NULL});
     }
     ap_arena_free(&sizes.arena);
     ap_arena_free(&scratch);

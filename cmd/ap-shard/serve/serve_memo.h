@@ -2,7 +2,7 @@
 #ifndef SERVE_MEMO_H
 #define SERVE_MEMO_H
 
-#include "graph/classes.h"
+#include "problem/classes.h"
 #include "serve/serve.h"
 
 /* A mesh laid over a part of the cluster. */

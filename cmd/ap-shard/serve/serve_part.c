@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "base/csr.h"
-#include "graph/classes.h"
+#include "problem/classes.h"
 
 #define NODE_BYTES 2000 /* of a part's node with its nest, about */
 
@@ -339,12 +339,12 @@ struct ap_plan serve_part_plan(struct ap_arena *arena, const struct serve_part *
 }
 
 void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
-                      const struct ap_plan *plan, const struct ap_cost *cost, int n,
-                      const struct ap_stage_microbatch *const *microbatch,
-                      struct ap_stage_known *sizes, bool known,
-                      struct ap_stage_measure *alone, struct ap_stage_measure *measure,
-                      double *whole)
+                      const struct ap_plan *plan, const struct ap_cost *cost,
+                      struct ap_stage_known *sizes, const struct serve_wanted *want)
 {
+    const int n = want->n;
+    const bool known = want->known;
+    struct ap_stage_measure *alone = want->alone, *measure = want->measure;
     struct ap_stage_measure *m = AP_NEW_N(scratch, n, struct ap_stage_measure);
     const struct ap_stage_microbatch **asked =
         AP_NEW_N(scratch, n, const struct ap_stage_microbatch *);
@@ -356,17 +356,17 @@ void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
         int64_t rows, devices;
         measure[k] = (struct ap_stage_measure){.forward_sec = INFINITY};
         if (known ? isinf(alone[k].forward_sec)
-                  : ap_stage_few_rows(&part->sub, microbatch[k], plan, &rows, &devices) >=
-                        0) {
+                  : ap_stage_few_rows(&part->sub, want->microbatch[k], plan, &rows,
+                                      &devices) >= 0) {
             alone[k] = measure[k];
             continue; /* no plan for them */
         }
-        asked[n_asked] = microbatch[k];
+        asked[n_asked] = want->microbatch[k];
         at[n_asked++] = k;
     }
-    if (whole)
-        *whole = INFINITY;
-    if (n_asked == 0 && !whole)
+    if (want->whole)
+        *want->whole = INFINITY;
+    if (n_asked == 0 && !want->whole)
         return;
     const struct ap_stage_group *const *groups =
         ap_stage_know(scratch, sizes, part->twin, plan, cost);
@@ -385,10 +385,10 @@ void serve_part_price(struct ap_arena *scratch, struct serve_part *part,
     ap_stage_measure_conversions(scratch, &stage, part->phase, n_asked, asked, m);
     for (int k = 0; k < n_asked; k++)
         measure[at[k]] = m[k];
-    if (!whole)
+    if (!want->whole)
         return;
     double *sec = AP_NEW_N(scratch, plan->nests->n + 1, double);
     for (int i = 0; i < plan->nests->n; i++)
         sec[i] = groups[i]->sec;
-    *whole = ap_plan_price_known(plan, cost, &conv, sec).serial_sec;
+    *want->whole = ap_plan_price_known(plan, cost, &conv, sec).serial_sec;
 }

@@ -250,8 +250,8 @@ static int answer(struct searcher *s, const struct ap_problem *p, struct known *
         if (!columns || !tied || sol->bound >= sol->objective * (1 - 2 * CLOSE))
             return 0;
     }
-    if (serve_columns_solve(s->arena, p, known->n, known->choice, run, &params,
-                            priced ? 1 : ROUNDS, sol, err))
+    const struct serve_columns from = {known->n, known->choice, run, priced ? 1 : ROUNDS};
+    if (serve_columns_solve(s->arena, p, &from, &params, sol, err))
         return -1;
     known->choice[known->n++] = sol->choice;
     return 0;

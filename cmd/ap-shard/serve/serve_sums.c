@@ -198,9 +198,9 @@ static void price_one(struct serve_memo *m, const struct spot *at, int p,
         const struct ap_cost *cost = &m->placed[at->place]->cost;
         struct ap_plan plan =
             serve_part_plan(&scratch, part, s->pool, p, &s->border, cost);
-        serve_part_price(&scratch, part, &plan, cost, n_new, microbatch,
-                         &m->placed[s->place]->sizes, known, alone, measure,
-                         p == 0 ? &whole : NULL);
+        serve_part_price(&scratch, part, &plan, cost, &m->placed[s->place]->sizes,
+                         &(struct serve_wanted){n_new, microbatch, known, alone, measure,
+                                                p == 0 ? &whole : NULL});
     }
     for (int k = 0; k < n_new; k++) {
         const struct price_key mesh = key_alone(at, key[k]);

@@ -3,7 +3,7 @@
 #define TAP_H
 
 #include "plan/route.h"
-#include "shard.h"
+#include "problem/shard.h"
 
 #define TAP_MAX_PLANS     59049 /* 3^10: of a family that is enumerated as a whole */
 #define TAP_PIECE_WEIGHTS 16    /* some have one pattern only */

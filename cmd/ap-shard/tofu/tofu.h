@@ -2,7 +2,7 @@
 #ifndef TOFU_H
 #define TOFU_H
 
-#include "shard.h"
+#include "problem/shard.h"
 #include "tool/tool.h"
 
 extern const struct ap_choice shard_tofu_spaces[];

@@ -15,7 +15,6 @@
 
 #include "plan/microbatch.h"
 #include "plan/named_plan.h"
-#include "search/space.h"
 #include "doc/blocks_json.h"
 
 #define MAX_BLOCKS 1024

@@ -5,7 +5,7 @@
 #ifndef INSTANCE_H
 #define INSTANCE_H
 
-#include "planner.h"
+#include "judge/planner.h"
 #include "pipeline/stage_cost.h"
 #include "serve/server.h"
 

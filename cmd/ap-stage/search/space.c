@@ -1,3 +1,8 @@
+/*
+ * What planners ask, and how. Runs of blocks with the same content have one number, so
+ * that a front is asked for once; what a configuration knows is a table of fronts by run
+ * and submesh. Numbering takes O(blocks^2), an ask of what is known O(1).
+ */
 #include "search/space.h"
 
 #include "base/array.h"

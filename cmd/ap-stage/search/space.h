@@ -1,48 +1,11 @@
 /*
- * Data and functions that planners share beyond planner.h: runs of blocks and their
- * prices under one number of replicas and microbatches, the links of a cluster,
- * comparison of answers.
+ * What planners share beyond planner.h: runs of blocks and what they cost under one
+ * number of replicas and microbatches, comparison of answers.
  */
 #ifndef SPACE_H
 #define SPACE_H
 
-#include "pipeline/pipeline_price.h"
-#include "planner.h"
-
-/* ---- places (judge.c) ---- */
-
-/* Hosts x devices of a kind in one of `replicas` pipelines; false when they do not
- * divide. */
-bool plan_grid(const struct plan_instance *inst, int kind, int replicas, int *hosts,
-               int *devices);
-/* Groups of devices: stages / chunks. */
-int plan_groups(const struct plan_answer *answer);
-/* lanes: devices on the smaller side; host_lanes: hosts there. */
-double plan_link_sec(const struct ap_cluster *c, int level, int64_t bytes, int64_t lanes,
-                     int64_t host_lanes);
-/*
- * An estimate of the price of a placed plan's sends without layouts (estimated_sends.c):
- * fills the stages' sends, and adds to the seconds that are paid once.
- */
-void plan_estimate_sends(const struct plan_instance *inst,
-                         const struct plan_answer *answer, struct ap_sim_stage *stages);
-/* The link between two stages of one number of replicas, in their places. */
-struct ap_link plan_link_between(const struct plan_instance *inst, int replicas,
-                                 const struct plan_stage *from,
-                                 const struct plan_stage *to);
-struct plan_links *plan_links_new(struct ap_arena *arena);
-void plan_stages_of(const struct plan_instance *inst, const struct plan_answer *answer,
-                    int *stage_of);
-/* Microbatches held by a stage with n_behind stages from it to the end. */
-int plan_in_flight(enum ap_schedule schedule, int n_behind, int64_t microbatches);
-/* As the only stage of a device. */
-bool plan_fits(const struct plan_instance *inst, int kind, const struct plan_point *p,
-               int flight);
-
-/* The point of a front of one kind that is fastest over a step, NULL when none fits. */
-const struct plan_point *plan_fastest(const struct plan_instance *inst, int kind,
-                                      const struct plan_front *front,
-                                      int64_t microbatches, int flight);
+#include "judge/planner.h"
 
 /* ---- runs of blocks ---- */
 

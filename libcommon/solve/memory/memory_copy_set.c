@@ -366,9 +366,11 @@ static double *tell_needs(struct ap_arena *arena, const struct ap_memory *m,
 }
 
 int priced_sets_close(struct ap_arena *arena, const struct ap_memory *m, double weight,
-                      double cells, struct priced_set *sets, int n_sets,
+                      double cells, const struct priced_problem *of,
                       struct ap_problem_edge *edges, int n_edges)
 {
+    struct priced_set *sets = of->set;
+    const int n_sets = of->n_sets;
     bool *gone = AP_NEW_N(arena, n_edges + 1, bool);
     int *choice = AP_NEW_N(arena, m->n_vars + 1, int), n = 0;
 

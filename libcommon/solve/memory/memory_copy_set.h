@@ -32,12 +32,12 @@ struct priced_set {
 bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int first, int n,
                      bool *const *left_out, double *cells, struct priced_set *out);
 /*
- * Moves edges between homes and users into the sets, as far as these do not get too
- * large, then adds the edges of the sets' nodes. Time counts `weight`. Eight parameters:
- * two lists with their lengths, and the scale of each cost.
+ * Moves edges between homes and users into the problem's sets, which have so many cells,
+ * as far as these do not get too large, then adds the edges of the sets' nodes: there are
+ * n_edges, with room for these; returns how many there are then. Time counts `weight`.
  */
 int priced_sets_close(struct ap_arena *arena, const struct ap_memory *m, double weight,
-                      double cells, struct priced_set *sets, int n_sets,
+                      double cells, const struct priced_problem *of,
                       struct ap_problem_edge *edges, int n_edges);
 /* The state of a choice of variables. */
 int priced_set_state(const struct priced_set *set, const int *choice);

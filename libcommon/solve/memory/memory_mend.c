@@ -232,6 +232,14 @@ static int by_worth(const void *x, const void *y)
     return (a->id > b->id) - (a->id < b->id);
 }
 
+/* Two choices, and how they differ. */
+struct blend {
+    const int *fits, *cheap; /* the choices */
+    const int *part, *layer; /* [variable] */
+    int n;                   /* parts worth taking from `cheap`, the worthiest first */
+    struct blend_part *list;
+};
+
 static void take(int *choice, const int *from, const int *part, int id, int n)
 {
     for (int v = 0; v < n; v++)
@@ -240,41 +248,37 @@ static void take(int *choice, const int *from, const int *part, int id, int n)
 }
 
 /* Parts that save anything alone, the worthiest first. */
-static int rank_parts(struct memory_search *ms, struct ap_arena *scratch, const int *base,
-                      const int *cheap, const int *part, int n_parts,
-                      struct blend_part *list)
+static void rank_parts(struct memory_search *ms, struct ap_arena *scratch,
+                       struct blend *b, int n_parts)
 {
     const int n_nodes = ms->model->problem->n_nodes;
-    int *trial = AP_NEW_N(scratch, n_nodes, int), n = 0;
+    int *trial = AP_NEW_N(scratch, n_nodes, int);
 
-    memcpy(trial, base, (size_t)n_nodes * sizeof *trial);
+    b->list = AP_NEW_N(scratch, n_parts + 1, struct blend_part);
+    memcpy(trial, b->fits, (size_t)n_nodes * sizeof *trial);
     const struct weighed from = weigh(ms, scratch, trial);
     for (int i = 0; i < n_parts; i++) {
-        memcpy(trial, base, (size_t)n_nodes * sizeof *trial);
-        take(trial, cheap, part, i, n_nodes);
+        memcpy(trial, b->fits, (size_t)n_nodes * sizeof *trial);
+        take(trial, b->cheap, b->part, i, n_nodes);
         const struct weighed w = weigh(ms, scratch, trial);
         if (w.sec < from.sec)
-            list[n++] = (struct blend_part){i, from.sec - w.sec,
-                                            fmax((double)(w.peak - from.peak), 1)};
+            b->list[b->n++] = (struct blend_part){i, from.sec - w.sec,
+                                                  fmax((double)(w.peak - from.peak), 1)};
     }
-    qsort(list, (size_t)n, sizeof *list, by_worth);
-    return n;
+    qsort(b->list, (size_t)b->n, sizeof *b->list, by_worth);
 }
 
-/* base takes over, in order, what keeps the model's limit and saves. Eight parameters:
- * two choices, how they differ (part, list, n), and what may be held. */
+/* base takes over, in order, what keeps the model's limit and saves. */
 static struct weighed take_over(struct memory_search *ms, struct ap_arena *scratch,
-                                const int *cheap, const int *part,
-                                const struct blend_part *list, int n, int64_t limit,
-                                int *base)
+                                const struct blend *b, int64_t limit, int *base)
 {
     const int n_nodes = ms->model->problem->n_nodes;
     int *trial = AP_NEW_N(scratch, n_nodes, int);
     struct weighed now = weigh(ms, scratch, base);
 
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < b->n; i++) {
         memcpy(trial, base, (size_t)n_nodes * sizeof *trial);
-        take(trial, cheap, part, list[i].id, n_nodes);
+        take(trial, b->cheap, b->part, b->list[i].id, n_nodes);
         const struct weighed w = weigh(ms, scratch, trial);
         if (w.peak > limit || w.sec >= now.sec)
             continue;
@@ -289,9 +293,10 @@ static struct weighed take_over(struct memory_search *ms, struct ap_arena *scrat
  * first one or to the last one, and all or nothing of the rest are as in `cheap`. In
  * place of base if it is cheaper.
  */
-static void take_run(struct memory_search *ms, struct ap_arena *scratch, const int *cheap,
-                     const int *part, const int *layer, int64_t limit, int *base)
+static void take_run(struct memory_search *ms, struct ap_arena *scratch,
+                     const struct blend *b, int64_t limit, int *base)
 {
+    const int *cheap = b->cheap, *part = b->part, *layer = b->layer;
     const int n_nodes = ms->model->problem->n_nodes;
     int *trial = AP_NEW_N(scratch, n_nodes, int), *fits = AP_NEW_N(scratch, n_nodes, int);
     double best = weigh(ms, scratch, base).sec;
@@ -328,14 +333,15 @@ static void blend(struct memory_search *ms, const int *fits, const int *cheap)
     int *choice = AP_NEW_N(&scratch, n_nodes, int);
     int *layer = AP_NEW_N(&scratch, n_nodes, int);
     int n_parts = find_parts(&scratch, ms, fits, cheap, part, layer);
-    struct blend_part *list = AP_NEW_N(&scratch, n_parts + 1, struct blend_part);
-    int n = rank_parts(ms, &scratch, fits, cheap, part, n_parts, list);
+    struct blend b = {fits, cheap, part, layer, 0, NULL};
     int64_t limit = ms->task->limit;
+
+    rank_parts(ms, &scratch, &b, n_parts);
 
     for (int i = 0; i < PROGRAMS && n_parts > 0; i++) {
         memcpy(choice, fits, (size_t)n_nodes * sizeof *choice);
-        take_run(ms, &scratch, cheap, part, layer, limit, choice);
-        struct weighed w = take_over(ms, &scratch, cheap, part, list, n, limit, choice);
+        take_run(ms, &scratch, &b, limit, choice);
+        struct weighed w = take_over(ms, &scratch, &b, limit, choice);
         if (w.sec >= ms->best_sec)
             break;
         int64_t peak = search_measure(ms, choice);

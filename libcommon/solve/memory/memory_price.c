@@ -484,8 +484,7 @@ void price_problem(struct ap_arena *arena, const struct ap_memory *m,
         if (out->most[i] >= 0)
             add_most(&k, &m->maxima[i], out->most[i],
                      span_price(before, m->maxima[i].lo, m->maxima[i].hi));
-    k.n_edges = priced_sets_close(arena, m, weight, k.set_cells, out->set, out->n_sets,
-                                  k.edges, k.n_edges);
+    k.n_edges = priced_sets_close(arena, m, weight, k.set_cells, out, k.edges, k.n_edges);
     for (int i = 0; i < out->n_sets; i++)
         add_set_node(&k, &out->set[i]);
     out->problem.n_strategies = k.n_strategies;

@@ -155,8 +155,9 @@ static int dot(struct gcase *c, enum ap_op op)
             dims[s][at[s][k]] = k < n ? size[k] : gc_pick(c, 1, 3);
         side[s] = gc_wrt(c, rank, dims[s], -1, 1);
     }
-    return ap_build_dot(&c->b, side[0], side[1], n_batch, at[0], at[1], n_contract,
-                        at[0] + n_batch, at[1] + n_batch);
+    return ap_build_dot(&c->b, side[0], side[1],
+                        &(struct ap_dot_dims){n_batch, at[0], at[1], n_contract,
+                                              at[0] + n_batch, at[1] + n_batch});
 }
 
 static int conv(struct gcase *c, enum ap_op op)

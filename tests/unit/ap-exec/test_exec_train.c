@@ -4,7 +4,7 @@
  */
 #include "base/poison.h"
 #include "grad_case.h"
-#include "run/guard.h"
+#include "step/guard.h"
 #include "tap.h"
 
 struct step {

@@ -4,7 +4,7 @@
  */
 #include "cost/alpa.h"
 #include "graph/build.h"
-#include "shard.h"
+#include "problem/shard.h"
 #include "tap.h"
 #include "cost/convert.h"
 
@@ -204,7 +204,8 @@ static void test_al6(void)
     ap_build_init(&b, &arena);
     int x = ap_build_param(&b, "a", ap_build_shape(&b, AP_F32, 3, da), AP_ROLE_INPUT);
     int y = ap_build_param(&b, "b", ap_build_shape(&b, AP_F32, 3, db), AP_ROLE_INPUT);
-    int dot = ap_build_dot(&b, x, y, 1, &batch, &batch, 1, &ka, &kb);
+    int dot =
+        ap_build_dot(&b, x, y, &(struct ap_dot_dims){1, &batch, &batch, 1, &ka, &kb});
     finish(&b, dot, &g, &nests);
     const struct ap_nest *nest = nest_of(&nests, dot);
     struct shard_alpa alpa = {.axis = -1};
@@ -300,9 +301,9 @@ static void test_batch(void)
     ap_build_init(&b, &arena);
     int x = ap_build_param(&b, "x", ap_build_shape(&b, AP_F32, 2, dx), AP_ROLE_INPUT);
     int w = ap_build_param(&b, "w", ap_build_shape(&b, AP_F32, 2, dw), AP_ROLE_WEIGHT);
-    int y = ap_build_dot(&b, x, w, 0, NULL, NULL, 1, &k, &zero);
+    int y = ap_build_matmul(&b, x, w, k, zero);
     int t = ap_build_transpose(&b, y, perm);
-    int u = ap_build_dot(&b, t, x, 0, NULL, NULL, 1, &k, &zero); /* [N,K] */
+    int u = ap_build_matmul(&b, t, x, k, zero); /* [N,K] */
     finish(&b, u, &g, &nests);
     struct shard_alpa alpa = {.axis = 0, .batch = shard_alpa_batch(&arena, &g, &nests)};
     const struct {

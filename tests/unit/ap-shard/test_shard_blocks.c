@@ -36,7 +36,7 @@ static int in_block(struct maker *m, int block, int node)
 static int times(struct maker *m, int x, int w)
 {
     const int64_t zero = 0, one = 1;
-    return ap_build_dot(&m->b, x, w, 0, NULL, NULL, 1, &one, &zero);
+    return ap_build_matmul(&m->b, x, w, one, zero);
 }
 
 /*

@@ -13,7 +13,7 @@
 #include "plan/overlap.h"
 #include "random_plan.h"
 #include "sample_graphs.h"
-#include "shard.h"
+#include "problem/shard.h"
 #include "tap.h"
 
 #define MAX_PLANS 30000

@@ -124,8 +124,8 @@ static void test_columns(void)
 
     CHECK(ap_problem_score(&p, start) == 20 && ap_problem_score(&p, one_moves) == 115,
           "README of cmd/ap-shard/serve: 20 at first, 115 if one node changes alone");
-    int rc =
-        serve_columns_solve(&arena, &p, 1, known, ap_solve_exact, &params, 1, &sol, &err);
+    const struct serve_columns from = {1, known, ap_solve_exact, 1};
+    int rc = serve_columns_solve(&arena, &p, &from, &params, &sol, &err);
     CHECK(rc == 0 && sol.objective == 10 && sol.choice[0] == 5 && sol.choice[1] == 5 &&
               sol.bound == 0,
           "README of cmd/ap-shard/serve: both change in one round, to 10");

@@ -103,7 +103,7 @@ static int dense(struct net *n, int x, int64_t outputs)
 {
     const struct ap_shape *s = ap_build_shape_of(&n->b, x);
     int64_t dims[2] = {s->dims[1], outputs}, left = 1, right = 0;
-    return ap_build_dot(&n->b, x, weight(n, 2, dims), 0, NULL, NULL, 1, &left, &right);
+    return ap_build_matmul(&n->b, x, weight(n, 2, dims), left, right);
 }
 
 /* size x size on images [batch, height, width, features]. */
@@ -513,8 +513,7 @@ static void test_mesh(void)
 static int cell(struct net *n, int x, int w)
 {
     int64_t left = 1, right = 0;
-    return ap_build_unary(&n->b, AP_OP_TANH,
-                          ap_build_dot(&n->b, x, w, 0, NULL, NULL, 1, &left, &right));
+    return ap_build_unary(&n->b, AP_OP_TANH, ap_build_matmul(&n->b, x, w, left, right));
 }
 
 /* The graph that sums y, and its dots and tanhs in order: node[2 * i], node[2 * i + 1].

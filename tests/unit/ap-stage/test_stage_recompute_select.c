@@ -21,7 +21,7 @@ static int below(int n)
 static int dot(struct ap_build *b, int x, int w)
 {
     int64_t zero = 0, one = 1;
-    return ap_build_dot(b, x, w, 0, NULL, NULL, 1, &one, &zero);
+    return ap_build_matmul(b, x, w, one, zero);
 }
 
 /* Makes c of a built graph whose forward nodes up to `last` are block 0. */
@@ -35,7 +35,7 @@ static int finish(struct ap_build *b, int loss, int grad, int x, int w, int last
     int64_t zero = 0;
 
     b->phase = AP_BACKWARD;
-    int gw = ap_build_dot(b, x, grad, 0, NULL, NULL, 1, &zero, &zero);
+    int gw = ap_build_matmul(b, x, grad, zero, zero);
     b->phase = AP_UPDATE;
     int new_w = ap_build_binary(b, AP_OP_SUBTRACT, w, gw);
     struct ap_result results[2] = {{loss, AP_ROLE_LOSS, -1, NULL},

@@ -267,7 +267,7 @@ static int layer(struct ap_build *b, const int *values, int n, const int *weight
 
     switch (draw(5)) {
     case 0:
-        return ap_build_dot(b, x, w, 0, NULL, NULL, 1, &one, &zero);
+        return ap_build_matmul(b, x, w, one, zero);
     case 1: {
         const int sum = ap_build_reduce(b, ap_build_binary(b, AP_OP_MULTIPLY, x, x),
                                         AP_RED_SUM, 1, &one);

@@ -24,11 +24,9 @@ static struct ap_graph sample(int *half)
     int w0 = ap_build_param(&b, "w0", s, AP_ROLE_WEIGHT);
     int w1 = ap_build_param(&b, "w1", s, AP_ROLE_WEIGHT);
     int c = ap_build_full(&b, &s, 3); /* scalar and broadcast */
-    int h = ap_build_unary(&b, AP_OP_TANH,
-                           ap_build_dot(&b, x, w0, 0, NULL, NULL, 1, &one, &zero));
+    int h = ap_build_unary(&b, AP_OP_TANH, ap_build_matmul(&b, x, w0, one, zero));
     *half = h;
-    int y = ap_build_binary(&b, AP_OP_ADD,
-                            ap_build_dot(&b, h, w1, 0, NULL, NULL, 1, &one, &zero), c);
+    int y = ap_build_binary(&b, AP_OP_ADD, ap_build_matmul(&b, h, w1, one, zero), c);
     int loss = ap_build_reduce(&b, y, AP_RED_SUM, 2, both);
     int h2 = ap_build_binary(&b, AP_OP_MULTIPLY, h, c);
     int w1n = ap_build_binary(&b, AP_OP_SUBTRACT, w1, h2);
@@ -149,9 +147,8 @@ static void groups_of_the_whole(void)
     struct ap_shape shape = ap_build_shape(&b, AP_F32, 2, dims);
     int x = ap_build_param(&b, "x", shape, AP_ROLE_INPUT);
     int w = ap_build_param(&b, "w", shape, AP_ROLE_WEIGHT);
-    int a = ap_build_unary(&b, AP_OP_TANH,
-                           ap_build_dot(&b, x, w, 0, NULL, NULL, 1, &one, &zero));
-    int s = ap_build_dot(&b, a, w, 0, NULL, NULL, 1, &one, &zero);
+    int a = ap_build_unary(&b, AP_OP_TANH, ap_build_matmul(&b, x, w, one, zero));
+    int s = ap_build_matmul(&b, a, w, one, zero);
     int c = ap_build_unary(&b, AP_OP_EXPONENTIAL, ap_build_binary(&b, AP_OP_ADD, a, s));
     int d = ap_build_unary(&b, AP_OP_NEGATE, c);
     int e = ap_build_binary(&b, AP_OP_MULTIPLY, d, d);
