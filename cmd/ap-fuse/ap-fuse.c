@@ -12,7 +12,9 @@ static const struct ap_choice attentions[] = {
     {NULL, NULL},
 };
 
-/* What was computed from the graph as it is would be wrong after this. */
+/*
+ * Refuses a document with sections that were computed from the graph before the change.
+ */
 static void check_document(const struct ap_doc *doc)
 {
     static const char *const late[] = {"families", "blocks",  "sharding", "stages",

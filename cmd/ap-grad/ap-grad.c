@@ -3,7 +3,9 @@
 
 #include "tool/train_opts.h"
 
-/* What was computed from the graph as it is would be wrong after this. */
+/*
+ * Refuses a document with sections that were computed from the graph before the change.
+ */
 static void check_document(const struct ap_doc *doc)
 {
     static const char *const late[] = {"families", "blocks", "sharding",

@@ -1,8 +1,8 @@
 /*
- * Attention: several heads, of which groups may share keys and values (grouped queries,
- * Ainslie et al., "GQA", section 2), rotary embedding (Su et al., "RoFormer", section
- * 3.4.2), and DeepSeek's latent keys and values. Scores have the dimensions [batch,
- * key head, query, (group,) key], so that no key is repeated.
+ * Attention: several heads, where groups of heads may share keys and values (grouped
+ * queries, Ainslie et al., "GQA", section 2), rotary embedding (Su et al., "RoFormer",
+ * section 3.4.2), and DeepSeek's latent keys and values. Scores have the dimensions
+ * [batch, key head, query, (group,) key], so that no key is repeated.
  */
 #include "model.h"
 

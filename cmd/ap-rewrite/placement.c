@@ -25,7 +25,7 @@ static int find_hosts(const struct ap_cluster *c, const int *devices, int n, int
     return n_hosts;
 }
 
-/* Names between commas; dies of what is none, or comes twice. */
+/* Names between commas; dies if one is invalid, or comes twice. */
 static int split_names(struct ap_arena *arena, const char *list, const char ***out)
 {
     int n = 1;

@@ -43,7 +43,7 @@
 /* What most of these cost or gain, and the command that shows it: README of ap-shard,
  * "What each constant is for", which names those that were not varied alone. */
 #define ROUNDS  3     /* values of λ that are asked at most; so many of known choices */
-#define CLOSE   0.002 /* a gap, or a gain of the bound, that is none */
+#define CLOSE   0.002 /* a gap, or a gain of the bound, that counts as zero */
 #define FURTHER 0.1   /* a gain of the bound that another search must promise */
 #define EXACT   0.001 /* the gap to which weighted problems are searched; --prove: 0 */
 #define HIDDEN  (1 / 256.)  /* of a conversion at least counts, if all of it is hidden */

@@ -332,7 +332,7 @@ static int read_regather(const struct shard_given *given, const struct names *na
 
 /* ---- the plan ---- */
 
-/* What the fingerprints say; NULL when they agree or there are none. */
+/* The difference of the fingerprints; NULL if they agree or there are none. */
 static const char *compare(struct ap_arena *arena, const json_t *print, const char *graph,
                            const char *cluster)
 {

@@ -20,7 +20,8 @@
  * from a generator with a fixed start.
  *
  * Cost: O(n + steps) for each round of easy pieces, some ten; n^2 / 2 comparisons with
- * placed pieces for a whole order, of which most are given up early; the sum is bounded.
+ * placed pieces for a whole order, but most orders are given up early; the sum is
+ * bounded.
  */
 #include "base/pack.h"
 
@@ -30,9 +31,9 @@
 #define MOST_ROUNDS          100     /* of taking pieces off */
 #define PATIENCE             128     /* orders that fail before another is mended */
 #define PATIENCE_COMPARISONS 2500000 /* the same, in comparisons */
-#define FRESH                4       /* one in so many of these is none of the best's */
-#define SHUFFLES             4       /* moves that make the best order another */
-#define SELDOM               8       /* one in so many goes not quite to the front */
+#define FRESH                4 /* one in this number of trials does not start from the best */
+#define SHUFFLES             4  /* moves that make the best order another */
+#define SELDOM               8  /* one in so many goes not quite to the front */
 #define NEAR_FRONT           8  /* but into one of so many parts of what is before it */
 #define PARTS                20 /* of the fullest step: about as full */
 

@@ -101,7 +101,9 @@ static void treap_remove(struct heap *h, int b)
     h->block[b].free = false;
 }
 
-/* Smallest free block of at least `size`, lowest address first; -1 if there is none. */
+/*
+ * The smallest free block of at least `size`, lowest address first; -1 if there is none.
+ */
 static int treap_find(const struct heap *h, int64_t size)
 {
     int best = -1;

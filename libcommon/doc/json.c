@@ -249,7 +249,7 @@ int ap_opt_name(const json_t *o, const struct ap_at *at, const char *key,
 
 /* ---- writing ---- */
 
-/* Bytes of the UTF-8 character at s, 0 when they are none (RFC 3629). */
+/* The number of bytes of the UTF-8 character at s; 0 if it is invalid (RFC 3629). */
 static size_t utf8_len(const unsigned char *s)
 {
     size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
@@ -279,7 +279,7 @@ static void put_escaped(struct ap_buf *out, unsigned char c)
 
 void ap_json_str(struct ap_buf *out, const char *s)
 {
-    const char *run = s; /* start of what goes out as it is */
+    const char *run = s; /* start of the bytes that are written unchanged */
 
     ap_buf_putc(out, '"');
     while (*s) {

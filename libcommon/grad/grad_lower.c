@@ -41,7 +41,7 @@ static int in_type(struct lower *l, int node, enum ap_dtype dtype, bool contract
     return *as;
 }
 
-/* The type in which old node i, of which some operand or result is f32, is made. */
+/* The type in which old node i, which has an operand or result in f32, is made. */
 static enum ap_dtype choose(const struct lower *l, const struct ap_node *n)
 {
     bool low = false, wide = false;

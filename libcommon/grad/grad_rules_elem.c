@@ -66,7 +66,7 @@ int grad_flat(struct grad *g, int i, int dy)
 
 /* ---- rules ---- */
 
-/* The gradient passes as it is, rounded where the operator rounds. */
+/* The gradient passes unchanged, rounded where the operator rounds. */
 int grad_same(struct grad *g, int i, int dy)
 {
     struct ap_node n = grad_node(g, i);

@@ -145,7 +145,7 @@ static int move_groups(struct ap_build *b, int x, int from, int to, int64_t grou
     return ap_build_reshape(b, x, s.rank, dims);
 }
 
-/* A window of which n_out places fit on n_in elements: sets pad_hi. */
+/* Sets pad_hi of a window so that n_out places fit on n_in elements. */
 static void fit(struct ap_window_dim *w, int64_t n_in, int64_t n_out)
 {
     int64_t base = n_in > 0 ? (n_in - 1) * w->lhs_dilate + 1 : 0;

@@ -496,7 +496,7 @@ static int precision_parse(const char *text, size_t *pos, enum ap_precision *out
     return expect(text, pos, '}', "operand_precision", err);
 }
 
-/* A word that is kept as it is. */
+/* A word that is kept unchanged. */
 static int text_parse(struct ap_arena *arena, const char *text, size_t *pos,
                       const char **out, struct ap_err *err)
 {

@@ -79,7 +79,7 @@ static const struct ap_attrs *keep_attrs(struct ap_build *b, const struct ap_att
     return keep(b, a, sizeof *a, hash);
 }
 
-/* A scalar's value: 16 bytes, of which an element takes the first. */
+/* A scalar's value: 16 bytes, whose first bytes are the element. */
 static const void *keep_element(struct ap_build *b, const unsigned char data[16])
 {
     return keep(b, data, 16, ap_hash(data, 16, 1));

@@ -82,7 +82,7 @@ int64_t ap_shape_elems(const struct ap_shape *s)
 
     for (int i = 0; i < s->rank; i++) {
         if (s->dims[i] == 0)
-            return 0; /* also behind a product that saturated */
+            return 0; /* also after a product that saturated */
         n = ap_mul64(n, s->dims[i]);
     }
     return n;
@@ -161,7 +161,7 @@ static void shape_blanks(const char *text, size_t *pos)
     }
 }
 
-/* A layout follows only if an integer, a colon or the end comes behind the brace. */
+/* A layout follows only if an integer, a colon or the end comes after the brace. */
 static int skip_layout(const char *text, size_t *pos, struct ap_err *err)
 {
     size_t p = *pos;

@@ -239,7 +239,7 @@ static enum state next_state(struct walk *w, int m)
     return LINEAR;
 }
 
-/* The smallest set around `slot` that the demands lead to, 0 when there is none. */
+/* The smallest set around `slot` that the demands lead to; 0 if there is none. */
 static uint64_t close_set(struct walk *w, int slot)
 {
     const struct ap_nest *nest = w->nest;

@@ -165,7 +165,9 @@ static bool both_sides(const struct ap_graph *g, const struct ap_node *n, int no
 
 /* ---- the rule ---- */
 
-/* Which piece of which dimension each span between boundaries is; cuts the dimensions. */
+/*
+ * Finds the dimension and the piece of each span between boundaries; cuts the dimensions.
+ */
 static void place_pieces(struct ap_rule *r, int port, const struct ap_shape *shape,
                          const struct side *s, struct ap_rule_at *where)
 {

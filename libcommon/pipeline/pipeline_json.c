@@ -570,8 +570,9 @@ static int check_lanes(struct ap_arena *arena, const struct ap_pipeline_program 
 
 /* ---- one stage ---- */
 
-/* 0, 1, ... up to n_own; what is behind, of a rank's other devices, has number[k], or
- * none. */
+/*
+ * 0, 1, ... up to n_own; later ones, of a rank's other devices, have number[k], or none.
+ */
 static const int *number_all(struct ap_arena *arena, int n, int n_own, const int *number)
 {
     int *out = AP_NEW_N(arena, n + 1, int);

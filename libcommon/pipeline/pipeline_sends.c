@@ -139,7 +139,7 @@ static int place_in(const struct ap_pricing *p, int stage, int node)
     return -1;
 }
 
-/* Parameters that stages read as they are: from the stage that makes the new value. */
+/* Parameters that stages read unchanged come from the stage that makes the new value. */
 static void list_parameters(struct sender *s)
 {
     struct ap_pricing *p = s->p;

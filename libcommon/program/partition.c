@@ -161,7 +161,7 @@ static bool leaves_at_once(const struct partition *p, int c)
                                ap_layout_per_microbatch(mesh, &conv->to);
 }
 
-/* Steps that a conversion makes right behind the group of its tensor. */
+/* The steps of a conversion that run right after the group of its tensor. */
 static int n_started(const struct partition *p, int c)
 {
     const struct ap_conversion *conv = &p->conv->conv[c];
@@ -343,7 +343,8 @@ static bool *find_sole(const struct partition *p, const int *first)
     return sole;
 }
 
-/* Which conversions are made before they are needed, and behind which group. */
+/* Finds the conversions that run before they are needed, and the groups after which they
+ * run. */
 static void list_early(struct partition *p)
 {
     const struct ap_plan *plan = p->plan;

@@ -33,7 +33,7 @@ int64_t rannc_rows_bytes(const struct rannc_rows *r, int64_t bytes)
 }
 
 /* Backward values without a dimension of rows: gradients of weights, which an update
- * reads, as they are or summed, moved and converted before. */
+ * reads, unchanged or summed, moved and converted before. */
 static bool *gradients(struct ap_arena *arena, const struct ap_graph *g)
 {
     bool *is = AP_NEW_N(arena, g->n_nodes, bool);

@@ -165,7 +165,7 @@ static void move(struct shift *s, int x, int to)
 
 /* ---- which to move ---- */
 
-/* The one other block of all readers of x, -1: there is none, or several. */
+/* The only other block of all readers of x; -1 if there is none, or there are several. */
 static int block_behind(const struct shift *s, int x)
 {
     const struct rannc_level *l = s->l;

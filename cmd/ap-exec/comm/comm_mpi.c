@@ -512,7 +512,7 @@ static void await(struct comm *c, int message)
     a->taken = false;
 }
 
-/* A test of one message under way moves all on; false: there is none. */
+/* A test of one message in transit advances all messages; false if there is none. */
 static bool test_message(struct comm *c, struct mpi *m)
 {
     MPI_Request *r = NULL;

@@ -283,7 +283,7 @@ static void begin_round(struct flights *f, struct piece *p)
         begin_share(f, p);
 }
 
-/* Begins the next piece of the next job; false: there is none, or no room. */
+/* Begins the next piece of the next job; false if there is none, or no room. */
 static bool begin_piece(struct flights *f)
 {
     if (f->n_begun == f->n_added || f->n == PIECES)

@@ -107,7 +107,7 @@ struct unrolling {
     const struct unrolled *u;
     const char *lhs;
     char *cols;
-    int64_t from, n, each; /* rows from .. from + n - 1, of which a task does some */
+    int64_t from, n, each; /* rows from .. from + n - 1, shared by the tasks */
     int size;
 };
 

@@ -187,7 +187,9 @@ static bool is_contraction(const struct conv *v, const struct ap_node *node,
     return yes;
 }
 
-/* A convolution that is a product of its operands as they lie; 1: it is none. */
+/*
+ * A convolution that is a product of its operands in their own layouts; 1 if it is not.
+ */
 static int add_product(struct exec *x, struct cuda_call *c, const struct conv *v,
                        const struct ap_node *node, struct ap_err *err)
 {

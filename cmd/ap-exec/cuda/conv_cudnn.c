@@ -231,8 +231,8 @@ static bool is_same(const struct box *b)
     return b->rank == 0 || (b->rank == 1 && b->src[0] == 1 && b->dst[0] == 1);
 }
 
-/* Few features of x as one read of a tensor core; a group's are as they are. Engines for
- * the filter's gradient do so themselves. */
+/* Few features of x are padded to one read of a tensor core; with groups they do not
+ * change. Engines for the filter's gradient do so themselves. */
 static void pad_features(struct pass *p)
 {
     const int64_t least = ALIGNMENT / ap_dtype_size(p->q.dtype), c = p->q.c;
@@ -444,7 +444,7 @@ static void convolution_run(struct exec *x, void *state)
     cudnn_run(&s->plan->graph, s->pack);
 }
 
-/* Whether there is cuDNN for this rank's device; that there is none rank 0 says once. */
+/* Whether cuDNN is available for this rank's device; if not, rank 0 says so once. */
 static bool open_library(void)
 {
     static bool said;

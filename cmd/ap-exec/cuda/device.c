@@ -22,7 +22,7 @@ void cuda_check_lt(cublasStatus_t rc, const char *what)
                cublasLtGetStatusString(rc));
 }
 
-/* Without a driver there is no device; cudaGetDeviceCount then leaves n as it is. */
+/* Without a driver there is no device; cudaGetDeviceCount then does not change n. */
 int cuda_probe(const struct cuda_options *opts, struct ap_err *err)
 {
     int n = 0;

@@ -53,7 +53,7 @@ static struct batches merge(const struct dot *d)
     return s;
 }
 
-/* Where the operand's matrices lie: converted to `type`, packed, or as they are. */
+/* The operand's matrices: converted to `type`, packed, or unchanged. */
 static struct cuda_at side_at(struct exec *x, struct cuda_call *c, const struct side *s,
                               enum ap_dtype type, int64_t *scratch)
 {
@@ -119,7 +119,7 @@ static void add_resize(struct exec *x, struct cuda_call *c, struct cuda_at dst,
  * logits' gradient is an operand of two products, one after the other. */
 static struct {
     const struct exec *x; /* the call's */
-    int64_t serial;       /* of the call; 0: there is none */
+    int64_t serial;       /* of the call, or 0 */
     struct resized what;
 } kept;
 

@@ -172,7 +172,7 @@ static void put_tree(struct rows *r, int phase)
             put_meeting(r, phase, i, i + 1);
 }
 
-/* One pass for the sums that wait for `phase` others; false: there are none. */
+/* One pass for the sums that wait for `phase` others; false if there are none. */
 static bool put_phase(struct rows *r, int phase)
 {
     const struct members *m = r->m;

@@ -130,7 +130,7 @@ static const char *const pred_names[AP_N_OPS] = {
     [AP_OP_XOR] = "XOR_u8",    [AP_OP_ADD] = "OR_u8",      [AP_OP_MULTIPLY] = "AND_u8",
     [AP_OP_MAXIMUM] = "OR_u8", [AP_OP_MINIMUM] = "AND_u8", [AP_OP_CLAMP] = "CLAMP_u8"};
 
-/* The function of an operator on registers of dtype; false: there is none. */
+/* The function of an operator on registers of dtype; false if there is none. */
 static bool function_name(enum ap_op op, enum ap_dtype dtype, char name[48])
 {
     const bool is_float = ap_dtype_is_float(dtype);

@@ -148,7 +148,7 @@ static int read_all(int fd, char *to, int64_t bytes, int64_t at)
     return 0;
 }
 
-/* A string under __metadata__; NULL: there is none. */
+/* A string under __metadata__; NULL if there is none. */
 static const char *meta(const json_t *header, int index, const char *what)
 {
     char key[64];

@@ -256,7 +256,7 @@ int executor_feed(struct executor *p, const char *dir, int64_t batch, int *n_rea
     return rc;
 }
 
-/* ---- what the last step leaves behind ---- */
+/* ---- the results of the last step ---- */
 
 /* Results that become no parameter are whole on every rank of their stage. */
 void **executor_results(struct executor *p)

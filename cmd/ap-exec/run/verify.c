@@ -218,7 +218,7 @@ struct verifier {
     int n;
     struct tensor *tensor;
     double *loss_noise, *loss_wide; /* [step]: as of tensors */
-    int n_twins;                    /* of which these are the most */
+    int n_twins;                    /* size of the largest set of twins */
     struct comparison *cmp;
     struct ap_err *err;
 };

@@ -62,7 +62,7 @@ const char *inline_number_path(const struct frame *f, const char *op_name)
 
 /* ---- state ---- */
 
-/* Whether the body hands element k of its tuple on as it is. */
+/* Whether the body passes element k of its tuple on unchanged. */
 static bool is_kept(const struct hlo_comp *body, int k)
 {
     const struct hlo_instr *root = &body->instr[body->root];

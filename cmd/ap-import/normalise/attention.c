@@ -219,7 +219,9 @@ struct product {
     int64_t cx[2], cy[2];
 };
 
-/* Puts the sizes of what is neither batch, heads nor summed over behind n others. */
+/*
+ * Puts the sizes of dimensions that are not batch, heads or summed over after n others.
+ */
 static int put_free(const struct ap_shape *s, int64_t heads, int n_sums,
                     const int64_t *sums, int64_t *dims, int n)
 {
@@ -427,8 +429,7 @@ static void backward(const struct fmha *a, int *results)
     results[3] = emit_reshape(&a->e, convert(a, db, b->dtype), 4, b->dims);
 }
 
-/* The results as the call has them, the last of which is its workspace: -1, they differ.
- */
+/* The results of the call, whose last one is its workspace; -1 if they differ. */
 static int hand_out(const struct fmha *a, const int *made, int n, struct value *out)
 {
     const struct ap_shape *all = &a->e.instr->shape;

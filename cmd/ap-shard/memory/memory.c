@@ -174,7 +174,7 @@ static int state_problems(struct limiter *l, const struct ap_plan *answer,
     return 0;
 }
 
-/* By variable of the whole graph, of which every group has its own. */
+/* By variable of the whole graph, in which every group has its own. */
 static const int *by_var(const struct limiter *l, const int *of_group)
 {
     int *list = AP_NEW_N(l->arena, l->ip.n_vars, int);

@@ -37,8 +37,9 @@ struct modeller {
     int **slot_time; /* [group][slot]: when its conversion is made */
     uint8_t *when;   /* [group]: see ap_plan_when */
     int *covered;    /* [node], of roots: counted before this time */
-    int *root;       /* [node]: whose memory a view is, itself if it is none */
-    int *result;     /* [node]: 1 a result, 2 one that becomes a parameter of its shape */
+    int *
+        root; /* [node]: the node whose memory a view shows; itself if it is not a view */
+    int *result; /* [node]: 1 a result, 2 one that becomes a parameter of its shape */
     struct ap_memory *m;
     int cap, cap_keeps, cap_holds, cap_maxima;
 };

@@ -1,5 +1,5 @@
 /*
- * Problem: parts are priced for many numbers of microbatches, most of which differ in
+ * Problem: parts are priced for many numbers of microbatches, which mostly differ in
  * little. This file finds the differences: which values of a block a microbatch splits,
  * and which devices it leaves without rows. Cost: linear in the graph once per number;
  * per mesh the distinct sizes that are split.

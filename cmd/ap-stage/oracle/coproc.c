@@ -253,7 +253,7 @@ void coproc_stop(struct coproc_pool *pool)
     for (int i = 0; i < pool->n; i++) {
         const struct worker *w = &pool->worker[i];
         pid = w->pid > 0 ? w->pid : pid;
-        if (w->n_flight > 0 && pid > 0) /* work of which nobody wants the answer */
+        if (w->n_flight > 0 && pid > 0) /* its answers are not needed any more */
             kill_group(pid);
     }
     close_pipes(pool);

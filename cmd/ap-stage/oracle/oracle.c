@@ -458,7 +458,7 @@ int oracle_run(struct stage_oracle *o, const struct coproc_job *jobs, const int 
     return rc;
 }
 
-/* Asks for all entries, each of which is there once. */
+/* Asks for all entries; each occurs once. */
 static int fetch(struct stage_oracle *o, struct entry **batch, int n, struct ap_err *err)
 {
     struct query *queries = list_queries(o, batch, n, &o->n_batch);
