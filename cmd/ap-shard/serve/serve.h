@@ -37,6 +37,11 @@ struct serve_blocks {
     int n_pairs;
     const struct serve_pair *pair;
 };
+/* split: as for serve_twins. Linear in the graph. Arena. */
+const struct serve_blocks *serve_blocks_new(struct ap_arena *arena,
+                                            const struct ap_graph *g,
+                                            const struct ap_blocks *blocks,
+                                            const bool *split);
 /*
  * The content of a list of blocks: words that are equal for two lists if and only if the
  * parts are equal. Per block its class, where its operands come from, and which of its

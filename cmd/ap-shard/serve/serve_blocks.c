@@ -409,11 +409,13 @@ static bool same_run(const void *ctx, int a, int b)
     return serve_content_equal(&content[a], &content[b]);
 }
 
-const int *serve_twins(struct ap_arena *arena, const struct serve_blocks *b)
+const int *serve_twins(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_blocks *blocks, const bool *split)
 {
+    struct ap_arena scratch = {0};
+    const struct serve_blocks *b = serve_blocks_new(&scratch, g, blocks, split);
     const int n = b->n;
     int *twin = AP_NEW_N(arena, (size_t)n * (size_t)n, int);
-    struct ap_arena scratch = {0};
     int *block = AP_NEW_N(&scratch, n, int);
     struct serve_content *content = AP_NEW_N(&scratch, n, struct serve_content);
 

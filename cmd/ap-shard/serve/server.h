@@ -14,22 +14,16 @@
 
 /* ---- serve_blocks.c: which runs of blocks are equal ---- */
 
-struct serve_blocks;
-/*
- * split: [node], what a microbatch splits: blocks that differ in it are not equal; NULL:
- * that is left out. Linear in the graph. Arena.
- */
-const struct serve_blocks *serve_blocks_new(struct ap_arena *arena,
-                                            const struct ap_graph *g,
-                                            const struct ap_blocks *blocks,
-                                            const bool *split);
 /*
  * [lo * n + hi]: the lowest start of a run that is equal to the blocks lo to hi. Two runs
  * are equal when their parts of the graph (ap_subgraph) are: operators, shapes,
  * attributes, roles, phases, wiring, what comes from outside, and what is used outside.
- * Names and the sharing of constants do not count. Arena.
+ * Names and the sharing of constants do not count. split: [node], whether a microbatch
+ * splits the value: runs that differ in that are not equal; NULL: it does not count.
+ * Arena.
  */
-const int *serve_twins(struct ap_arena *arena, const struct serve_blocks *b);
+const int *serve_twins(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_blocks *blocks, const bool *split);
 
 /* ---- the server ---- */
 

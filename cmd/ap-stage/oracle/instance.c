@@ -497,8 +497,7 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
     if (find_axis(arena, m, limits, inst, &micro, err))
         return 1;
     m->micro = micro;
-    m->parts = serve_blocks_new(arena, &m->graph, &m->blocks, micro.split);
-    inst->twin = m->twin = serve_twins(arena, m->parts);
+    inst->twin = m->twin = serve_twins(arena, &m->graph, &m->blocks, micro.split);
     count_blocks(arena, m, inst);
     struct lister l = {.arena = arena,
                        .m = m,

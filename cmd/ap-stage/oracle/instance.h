@@ -25,9 +25,8 @@ struct stage_model {
     struct ap_nests nests;
     struct ap_blocks blocks;
     struct ap_cluster cluster;
-    int n_kinds;             /* 1: all devices are of one kind, the cluster's */
-    struct ap_cluster *kind; /* [kind]: its hosts as a cluster */
-    const struct serve_blocks *parts;
+    int n_kinds;               /* 1: all devices are of one kind, the cluster's */
+    struct ap_cluster *kind;   /* [kind]: its hosts as a cluster */
     const int *twin;           /* of runs, as in the instance */
     struct ap_block_sum *sums; /* [block] */
     int64_t batch;             /* rows; 0: no input has a batch */

@@ -119,8 +119,7 @@ static int check_runs(const struct net *net, int *wrong)
     struct ap_err err = {0};
     int distinct = 0, n = net->n;
 
-    const int *twins =
-        serve_twins(&arena, serve_blocks_new(&arena, &net->g, &blocks, NULL));
+    const int *twins = serve_twins(&arena, &net->g, &blocks, NULL);
     for (int lo = 0; lo < n; lo++)
         for (int hi = lo; hi < n; hi++) {
             int twin = twins[lo * n + hi];
