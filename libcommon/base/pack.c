@@ -3,39 +3,29 @@
  * at least as large as the bytes in use in the fullest step (strongly NP-hard: "dynamic
  * storage allocation", Garey & Johnson, problem SR2).
  *
- * Easy pieces are set aside first: an arena as large as the fullest step has a gap for
- * them wherever all others are that are ever in use with them. Without these, more are
- * easy, and so on. They are placed last, the last set aside first, and never enlarge the
- * arena.
- *
- * The hard ones are placed in an order, each in the smallest gap that holds it between
- * those that are placed and in use with it; first the pieces in use in the fullest steps,
- * and among these the ones in use longest. Then the order is mended: there is an aim
- * between the fullest step and the best arena so far, and the first piece that would end
- * above it goes to the front (now and then, only close to it), where it has its choice;
- * those after it need not be placed before the next attempt. After many of these in vain
- * it goes on from the order of the best arena, a little shuffled, or now and then from
- * one that is sorted otherwise, with another aim. This is "squeaky wheel" optimization
+ * Pieces are placed in an order, each in the smallest gap that holds it between those
+ * that are placed and in use with it; first the pieces in use in the fullest steps, and
+ * among these the ones in use longest. Then the order is mended: there is an aim between
+ * the fullest step and the best arena so far, and the first piece that would end above it
+ * goes to the front, where it has its choice; those after it need not be placed before
+ * the next attempt. After many of these in vain the search goes on from the order of the
+ * best arena, a little shuffled, or now and then from the first order or one in which the
+ * largest come first, with another aim. This is "squeaky wheel" optimization
  * (Joslin & Clements, JAIR 10, 1999) that stops at the first squeak. Random choices come
  * from a generator with a fixed start.
  *
- * Cost: O(n + steps) for each round of easy pieces, some ten; n^2 / 2 comparisons with
- * placed pieces for a whole order, but most orders are given up early; the sum is
- * bounded.
+ * Cost: n^2 / 2 comparisons with placed pieces for a whole order, but most orders are
+ * given up early; the sum is bounded.
  */
 #include "base/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_ROUNDS          100     /* of taking pieces off */
 #define PATIENCE             128     /* orders that fail before another is mended */
 #define PATIENCE_COMPARISONS 2500000 /* the same, in comparisons */
 #define FRESH                4 /* one in this number of trials does not start from the best */
-#define SHUFFLES             4  /* moves that make the best order another */
-#define SELDOM               8  /* one in so many goes not quite to the front */
-#define NEAR_FRONT           8  /* but into one of so many parts of what is before it */
-#define PARTS                20 /* of the fullest step: about as full */
+#define SHUFFLES             4 /* moves that make the best order another */
 
 /* Where a piece is: placed ones are sorted by offset. */
 struct spot {
@@ -45,12 +35,11 @@ struct spot {
 
 struct packing {
     struct ap_pack_piece *piece;
-    int n_steps;
-    int64_t *held;   /* [step] bytes in use; one step without any at the end */
-    int n_hard;      /* pieces that can be in the way */
-    int *order;      /* [piece] hard ones first, as they are placed; then the others, */
-    int *best_order; /* those that were taken off first at the end */
-    int64_t *end;    /* [piece] of the hard ones in the last order that was placed */
+    int n, n_steps;
+    int64_t *held;       /* [step] bytes in use; one step without any at the end */
+    int *order;          /* pieces, as they are placed */
+    int *best_order;     /* that of the best arena */
+    int64_t *end;        /* [piece] in the last order that was placed */
     struct spot *placed; /* [n] */
     int64_t least;       /* in use in the fullest step */
     int64_t best, comparisons, most_comparisons;
@@ -59,9 +48,9 @@ struct packing {
 
 /* ---- what is in use ---- */
 
-static void find_held(struct packing *k, int n)
+static void find_held(struct packing *k)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < k->n; i++) {
         k->held[k->piece[i].birth] += k->piece[i].size;
         k->held[k->piece[i].death + 1] -= k->piece[i].size;
     }
@@ -69,69 +58,12 @@ static void find_held(struct packing *k, int n)
         k->held[t] += k->held[t - 1];
 }
 
-/* Sums over pieces up to a step, exclusive of it for what has ended. */
-struct sums {
-    int64_t born, ended; /* bytes */
-    int n_born, n_ended;
-};
-
-static void sum_up(const struct packing *k, int n, struct sums *sum)
-{
-    memset(sum, 0, ((size_t)k->n_steps + 1) * sizeof *sum);
-    for (int i = 0; i < n; i++) {
-        const struct ap_pack_piece *p = &k->piece[k->order[i]];
-        sum[p->birth].born += p->size;
-        sum[p->birth].n_born++;
-        sum[p->death + 1].ended += p->size;
-        sum[p->death + 1].n_ended++;
-    }
-    for (int t = 1; t <= k->n_steps; t++) {
-        sum[t].born += sum[t - 1].born;
-        sum[t].ended += sum[t - 1].ended;
-        sum[t].n_born += sum[t - 1].n_born;
-        sum[t].n_ended += sum[t - 1].n_ended;
-    }
-}
-
-/* Fits below `room` wherever the pieces of the sums are. */
-static bool is_easy(const struct ap_pack_piece *p, const struct sums *sum, int64_t room)
-{
-    const struct sums *to = &sum[p->death], *from = &sum[p->birth];
-    const int64_t others = to->born - from->ended - p->size;
-    const int n_gaps = to->n_born - from->n_ended; /* one more than others */
-    return room - others > n_gaps * (p->size - AP_PACK_ALIGN);
-}
-
-/* Sorts k->order: the hard pieces first. */
-static void part_easy(struct ap_arena *arena, struct packing *k, int n, int64_t room)
-{
-    struct sums *sum = AP_NEW_N(arena, k->n_steps + 1, struct sums);
-    int *easy = AP_NEW_N(arena, n, int);
-    int n_easy = 1;
-
-    k->n_hard = n;
-    for (int round = 0; round < MOST_ROUNDS && n_easy > 0; round++) {
-        int kept = 0;
-        n_easy = 0;
-        sum_up(k, k->n_hard, sum);
-        for (int i = 0; i < k->n_hard; i++)
-            if (is_easy(&k->piece[k->order[i]], sum, room))
-                easy[n_easy++] = k->order[i];
-            else
-                k->order[kept++] = k->order[i];
-        memcpy(k->order + kept, easy, (size_t)n_easy * sizeof *easy);
-        k->n_hard = kept;
-    }
-}
-
 /* ---- orders to start from ---- */
-
-enum start { LONGEST, LARGEST, ABOUT_FULLEST, LARGEST_BLOCK, N_STARTS };
 
 /* What a piece is sorted by: descending, descending, ascending. */
 struct rank {
     int64_t fullest; /* bytes in use in the fullest step of its life */
-    double size;     /* of the kind that the start looks at */
+    int64_t size;    /* its steps or its bytes */
     int piece;
 };
 
@@ -149,13 +81,13 @@ static int by_rank(const void *x, const void *y)
  * The most of held[birth .. death] of each piece: steps pass, and `peak` keeps those that
  * are fuller than any after them so far.
  */
-static void find_fullest(struct ap_arena *arena, const struct packing *k, int n,
+static void find_fullest(struct ap_arena *arena, const struct packing *k,
                          struct rank *rank)
 {
-    int *start = AP_NEW_N(arena, k->n_steps + 1, int), *next = AP_NEW_N(arena, n, int);
+    int *start = AP_NEW_N(arena, k->n_steps + 1, int), *next = AP_NEW_N(arena, k->n, int);
     int *peak = AP_NEW_N(arena, k->n_steps + 1, int), n_peaks = 0;
 
-    for (int i = 0; i < n; i++) { /* chains of pieces that end in a step */
+    for (int i = 0; i < k->n; i++) { /* chains of pieces that end in a step */
         const int death = k->piece[rank[i].piece].death;
         next[i] = start[death] - 1;
         start[death] = i + 1;
@@ -178,26 +110,19 @@ static void find_fullest(struct ap_arena *arena, const struct packing *k, int n,
     }
 }
 
-static void sort_hard(struct ap_arena *arena, struct packing *k, enum start start)
+static void sort_pieces(struct ap_arena *arena, struct packing *k, bool by_bytes)
 {
     struct ap_mark mark = ap_arena_mark(arena);
-    struct rank *rank = AP_NEW_N(arena, k->n_hard, struct rank);
-    const int64_t part = k->least / PARTS + 1;
+    struct rank *rank = AP_NEW_N(arena, k->n, struct rank);
 
-    for (int i = 0; i < k->n_hard; i++)
-        rank[i].piece = k->order[i];
-    find_fullest(arena, k, k->n_hard, rank);
-    for (int i = 0; i < k->n_hard; i++) {
-        const struct ap_pack_piece *p = &k->piece[rank[i].piece];
-        const double steps = p->death - p->birth + 1, bytes = (double)p->size;
-        if (start == ABOUT_FULLEST)
-            rank[i].fullest /= part;
-        rank[i].size = start == LARGEST         ? bytes
-                       : start == LARGEST_BLOCK ? bytes * steps
-                                                : steps;
+    for (int i = 0; i < k->n; i++) {
+        const struct ap_pack_piece *p = &k->piece[i];
+        rank[i] = (struct rank){.size = by_bytes ? p->size : p->death - p->birth + 1,
+                                .piece = i};
     }
-    qsort(rank, (size_t)k->n_hard, sizeof *rank, by_rank);
-    for (int i = 0; i < k->n_hard; i++)
+    find_fullest(arena, k, rank);
+    qsort(rank, (size_t)k->n, sizeof *rank, by_rank);
+    for (int i = 0; i < k->n; i++)
         k->order[i] = rank[i].piece;
     ap_arena_rewind(arena, mark);
 }
@@ -231,11 +156,11 @@ static void put_spot(struct spot *placed, int n, const struct ap_pack_piece *p,
     placed[n] = (struct spot){offset, offset + p->size, p->birth, p->death};
 }
 
-/* Places hard pieces in order up to the first that ends above `aim`; its place in the
- * order, or n_hard. */
+/* Places pieces in order up to the first that ends above `aim`; its place in the order,
+ * or n. */
 static int place(struct packing *k, int64_t aim)
 {
-    for (int i = 0; i < k->n_hard; i++) {
+    for (int i = 0; i < k->n; i++) {
         const struct ap_pack_piece *p = &k->piece[k->order[i]];
         const int64_t offset = find_gap(k->placed, i, p);
         k->comparisons += i;
@@ -244,20 +169,20 @@ static int place(struct packing *k, int64_t aim)
         put_spot(k->placed, i, p, offset);
         k->end[k->order[i]] = offset + p->size;
     }
-    return k->n_hard;
+    return k->n;
 }
 
 /* Keeps what was placed in full. */
 static void keep(struct packing *k)
 {
     k->best = 0;
-    for (int i = 0; i < k->n_hard; i++) {
+    for (int i = 0; i < k->n; i++) {
         struct ap_pack_piece *p = &k->piece[k->order[i]];
         p->offset = k->end[k->order[i]] - p->size;
         if (k->end[k->order[i]] > k->best)
             k->best = k->end[k->order[i]];
     }
-    memcpy(k->best_order, k->order, (size_t)k->n_hard * sizeof *k->order);
+    memcpy(k->best_order, k->order, (size_t)k->n * sizeof *k->order);
 }
 
 /* ---- orders ---- */
@@ -282,16 +207,16 @@ static void put_first(struct packing *k, int64_t aim)
 {
     int n_first = 0;
 
-    for (int i = 0; i < k->n_hard; i++)
+    for (int i = 0; i < k->n; i++)
         if (k->end[k->order[i]] > aim)
             move(k->order, i, n_first++);
 }
 
 static void shuffle_best(struct packing *k)
 {
-    memcpy(k->order, k->best_order, (size_t)k->n_hard * sizeof *k->order);
+    memcpy(k->order, k->best_order, (size_t)k->n * sizeof *k->order);
     for (int i = 0; i < SHUFFLES; i++) {
-        const int from = below(k, k->n_hard);
+        const int from = below(k, k->n);
         move(k->order, from, below(k, from + 1));
     }
 }
@@ -303,22 +228,12 @@ static int64_t next_aim(const struct packing *k, int round)
     return k->best - (down > AP_PACK_ALIGN ? down : AP_PACK_ALIGN);
 }
 
-/* Another order to mend: the best one shuffled, or at times a start. */
-static void restart(struct ap_arena *arena, struct packing *k, int round)
-{
-    if (round % FRESH == 0)
-        sort_hard(arena, k, (enum start)(round / FRESH % N_STARTS));
-    else
-        shuffle_best(k);
-}
-
-/* Best offsets of the hard pieces. */
 static void search(struct ap_arena *arena, struct packing *k, int64_t enough)
 {
     int n_failed = 0, round = 0;
     int64_t aim, since;
 
-    sort_hard(arena, k, LONGEST);
+    sort_pieces(arena, k, false);
     place(k, INT64_MAX);
     keep(k);
     since = k->comparisons;
@@ -326,7 +241,7 @@ static void search(struct ap_arena *arena, struct packing *k, int64_t enough)
     while (k->best > enough && k->best > k->least &&
            k->comparisons < k->most_comparisons) {
         const int at = place(k, aim);
-        if (at == k->n_hard) {
+        if (at == k->n) {
             n_failed = 0;
             keep(k);
             since = k->comparisons;
@@ -335,27 +250,14 @@ static void search(struct ap_arena *arena, struct packing *k, int64_t enough)
                    k->comparisons > since + PATIENCE_COMPARISONS) {
             n_failed = 0;
             since = k->comparisons;
-            restart(arena, k, ++round);
+            if (++round % FRESH == 0)
+                sort_pieces(arena, k, round / FRESH % 2);
+            else
+                shuffle_best(k);
             aim = next_aim(k, round);
-        } else if (below(k, SELDOM) == 0) {
-            move(k->order, at, below(k, at / NEAR_FRONT + 1));
         } else {
             move(k->order, at, 0);
         }
-    }
-}
-
-/* The easy pieces, last taken off first, among the hard ones. */
-static void place_easy(struct packing *k, int n)
-{
-    for (int i = 0; i < k->n_hard; i++) {
-        const struct ap_pack_piece *p = &k->piece[k->order[i]];
-        put_spot(k->placed, i, p, p->offset);
-    }
-    for (int i = k->n_hard; i < n; i++) {
-        struct ap_pack_piece *p = &k->piece[k->order[i]];
-        p->offset = find_gap(k->placed, i, p);
-        put_spot(k->placed, i, p, p->offset);
     }
 }
 
@@ -364,29 +266,19 @@ int64_t ap_pack(struct ap_arena *arena, struct ap_pack_piece *piece, int n,
 {
     struct ap_mark mark = ap_arena_mark(arena);
     struct packing k = {
-        .piece = piece, .most_comparisons = work, .random = 88172645463325252u};
-    int64_t end = 0;
+        .piece = piece, .n = n, .most_comparisons = work, .random = 88172645463325252u};
 
     k.order = AP_NEW_N(arena, n, int);
     k.best_order = AP_NEW_N(arena, n, int);
     k.end = AP_NEW_N(arena, n, int64_t);
     k.placed = AP_NEW_N(arena, n, struct spot);
-    for (int i = 0; i < n; i++) {
-        k.order[i] = i;
+    for (int i = 0; i < n; i++)
         k.n_steps = piece[i].death >= k.n_steps ? piece[i].death + 1 : k.n_steps;
-    }
     k.held = AP_NEW_N(arena, k.n_steps + 1, int64_t);
-    find_held(&k, n);
+    find_held(&k);
     for (int t = 0; t < k.n_steps; t++)
         k.least = k.held[t] > k.least ? k.held[t] : k.least;
-    part_easy(arena, &k, n, k.least);
-    if (k.n_hard > 0) {
-        search(arena, &k, enough);
-    }
-    place_easy(&k, n);
-    for (int i = 0; i < n; i++)
-        if (piece[i].offset + piece[i].size > end)
-            end = piece[i].offset + piece[i].size;
+    search(arena, &k, enough);
     ap_arena_rewind(arena, mark);
-    return end;
+    return k.best;
 }
