@@ -6,12 +6,11 @@
  * weighted by the number of such tensors, so that the folded objective is the price of
  * the unfolded plan. The lower bound of the unfolded graph (fold_bound.c) comes first: if
  * the choices of its pieces cost no more than the bound, they are optimal; else the
- * folded problem is solved without the strategies that the bound rules out. Where the
- * folded optimum does not meet the bound, the whole graph is searched from there, without
- * the strategies whose cost by the bound exceeds the answer. If the answer's program
- * needs more than the memory limit, memory/ goes on from it. Among plans with the same
- * cost, the answer needs the least memory that a descent finds (tiebreak.c). Cost: the
- * cost of the distinct layers, plus linear passes over the graph.
+ * folded problem is solved. Where the folded optimum does not meet the bound, the whole
+ * graph is searched from there. If the answer's program needs more than the memory limit,
+ * memory/ goes on from it. Among plans with the same cost, the answer needs the least
+ * memory that a descent finds (tiebreak.c). Cost: the cost of the distinct layers, plus
+ * linear passes over the graph.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -32,7 +31,6 @@
 #define PIECE_WORK 100  /* branches of a piece's solver, per round of the bound */
 /* Of the budget, for the whole graph: a cell of many small tables takes longer. */
 #define UNFOLDED_SHARE 0.85
-#define WORTH_FIXING   2 /* the bound rules out at most one in so many strategies */
 #define WORTH_FOLDING  3 /* fold if at least one in so many groups is tied */
 
 const struct shard_solver shard_solvers[] = {
@@ -229,8 +227,7 @@ int shard_ilp_build(struct ap_arena *arena, const struct shard_task *task,
 struct timing {
     double fold, space, build, solve, bound;
     int n_nodes, n_edges, n_tied, rounds, n_searches;
-    int64_t work, n_left; /* strategies that the bound left */
-    bool solved;          /* the folded problem, to proven optimality */
+    int64_t work;
     double folded_objective, folded_bound;
     struct shard_space space_sizes;
 };
@@ -379,93 +376,13 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     return 0;
 }
 
-/* A fold, its space, and its bound. */
+/* A fold, its space, and what its search found. */
 struct folded {
     struct shard_fold fold;
     struct shard_space space;
-    struct fold_bound bound;
     struct shard_answer answer;
     struct timing took;
 };
-
-/* The space without what the bound rules out. */
-static struct shard_space space_left(struct ap_arena *arena, const struct folded *f)
-{
-    const struct shard_space *space = &f->space;
-    const bool **kept = f->bound.kept;
-    struct shard_space left = *space;
-    int n = space->nests->n;
-
-    left.n = AP_NEW_N(arena, n, int);
-    left.choice = AP_NEW_N(arena, n, struct ap_choice_vec *);
-    left.sec = AP_NEW_N(arena, n, double *);
-    left.sig = AP_NEW_N(arena, n, uint64_t *);
-    left.n_strategies = 0;
-    for (int i = 0; i < n; i++) {
-        int root = f->fold.tied[i], k = 0, all = space->n[i];
-        if (root < i) {
-            left.n[i] = left.n[root];
-            left.choice[i] = left.choice[root];
-            left.sec[i] = left.sec[root];
-            left.sig[i] = left.sig[root];
-        } else {
-            left.choice[i] = AP_NEW_N(arena, all, struct ap_choice_vec);
-            left.sec[i] = AP_NEW_N(arena, all, double);
-            left.sig[i] = AP_NEW_N(arena, all, uint64_t);
-            for (int s = 0; s < all; s++) {
-                if (kept[i] && !kept[i][s])
-                    continue;
-                left.choice[i][k] = space->choice[i][s];
-                left.sec[i][k] = space->sec[i][s];
-                left.sig[i][k++] = space->sig[i][s];
-            }
-            left.n[i] = k;
-        }
-        left.n_strategies += left.n[i];
-    }
-    return left;
-}
-
-/* No plan is cheaper than the one at hand. */
-static bool none_left(const struct shard_space *left)
-{
-    for (int i = 0; i < left->nests->n; i++)
-        if (left->n[i] == 0)
-            return true;
-    return false;
-}
-
-/*
- * Searches the whole graph with the strategies that the folded bound left; every plan
- * with another strategy costs as much as the answer or more.
- */
-static int search_left(struct ap_arena *arena, const struct shard_task *task,
-                       const struct folded *f, struct shard_answer *answer,
-                       struct timing *t, struct ap_err *err)
-{
-    struct shard_space left = space_left(arena, f);
-    struct shard_answer whole;
-    struct shard_fold alone;
-    struct timing now = {0};
-
-    t->n_left = left.n_strategies;
-    if (none_left(&left)) {
-        answer->bound = answer->objective;
-        answer->stopped = "optimal";
-    }
-    if (none_left(&left) || left.n_strategies > task->params->unfold)
-        return 0;
-    shard_fold_find(arena, task, NULL, 1, &alone);
-    const struct search_in in = {&alone, &left, task->plans, &answer->plan};
-    if (solve_in(arena, task, &in, &whole, &now, err))
-        return -1;
-    add_timing(t, &now);
-    whole.bound = fmax(answer->bound, fmin(whole.bound, answer->objective));
-    *answer = whole;
-    if (answer->bound >= answer->objective * (1 - PROVEN))
-        answer->stopped = "optimal";
-    return 0;
-}
 
 /* ---- the folded problem, answered while its bound is found ---- */
 
@@ -513,28 +430,6 @@ static double price_choice(void *arg, const int *strategy)
     return b->cost;
 }
 
-/* The problem without what is ruled out, but for the best choice known. */
-static struct ap_problem problem_left(const struct bounded *b, const bool **kept)
-{
-    struct ap_problem p = b->ip.problem;
-    const double **cost =
-        ap_arena_dup(b->arena, p.cost, (size_t)p.n_nodes * sizeof *p.cost);
-
-    for (int i = 0; i < b->task->nests->n; i++) {
-        int v = b->ip.var[i];
-        if (!kept[i] || b->fold->tied[i] != i)
-            continue;
-        double *own =
-            ap_arena_dup(b->arena, cost[v], (size_t)p.n_strategies[v] * sizeof *own);
-        for (int s = 0; s < p.n_strategies[v]; s++)
-            if (!kept[i][s] && s != b->best[v])
-                own[s] = AP_FORBIDDEN;
-        cost[v] = own;
-    }
-    p.cost = cost;
-    return p;
-}
-
 static double price_at_hand(void *arg)
 {
     struct bounded *b = arg;
@@ -543,11 +438,10 @@ static double price_at_hand(void *arg)
     return b->cost;
 }
 
-static int solve_left(void *arg, const bool **kept, double share, struct ap_err *err)
+static int solve_folded(void *arg, double share, struct ap_err *err)
 {
     struct bounded *b = arg;
     const struct shard_solver *solver = &shard_solvers[b->task->params->solver];
-    struct ap_problem p = kept ? problem_left(b, kept) : b->ip.problem;
     ap_work_tell(b->task->work, "folded problem", b->cost, 0);
     struct ap_work part = ap_work_share(b->task->work, share);
     struct shard_axes axes = {b->fold, &b->ip};
@@ -559,7 +453,7 @@ static int solve_left(void *arg, const bool **kept, double share, struct ap_err 
     struct ap_solution sol;
     double t0 = ap_now_sec();
 
-    if (solver->run(b->arena, &p, &with, &sol, err))
+    if (solver->run(b->arena, &b->ip.problem, &with, &sol, err))
         return -1;
     ap_work_add(b->task->work, part.done);
     b->t->solve = ap_now_sec() - t0;
@@ -571,10 +465,10 @@ static int solve_left(void *arg, const bool **kept, double share, struct ap_err 
 
 /*
  * The choices of the bound's pieces are the folded optimum where their price meets the
- * bound; else the bound rules out strategies of the folded problem before it is solved.
+ * bound; else the folded problem is solved.
  */
 static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
-                          const struct ap_plan *plans, struct folded *f,
+                          const struct ap_plan *plans, const struct folded *f,
                           struct shard_answer *answer, struct timing *t,
                           struct ap_err *err)
 {
@@ -585,7 +479,7 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
                         .cost = INFINITY,
                         .answer = answer,
                         .t = t};
-    const struct fold_search search = {&b, price_choice, solve_left, price_at_hand};
+    const struct fold_search search = {&b, price_choice, solve_folded, price_at_hand};
     double t0 = ap_now_sec();
 
     ap_work_tell(task->work, "distinct layers", INFINITY, 0);
@@ -598,18 +492,17 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
         if (isfinite(task->plan_sec[i])) /* one was given with its price */
             take_best(&b, shard_ilp_choice(arena, &b.ip, &plans[i]));
     t0 = ap_now_sec();
-    const struct fold_bound_params params = {
-        .known = answer,
-        .search = &search,
-        .max_rounds = (int)task->params->rounds,
-        .work_limit = PIECE_WORK,
-        .gap = task->params->gap,
-        .work = task->work,
-        .want_kept = f->space.n_strategies / WORTH_FIXING <= task->params->unfold};
-    int rc = shard_fold_bound(arena, &f->space, &f->fold, &params, &f->bound, err);
+    const struct fold_bound_params params = {.known = answer,
+                                             .search = &search,
+                                             .max_rounds = (int)task->params->rounds,
+                                             .work_limit = PIECE_WORK,
+                                             .gap = task->params->gap,
+                                             .work = task->work};
+    struct fold_bound bound;
+    int rc = shard_fold_bound(arena, &f->space, &f->fold, &params, &bound, err);
     t->bound = ap_now_sec() - t0 - t->solve;
-    t->rounds = f->bound.n_rounds;
-    answer->bound = f->bound.bound;
+    t->rounds = bound.n_rounds;
+    answer->bound = bound.bound;
     answer->stopped = "folded";
     select_free(&b.ip.builder);
     return rc;
@@ -644,7 +537,6 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
         return -1;
     took->n_tied = f->fold.n_tied;
     took->space_sizes = f->space;
-    took->n_left = f->space.n_strategies;
     if (f->fold.n_tied > 0 && !bounded) {
         f->answer.bound = 0; /* the solver's bound holds for tied plans only */
         f->answer.stopped = "folded";
@@ -654,14 +546,11 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     return 0;
 }
 
-/* Keeps the better answer, the higher bound, and what that bound rules out. */
-static void keep_folded(const struct folded *f, struct shard_answer *answer,
-                        struct folded *best)
+/* Keeps the better answer and the higher bound. */
+static void keep_folded(const struct folded *f, struct shard_answer *answer)
 {
     const double bound = fmax(answer->bound, f->answer.bound);
 
-    if (f->bound.kept && (!best->bound.kept || f->bound.bound > best->bound.bound))
-        *best = *f;
     if (!answer->plan.choice || f->answer.objective < answer->objective)
         *answer = f->answer;
     answer->bound = fmin(bound, answer->objective);
@@ -679,12 +568,12 @@ static const char *stats_of(struct ap_arena *arena, const struct shard_task *tas
         "\"log10_plans\":%.1f,\"log10_folded_plans\":%.1f,\"problem_nodes\":%d,"
         "\"problem_edges\":%d,\"fold_sec\":%.6f,\"space_sec\":%.6f,\"build_sec\":%.6f,"
         "\"solve_sec\":%.6f,\"bound_sec\":%.6f,\"bound_rounds\":%d,\"searches\":%d,"
-        "\"folded_objective_sec\":%.12g,\"folded_bound_sec\":%.12g,\"strategies_left\":%"
-        "lld,\"work\":%lld,\"cells\":%lld",
+        "\"folded_objective_sec\":%.12g,\"folded_bound_sec\":%.12g,\"work\":%lld,"
+        "\"cells\":%lld",
         task->nests->n, t->n_tied, (long long)sp->n_strategies, (long long)sp->n_folded,
         sp->log10_plans, sp->log10_folded, t->n_nodes, t->n_edges, t->fold, t->space,
         t->build, t->solve, t->bound, t->rounds, t->n_searches, t->folded_objective,
-        t->folded_bound, (long long)t->n_left, (long long)t->work,
+        t->folded_bound, (long long)t->work,
         (long long)(task->work ? task->work->done : 0));
 }
 
@@ -714,7 +603,7 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
                       struct timing *t, struct ap_err *err)
 {
     struct timing whole = {0};
-    struct folded best_folded = {.fold = {0}}, folded;
+    struct folded folded;
     const struct ap_work *work = task->work;
     const double near = 1 - fmax(PROVEN, task->params->gap);
 
@@ -722,7 +611,7 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
         if (search_folded(arena, task, plans, period, &folded, err))
             return -1;
         add_timing(t, &folded.took);
-        keep_folded(&folded, answer, &best_folded);
+        keep_folded(&folded, answer);
         if (t->n_tied == 0 || answer->bound >= answer->objective * near ||
             ap_work_over(work))
             break;
@@ -733,9 +622,6 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
     /* of a weighted search, one of several, no named plan is worth the unfolded space */
     if (open && ap_work_over(work) && (!named_is_better || task->cost->weighting)) {
         answer->stopped = "work limit";
-    } else if (open && !named_is_better && best_folded.bound.kept) {
-        if (search_left(arena, task, &best_folded, answer, t, err))
-            return -1;
     } else if (t->n_tied > 0 &&
                (named_is_better ||
                 (open && t->space_sizes.n_strategies <= task->params->unfold))) {

@@ -35,19 +35,17 @@ struct ap_pieces {
 
 /*
  * Finds a price of the whole problem during the rounds: at first from the choices of the
- * pieces, and if their bound does not reach that price soon, by a search without the
- * strategies that the bound rules out.
+ * pieces, and if their bound does not reach that price soon, by a search.
  */
 struct ap_pieces_search {
     void *arg;
     /* The price of a choice [piece][node] of all pieces; INFINITY if the whole problem
      * has no such choice. */
     double (*price)(void *arg, int *const *choice);
-    /* kept: see ap_pieces_answer, for the price found so far; NULL if that is INFINITY.
-       share: its share of the remaining budget. start [piece]: the solution, as in struct
+    /* share: its share of the remaining budget. start [piece]: the solution, as in struct
        ap_subproblem. -1: there is no solution */
-    int (*solve)(void *arg, bool ***kept, double share, double *objective,
-                 const int **start, struct ap_err *err);
+    int (*solve)(void *arg, double share, double *objective, const int **start,
+                 struct ap_err *err);
     double (*at_hand)(void *arg); /* a price known without a search; may be NULL */
 };
 
@@ -60,19 +58,12 @@ struct ap_pieces_params {
     int64_t work_limit; /* of a piece's solver, per trial */
     double gap;         /* relative gap that ends the rounds; 0: only a proof ends them */
     struct ap_work *work; /* a budget shared with other searches; NULL: none */
-    bool want_kept;
 };
 
 struct ap_pieces_answer {
     double bound; /* 0 if no round was made */
     double objective;
     int n_rounds;
-    /*
-     * [piece][node][strategy], false: every choice with this strategy costs more than the
-     * objective. NULL for a node without known costs; NULL as a whole if it is not wanted
-     * or the bound reaches the objective.
-     */
-    bool ***kept;
 };
 
 /* -1 if a piece, and so the whole problem, has no solution. */

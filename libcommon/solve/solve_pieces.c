@@ -26,7 +26,7 @@
 #define LOOK_REFINED 2
 #define START_SHARE  0.1  /* of the budget of work left: for multipliers */
 #define LOOK_SHARE   0.15 /* for a first look */
-#define MORE_SHARE   0.2  /* for each of better multipliers, and of what they rule out */
+#define MORE_SHARE   0.2  /* for better multipliers */
 #define WHOLE_SHARE  0.6  /* for the whole, if the first look's bound is far off */
 #define MOST_SHARE   0.85 /* for the whole, if it is not */
 #define ROUND_SHARE  0.5  /* for a round of the bound */
@@ -175,16 +175,6 @@ static double shrunk(double hoped, double best, double found)
     return fmin(fmax(part, LEAST_SHRUNK), MOST_SHRUNK);
 }
 
-static void find_kept(struct bounder *b, const double *phi, double slack,
-                      struct ap_pieces_answer *out)
-{
-    out->kept = AP_NEW_N(b->arena, b->pieces->n, bool **);
-    for (int i = 0; i < b->pieces->n; i++) {
-        b->core[i].phi = phi;
-        out->kept[i] = pieces_core_kept(&b->core[i], b->arena, b->core[i].bound + slack);
-    }
-}
-
 static bool is_proven(const struct bounder *b, const struct ap_pieces_answer *out)
 {
     return out->bound >= out->objective * (1 - fmax(PROVEN, b->gap));
@@ -201,24 +191,13 @@ static void price(struct bounder *b, const struct ap_pieces_search *search,
     out->objective = fmin(out->objective, search->price(search->arg, choice));
 }
 
-/* Has the whole solved without what the bound under phi rules out. */
-static int solve_whole(struct bounder *b, const struct ap_pieces_params *params,
-                       const double *phi, struct ap_pieces_answer *out,
-                       struct ap_err *err)
+static int solve_whole(struct bounder *b, const struct ap_pieces_search *search,
+                       struct ap_pieces_answer *out, struct ap_err *err)
 {
-    const struct ap_pieces_search *search = params->search;
     const int **start = AP_NEW_N(b->arena, b->pieces->n + 1, const int *);
-    double bound;
-
-    if (out->bound > out->objective * (1 - NEAR)) {
-        if (evaluate(b, phi, LOOK_WORK, MORE_SHARE, &bound, err))
-            return -1;
-        find_kept(b, phi, out->objective - bound, out);
-    }
     const double share =
         out->bound > out->objective * (1 - FAR) ? MOST_SHARE : WHOLE_SHARE;
-    int rc = search->solve(search->arg, out->kept, share, &out->objective, start, err);
-    out->kept = NULL;
+    int rc = search->solve(search->arg, share, &out->objective, start, err);
     b->solved = true;
     for (int i = 0; i < b->pieces->n && rc == 0; i++)
         if (start[i])
@@ -275,7 +254,7 @@ static void close_pieces(struct bounder *b)
 /*
  * A first look at the pieces, which finds an objective. Where it is not as good as a
  * trial, the whole's solution tells the pieces' solvers what is too expensive; better
- * multipliers come first where the bound is near enough for them to rule out much.
+ * multipliers come first where the bound is near.
  */
 static int look(struct bounder *b, const struct ap_pieces_params *params, double *phi,
                 struct ap_pieces_answer *out, struct ap_err *err)
@@ -303,7 +282,7 @@ static int look(struct bounder *b, const struct ap_pieces_params *params, double
         pieces_start(b->pieces, b->core, b->first, true, &part, phi);
         ap_work_add(b->work, part.done);
     }
-    return solve_whole(b, params, phi, out, err);
+    return solve_whole(b, params->search, out, err);
 }
 
 static int climb(struct bounder *b, const struct ap_pieces_params *params, double *best,
@@ -345,7 +324,7 @@ static int climb(struct bounder *b, const struct ap_pieces_params *params, doubl
             break;
         bool stalls = b->n_phi == 0 || n_idle >= PATIENCE;
         if (!b->solved && (stalls || out->n_rounds == LOOK_ROUNDS))
-            rc = solve_whole(b, params, best, out, err);
+            rc = solve_whole(b, params->search, out, err);
         if (rc || stalls || is_proven(b, out))
             break;
         box = out->n_rounds == 1 ? FIRST_BOX * (out->objective - bound) / b->n_pieces
@@ -377,7 +356,7 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
     for (int i = 0; i < pieces->n; i++)
         b.n_pieces += pieces->piece[i].weight;
     rc = open_pieces(&b, err);
-    double *best = AP_NEW_N(arena, b.n_phi + 1, double), bound;
+    double *best = AP_NEW_N(arena, b.n_phi + 1, double);
     if (rc == 0 && params->max_rounds > 0) {
         struct ap_work part = ap_work_share(b.work, START_SHARE);
         if (b.n_phi > 0)
@@ -391,13 +370,9 @@ int ap_pieces_bound(struct ap_arena *arena, const struct ap_pieces *pieces,
         else if (rc == 0)
             rc = climb(&b, params, best, out, err);
         if (rc == 0 && !b.solved && !is_proven(&b, out))
-            rc = solve_whole(&b, params, best, out, err);
+            rc = solve_whole(&b, params->search, out, err);
         out->bound = fmax(out->bound, 0);
     }
-    bool open = out->bound > 0 && !is_proven(&b, out) && !ap_work_over(params->work);
-    if (rc == 0 && params->want_kept && open &&
-        evaluate(&b, best, params->work_limit, 1, &bound, err) == 0)
-        find_kept(&b, best, out->objective - bound, out);
     close_pieces(&b);
     return rc;
 }

@@ -14,7 +14,6 @@ struct pieces_core {
     struct sel_core *whole; /* copies joined, reduced but for the terms' nodes */
     struct sel_join *join;
     int *max_sets;
-    int *n_labels;         /* [node of the problem], before it was reduced */
     struct sel_core *core; /* the rest of `whole` after reductions */
     int *place;            /* [node of the problem], its node in core, -1 */
     int *list;             /* [node of core], its node of the problem */
@@ -49,8 +48,6 @@ void pieces_core_close(struct pieces_core *p);
 void pieces_core_start(struct pieces_core *p, const int *start);
 /* Solves under p->phi: choice, solution, cost, bound. A thread's start routine. */
 void *pieces_core_solve(void *piece);
-/* See ap_pieces_answer; limit: the largest cost of a piece of this kind. Arena. */
-bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double limit);
 
 /* ---- solve_pieces_start.c ---- */
 

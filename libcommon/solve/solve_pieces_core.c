@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define SETTLE_SWEEPS 32
-#define KEEP_SWEEPS   24
 #define EPSILON       1e-10 /* what a solution must be better than the start */
 #define PROVEN        1e-9
 
@@ -29,7 +28,6 @@ static void prepare(struct pieces_core *p)
     p->whole->stays = AP_NEW_N(arena, q->n_nodes + 1, bool);
     for (int t = 0; t < p->piece->n_terms; t++)
         p->whole->stays[p->piece->term[t].node] = true;
-    p->n_labels = sel_count_labels(p->whole);
     p->failed = !sel_reduce(p->whole, true);
     if (p->failed)
         return;
@@ -250,32 +248,4 @@ void *pieces_core_solve(void *arg)
         ap_arena_rewind(&p->scratch, mark);
     }
     return NULL;
-}
-
-bool **pieces_core_kept(struct pieces_core *p, struct ap_arena *arena, double limit)
-{
-    int n = p->piece->problem.n_nodes;
-    bool **kept = AP_NEW_N(arena, n + 1, bool *);
-    struct ap_mark mark = ap_arena_mark(&p->scratch);
-    double shift;
-    struct sel_core *c = core_under_phi(p, &p->scratch, &shift);
-    struct sel_dual *d = sel_dual_new(c);
-
-    for (int i = 0; i < KEEP_SWEEPS; i++)
-        sel_dual_sweep(d);
-    double **core = sel_dual_least(d, shift);
-    double **left = AP_NEW_N(&p->scratch, n + 1, double *);
-    for (int v = 0; v < n; v++)
-        left[v] = p->place[v] < 0 ? NULL : core[p->place[v]];
-    double **least =
-        sel_least_costs(p->whole, p->n_labels, left, d->bound - shift, limit);
-    for (int v = 0; v < n; v++) {
-        if (sel_join_is_group(p->join, v) || p->n_labels[v] == 0)
-            continue;
-        kept[v] = AP_NEW_N(arena, p->n_labels[v], bool);
-        for (int s = 0; s < p->n_labels[v]; s++)
-            kept[v][s] = least[v][s] < limit;
-    }
-    ap_arena_rewind(&p->scratch, mark);
-    return kept;
 }

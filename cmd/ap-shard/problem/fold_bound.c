@@ -365,20 +365,6 @@ static struct ap_pieces as_pieces(struct bounder *b, struct ap_subproblem *piece
     return (struct ap_pieces){b->n_pieces, pieces, n, n_strategies};
 }
 
-/* What is ruled out for a piece's groups is ruled out for all groups tied to them. */
-static const bool **kept_groups(const struct bounder *b, bool ***kept)
-{
-    int n = b->space->nests->n;
-    const bool **out = AP_NEW_N(b->arena, n, const bool *);
-
-    for (int i = 0; i < n; i++)
-        if (b->var[i] >= 0)
-            out[b->fold->tied[i]] = kept[piece_of(b, i)][b->var[i]];
-    for (int i = 0; i < n; i++)
-        out[i] = out[b->fold->tied[i]];
-    return out;
-}
-
 /* The price of the pieces' choices, each taken for all groups that it stands for. */
 static double price_pieces(void *arg, int *const *choice)
 {
@@ -394,12 +380,12 @@ static double price_pieces(void *arg, int *const *choice)
     return b->search->price(b->search->arg, strategy);
 }
 
-static int solve_whole(void *arg, bool ***kept, double share, double *objective,
-                       const int **start, struct ap_err *err)
+static int solve_whole(void *arg, double share, double *objective, const int **start,
+                       struct ap_err *err)
 {
     struct bounder *b = arg;
 
-    if (b->search->solve(b->search->arg, kept ? kept_groups(b, kept) : NULL, share, err))
+    if (b->search->solve(b->search->arg, share, err))
         return -1;
     *objective = b->known->objective;
     find_starts(b, &b->known->plan, start);
@@ -429,8 +415,7 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
                                       .max_rounds = given->max_rounds,
                                       .gap = given->gap,
                                       .work_limit = given->work_limit,
-                                      .work = given->work,
-                                      .want_kept = given->want_kept};
+                                      .work = given->work};
     struct ap_pieces_answer answer = {0};
     int rc = 0;
 
@@ -450,7 +435,6 @@ int shard_fold_bound(struct ap_arena *arena, const struct shard_space *space,
     if (fabs(b.charged - b.tensors) <= 1e-6 * b.tensors)
         rc = ap_pieces_bound(arena, &pieces, &params, &answer, err);
     out->bound = answer.bound;
-    out->kept = answer.kept ? kept_groups(&b, answer.kept) : NULL;
     out->n_rounds = answer.n_rounds;
     for (int i = 0; i < b.n_pieces; i++) {
         select_free(&b.piece[i].b);

@@ -7,9 +7,6 @@
 struct fold_bound {
     double bound; /* below every plan in the space, tied or not; 0: nothing is known */
     int n_rounds;
-    /* [group][strategy], false: every plan with this strategy costs the objective or
-       more. NULL for a group without known costs, or for all groups */
-    const bool **kept;
 };
 
 /* Finds the plan to be bounded, where none is known before. Tied groups have the same
@@ -19,9 +16,8 @@ struct fold_search {
     /* The price of a choice [group], which may become the plan; INFINITY: it is illegal.
      */
     double (*price)(void *arg, const int *strategy);
-    /* Finds the plan among the strategies that kept (see fold_bound) leaves; NULL: all.
-       share: the share of the remaining budget that it may use. */
-    int (*solve)(void *arg, const bool **kept, double share, struct ap_err *err);
+    /* Finds the plan; share: the share of the remaining budget that it may use. */
+    int (*solve)(void *arg, double share, struct ap_err *err);
     double (*at_hand)(void *arg); /* the price of the best plan at hand */
 };
 
@@ -32,7 +28,6 @@ struct fold_bound_params {
     int64_t work_limit;   /* of a piece's solver, per round */
     double gap;           /* relative, ends the rounds; 0: only a proof does */
     struct ap_work *work; /* a budget shared with other searches; NULL: none */
-    bool want_kept;
 };
 
 /*
