@@ -47,6 +47,13 @@ END
         ap-plan gpt3-350m --grid tp=2 --recompute none --cluster cpu-4
 }
 
+@test "ap-stage --grid: the man page has the keys that the reader has" {
+    small >"$BATS_TEST_TMPDIR/m.json"
+    run --separate-stderr ap-stage --grid xp=1 --cluster cpu-4 "$BATS_TEST_TMPDIR/m.json"
+    diff <(sed -n "s/.* is not one of //; s/, /\n/gp" <<<"$stderr" | sort) \
+        <(sed -n '/^\.It Fl -grid/,/^\.It Fl -plan/s/^\.It Cm //p' man/ap-stage.1 | sed 's/ , /\n/g' | sort)
+}
+
 @test "ap-stage --grid: what does not fit model or cluster is refused" {
     local f=$BATS_TEST_TMPDIR/m.json line why
     small >"$f"

@@ -1,6 +1,6 @@
 /*
  * Problem: say in three lines which plan this is, how fast, and whether it fits. Idea:
- * the words and rates of libcommon (pipeline/plan_words.h, plan_rates.h), wrapped between
+ * the words and rates of libcommon (pipeline/line.h, plan_rates.h), wrapped between
  * their parts; reports start with them, the section "cost" and pages hold them.
  */
 #include <string.h>
@@ -23,14 +23,14 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
         struct ap_plan_degrees *each;
         out->peak_bytes =
             arenas ? in->buffer_bytes[full] : p->result.devices[full].peak_bytes;
-        ap_words_of_stages(arena, &of, &in->of.stages, &out->says, &each);
-        ap_words_line(&out->says, each, &in->of.stages, &out->words);
+        ap_line_of_stages(arena, &of, &in->of.stages, &out->says, &each);
+        ap_plan_line_words(&out->says, each, &in->of.stages, &out->words);
         recomputed = ap_stages_recomputed_flops(&in->of.graph, &in->of.stages);
     } else {
         struct ap_plan_degrees d;
         ap_degrees_find(arena, &plan->plan, 1, &d);
-        ap_words_of_plan(arena, &plan->plan, &d, &out->says);
-        ap_words_line(&out->says, &d, NULL, &out->words);
+        ap_line_of_plan(arena, &plan->plan, &d, &out->says);
+        ap_plan_line_words(&out->says, &d, NULL, &out->words);
     }
     ap_rates_find(arena, &out->says, &of, out->in_seconds ? price_aim_sec(in, plan) : 0,
                   recomputed, &out->rates);

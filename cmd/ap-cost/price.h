@@ -137,7 +137,7 @@ void price_kernels(struct ap_arena *arena, const struct cost_input *in,
 /* A plan in words and its rates: the head of reports and pages. */
 struct headline {
     struct ap_buf words; /* freed by headline_free */
-    struct ap_plan_words says;
+    struct ap_plan_line says;
     struct ap_plan_rates rates;
     int64_t peak_bytes, limit_bytes;
     bool in_seconds; /* else there are no rates */

@@ -34,7 +34,7 @@ void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
 /* What was read, and what becomes of it. */
 struct fitted {
     const struct trainer *trainer;
-    struct ap_plan_words planned;
+    struct ap_plan_line planned;
     struct trainer_plan plan;
     struct trainer_notes notes;
     struct trainer_price price, planned_price;
@@ -65,23 +65,24 @@ static void note_memory(struct fitted *f, int64_t device_bytes)
 /* The batch is micro-batch x microbatches x data parallel devices. */
 static void fit_batch(struct trainer_plan *p, struct trainer_notes *notes)
 {
-    struct ap_plan_words *s = &p->s;
-    int64_t data = s->degrees.data;
+    struct ap_plan_line *s = &p->s;
+    int64_t data = s->line.degrees.data;
 
     if (s->batch == 0)
         ap_die_usage("--to: no input of the model has a batch");
-    s->micro_batch = ap_ceil_div(ap_ceil_div(s->batch, s->microbatches), data);
-    if (s->micro_batch * s->microbatches * data == s->batch)
+    s->line.micro_batch = ap_ceil_div(ap_ceil_div(s->batch, s->microbatches), data);
+    if (s->line.micro_batch * s->microbatches * data == s->batch)
         return;
-    int64_t count = ap_ceil_div(s->batch, s->micro_batch * data);
+    int64_t count = ap_ceil_div(s->batch, s->line.micro_batch * data);
     if (count != s->microbatches)
         trainer_note(notes, "%lld microbatches instead of %lld", (long long)count,
                      (long long)s->microbatches);
     s->microbatches = count;
-    if (s->micro_batch * count * data != s->batch)
+    if (s->line.micro_batch * count * data != s->batch)
         trainer_note(notes, "the batch of %lld does not divide: %lld instead",
-                     (long long)s->batch, (long long)(s->micro_batch * count * data));
-    s->batch = s->micro_batch * count * data;
+                     (long long)s->batch,
+                     (long long)(s->line.micro_batch * count * data));
+    s->batch = s->line.micro_batch * count * data;
 }
 
 static void note_share(struct trainer_notes *notes, double flops, double agreeing)
@@ -100,7 +101,7 @@ static void note_mixture(struct trainer_notes *notes, const struct ap_plan_degre
     if (layers.len > 0)
         trainer_note(notes, "layers differ in the plan: %.400s", layers.data);
     ap_buf_free(&layers);
-    note_share(notes, d->all.flops, d->all.agreeing);
+    note_share(notes, d->flops, d->agreeing);
 }
 
 /* ---- one plan ---- */
@@ -125,7 +126,7 @@ static int price(struct ap_arena *arena, struct job *job, const struct ap_plan *
  * weights. Along which dimension something is sharded between steps does not matter.
  */
 static bool lies_differently(const struct ap_plan *a, const struct ap_plan *b,
-                             const struct ap_degrees *d, int node, struct ap_buf *out)
+                             const struct ap_axis_uses *u, int node, struct ap_buf *out)
 {
     struct ap_layout x = ap_plan_node_layout(a, node), y = ap_plan_node_layout(b, node);
     const struct ap_shape *shape = &a->graph->nodes[node].shape;
@@ -133,7 +134,7 @@ static bool lies_differently(const struct ap_plan *a, const struct ap_plan *b,
                   ap_layout_local_bytes(&b->mesh, shape, &y);
 
     for (int i = 0; i < a->mesh.n_axes; i++)
-        differ |= d->use[i] == AP_USE_TENSOR &&
+        differ |= u->use[i] == AP_USE_TENSOR &&
                   ap_placement_word(&x.axis[i]) != ap_placement_word(&y.axis[i]);
     if (!differ || !out)
         return differ;
@@ -146,7 +147,7 @@ static bool lies_differently(const struct ap_plan *a, const struct ap_plan *b,
 
 /* Weights, states and inputs that lie differently, contractions that split otherwise. */
 static void note_differences(struct trainer_notes *notes, const struct ap_plan *planned,
-                             const struct ap_plan *now, const struct ap_degrees *d)
+                             const struct ap_plan *now, const struct ap_axis_uses *u)
 {
     static const struct {
         enum ap_role role;
@@ -163,7 +164,7 @@ static void note_differences(struct trainer_notes *notes, const struct ap_plan *
             if (g->nodes[g->params[i]].role != kinds[k].role)
                 continue;
             all++;
-            n += lies_differently(planned, now, d, g->params[i],
+            n += lies_differently(planned, now, u, g->params[i],
                                   n < MOST_NAMED ? &names : NULL);
         }
         if (n)
@@ -184,7 +185,7 @@ static void note_differences(struct trainer_notes *notes, const struct ap_plan *
 }
 
 /* The plan of degrees, and its price. */
-static int build(struct ap_arena *arena, struct job *job, const struct ap_degrees *d,
+static int build(struct ap_arena *arena, struct job *job, const struct ap_axis_uses *u,
                  struct ap_plan *now, struct trainer_price *out, struct ap_err *err)
 {
     const struct ap_plan *plan = &job->in.stages.stage->sharding.plan;
@@ -193,7 +194,7 @@ static int build(struct ap_arena *arena, struct job *job, const struct ap_degree
                             .nests = plan->nests,
                             .mesh = plan->mesh,
                             .microbatch_choice = plan->microbatch_choice};
-    if (ap_degrees_plan(arena, d, now, err))
+    if (ap_degrees_plan(arena, u, now, err))
         return -1;
     return price(arena, job, now, out, err);
 }
@@ -203,7 +204,7 @@ static int build(struct ap_arena *arena, struct job *job, const struct ap_degree
 static void shard_weights(struct ap_arena *arena, struct job *job, struct ap_plan *now,
                           struct fitted *f)
 {
-    struct ap_degrees d = f->plan.s.degrees;
+    struct ap_axis_uses u = f->plan.uses;
     struct trainer_price own;
     struct ap_plan sharded;
     struct ap_err ignored = {0};
@@ -212,14 +213,15 @@ static void shard_weights(struct ap_arena *arena, struct job *job, struct ap_pla
     if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
         return;
     for (int a = 0; a < now->mesh.n_axes; a++)
-        if (d.use[a] == AP_USE_DATA || d.use[a] == AP_USE_CONTEXT)
-            d.zero_axis[a] = 3;
-    ap_degrees_count(&d, &now->mesh, f->plan.experts);
-    if (build(arena, job, &d, &sharded, &own, &ignored) ||
+        if (u.use[a] == AP_USE_DATA || u.use[a] == AP_USE_CONTEXT)
+            u.zero[a] = 3;
+    ap_degrees_count(&u, &now->mesh, f->plan.experts);
+    if (build(arena, job, &u, &sharded, &own, &ignored) ||
         own.peak_bytes >= f->price.peak_bytes)
         return;
     trainer_note(&f->notes, "weights are sharded, too (ZeRO-3): whole they do not fit");
-    f->plan.s.degrees = d;
+    f->plan.uses = u;
+    f->plan.s.line.degrees = u.degrees;
     f->price = own;
     *now = sharded;
 }
@@ -237,24 +239,24 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
         ap_die_usage("--to %s: cost model %s is not in seconds", f->trainer->name,
                      ap_cost_variant_names[job.cost.variant]);
     ap_degrees_find(arena, plan, 1, &d);
-    ap_words_of_plan(arena, plan, &d, &f->planned);
+    ap_line_of_plan(arena, plan, &d, &f->planned);
     f->plan = (struct trainer_plan){.model = job.in.graph.name,
                                     .s = f->planned,
-                                    .experts = d.all.expert > 0,
-                                    .n_layers = d.layers.n,
-                                    .n_stages = 1};
-    if (plan->whole && d.all.zero == 1 && f->planned.microbatches == 1)
+                                    .uses = d.all,
+                                    .experts = d.all.degrees.expert > 0,
+                                    .n_layers = d.layers.n};
+    if (plan->whole && d.all.degrees.zero == 1 && f->planned.microbatches == 1)
         trainer_note(&f->notes,
                      "gradients are reduce-scattered; the plan all-reduces them");
     f->trainer->fit(&f->plan, &f->notes);
     fit_batch(&f->plan, &f->notes);
     if (price(arena, &job, plan, &f->planned_price, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    if (build(arena, &job, &f->plan.s.degrees, &now, &f->price, &err))
+    if (build(arena, &job, &f->plan.uses, &now, &f->price, &err))
         refuse(f, &err);
     shard_weights(arena, &job, &now, f);
     int n = f->notes.n;
-    note_differences(&f->notes, plan, &now, &f->plan.s.degrees);
+    note_differences(&f->notes, plan, &now, &f->plan.uses);
     if (f->notes.n > n || !same_price(f))
         note_mixture(&f->notes, &d);
     note_memory(f, job.in.cluster.memory_bytes);
@@ -266,7 +268,7 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
 static bool same_stage(const struct ap_stages *stages, const struct ap_plan_degrees *each,
                        int a, int b)
 {
-    return ap_degrees_equal(&each[a].all, &each[b].all) &&
+    return ap_degrees_equal(&each[a].all.degrees, &each[b].all.degrees) &&
            stages->stage[a].recompute == stages->stage[b].recompute;
 }
 
@@ -276,8 +278,8 @@ static void note_mixed_stages(struct fitted *f, int n, const struct ap_plan_degr
     double flops = 0, agreeing = 0;
 
     for (int i = 0; i < n; i++) {
-        flops += each[i].all.flops;
-        agreeing += each[i].all.agreeing;
+        flops += each[i].flops;
+        agreeing += each[i].agreeing;
     }
     note_share(&f->notes, flops, agreeing);
 }
@@ -286,16 +288,16 @@ static void note_stages(struct fitted *f, const struct ap_stages *stages,
                         const struct ap_plan_degrees *each)
 {
     for (int a = 0, b; a < stages->n; a = b + 1) {
-        struct ap_plan_words own = f->planned;
+        struct ap_line own = f->planned.line;
         struct ap_buf text = {0};
 
         for (b = a; b + 1 < stages->n && same_stage(stages, each, a, b + 1);)
             b++;
-        own.degrees = each[a].all;
-        own.recompute = stages->stage[a].recompute;
+        own.degrees = each[a].all.degrees;
+        own.recompute = ap_line_recompute_of(stages->stage[a].recompute);
         own.pipeline = 1;
         own.micro_batch = 0;
-        ap_words_print(&own, &text);
+        ap_line_words(&own, &text);
         if (a == b)
             trainer_note(&f->notes, "in the plan stage %d is %.200s", a, text.data);
         else
@@ -315,12 +317,12 @@ static int64_t divisor(int64_t n, int64_t most)
 }
 
 /* The divisor of n nearest to x, at most most; the lower of two. */
-static int nearest_divisor(int64_t n, int x, int most)
+static int64_t nearest_divisor(int64_t n, int64_t x, int64_t most)
 {
-    int best = 1;
+    int64_t best = 1;
 
-    for (int d = 1; d <= most && d <= n; d++)
-        if (n % d == 0 && abs(d - x) < abs(best - x))
+    for (int64_t d = 1; d <= most && d <= n; d++)
+        if (n % d == 0 && llabs(d - x) < llabs(best - x))
             best = d;
     return best;
 }
@@ -330,25 +332,25 @@ static int nearest_divisor(int64_t n, int x, int most)
 static void fit_devices(struct fitted *f, const struct ap_stages *stages)
 {
     struct trainer_plan *p = &f->plan;
-    struct ap_degrees *d = &p->s.degrees;
+    struct ap_line *l = &p->s.line;
+    struct ap_degrees *d = &l->degrees;
     bool equal = true;
 
     for (int i = 1; i < stages->n; i++)
         equal &= stages->stage[i].n_devices == stages->stage[0].n_devices;
     if (equal)
         return;
-    if (p->s.n_devices % p->s.pipeline) {
-        p->s.pipeline = nearest_divisor(p->s.n_devices, p->s.pipeline, p->n_layers);
-        p->s.chunks = 1;
-        if (p->s.schedule == AP_SCHEDULE_INTERLEAVED)
-            p->s.schedule = AP_SCHEDULE_1F1B;
-        p->n_stages = p->s.pipeline;
-        p->stage_layers = trainer_even_layers(f->notes.arena, p->n_layers, p->s.pipeline);
+    if (p->s.n_devices % l->pipeline) {
+        l->pipeline = nearest_divisor(p->s.n_devices, l->pipeline, p->n_layers);
+        l->chunks = 1;
+        if (l->schedule == AP_SCHEDULE_INTERLEAVED)
+            l->schedule = AP_SCHEDULE_1F1B;
+        trainer_even_layers(f->notes.arena, p);
     }
-    int64_t each = p->s.n_devices / p->s.pipeline;
+    int64_t each = p->s.n_devices / l->pipeline;
     trainer_note(&f->notes,
-                 "stages have different numbers of devices: %d set%s of %lld instead",
-                 p->s.pipeline, p->s.pipeline == 1 ? "" : "s", (long long)each);
+                 "stages have different numbers of devices: %lld set%s of %lld instead",
+                 (long long)l->pipeline, l->pipeline == 1 ? "" : "s", (long long)each);
     d->tensor = divisor(each, d->tensor);
     d->context = divisor(each / d->tensor, d->context);
     d->data = each / d->tensor / d->context;
@@ -369,7 +371,7 @@ static void fit_recompute(struct ap_arena *arena, const struct trainer_model *mo
     struct ap_err ignored = {0};
     double planned = (double)f->planned_price.peak_bytes;
 
-    all.s.recompute = AP_RECOMPUTE_ALL;
+    all.s.line.recompute = AP_LINE_RECOMPUTE_FULL;
     if (trainer_price_stages(arena, model, f->trainer, &all, &price, &ignored) ||
         fabs((double)price.peak_bytes - planned) >=
             fabs((double)f->price.peak_bytes - planned))
@@ -415,12 +417,12 @@ static void try_fitting(struct ap_arena *arena, const struct fitted *f,
 static void try_degrees(struct ap_arena *arena, const struct trainer_plan *start,
                         struct fitting *best, const struct fitted *f)
 {
-    int64_t each = start->s.n_devices / start->s.pipeline;
+    int64_t each = start->s.n_devices / start->s.line.pipeline;
 
     for (int64_t t = 1; t <= each; t++)
         for (int k = 0; k < 4 && each % t == 0; k++) {
             struct trainer_plan p = *start;
-            struct ap_degrees *d = &p.s.degrees;
+            struct ap_degrees *d = &p.s.line.degrees;
             if ((k & 1) && !f->trainer->shards_staged_weights)
                 continue;
             d->tensor = t;
@@ -430,7 +432,8 @@ static void try_degrees(struct ap_arena *arena, const struct trainer_plan *start
             d->zero = d->data == 1 ? 0 : k & 1 ? 3 : 1;
             d->expert = d->expert > 1 ? divisor(each, d->expert) : d->expert;
             d->expert_tensor = d->expert_tensor > 1 ? 1 : d->expert_tensor;
-            p.s.recompute = k & 2 ? AP_RECOMPUTE_ALL : p.s.recompute;
+            if (k & 2)
+                p.s.line.recompute = AP_LINE_RECOMPUTE_FULL;
             try_fitting(arena, f, p, best);
         }
 }
@@ -448,15 +451,15 @@ static void fit_memory(struct ap_arena *arena, const struct trainer_plan *start,
     if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
         return;
     try_degrees(arena, start, best, f);
-    for (int k = 0; k < 2 && start->s.chunks == 1; k++) {
+    for (int k = 0; k < 2 && start->s.line.chunks == 1; k++) {
         struct trainer_plan p = *start;
         struct fitting other = *best;
-        int n = k ? 2 * p.s.pipeline : p.s.pipeline / 2;
+        int64_t n = k ? 2 * p.s.line.pipeline : p.s.line.pipeline / 2;
         bool fits = best->found && best->price.peak_bytes <= limit;
         if (fits || n < 2 || n > p.n_layers || p.s.n_devices % n)
             continue;
-        p.n_stages = p.s.pipeline = n;
-        p.stage_layers = trainer_even_layers(arena, p.n_layers, n);
+        p.s.line.pipeline = n;
+        trainer_even_layers(arena, &p);
         other.found = false;
         try_degrees(arena, &p, &other, f);
         if (other.found && other.price.peak_bytes <= limit)
@@ -486,15 +489,13 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     const struct ap_staged_graph of = ap_planned_of(&in);
     const struct trainer_model model = {&of, &layers, &in.stages};
-    ap_words_of_stages(arena, &of, &in.stages, &f->planned, &each);
+    ap_line_of_stages(arena, &of, &in.stages, &f->planned, &each);
     ap_layers_find(arena, &in.graph, &in.nests, &layers);
-    f->plan = (struct trainer_plan){.model = in.graph.name,
-                                    .s = f->planned,
-                                    .n_layers = layers.n,
-                                    .n_stages = in.stages.n};
+    f->plan = (struct trainer_plan){
+        .model = in.graph.name, .s = f->planned, .n_layers = layers.n};
     for (int i = 0; i < in.stages.n; i++)
-        f->plan.experts |= each[i].all.expert > 0;
-    if (trainer_layers_by_stage(arena, &model, &f->notes, &f->plan.stage_layers, &err))
+        f->plan.experts |= each[i].all.degrees.expert > 0;
+    if (trainer_layers_by_stage(arena, &model, &f->notes, &f->plan.s.line, &err))
         ap_die_usage("--to %s: %s", f->trainer->name, err.msg);
     if (f->planned.stages_differ)
         note_stages(f, &in.stages, each);
@@ -512,7 +513,7 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         refuse(f, &err);
     for (int i = 0; i < in.stages.n; i++)
         recompute |= in.stages.stage[i].recompute != AP_RECOMPUTE_NONE;
-    if (recompute && f->plan.s.recompute != AP_RECOMPUTE_ALL)
+    if (recompute && f->plan.s.line.recompute != AP_LINE_RECOMPUTE_FULL)
         fit_recompute(arena, &model, f);
     fit_memory(arena, &start, &fitting, f);
     if (!same_price(f))
@@ -557,7 +558,7 @@ static void put_comment(const struct fitted *f, const struct ap_buf *price,
     if (!mark)
         return;
     ap_buf_printf(out, "%s%s for %s: ", mark, f->plan.model, f->trainer->title);
-    ap_words_print(&f->plan.s, out);
+    ap_line_words(&f->plan.s.line, out);
     ap_buf_printf(out, "\n%s%lld devices; %s\n", mark, (long long)f->plan.s.n_devices,
                   price->data);
     for (int i = 0; i < f->notes.n; i++)
@@ -579,7 +580,7 @@ int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
     put_comment(&f, &cost, &text);
     trainer->put(&f.plan, &text);
     if (f.notes.n && !tool->quiet) {
-        ap_words_print(&f.plan.s, &words);
+        ap_line_words(&f.plan.s.line, &words);
         ap_warn("%s cannot express the plan; nearest: %s; %s", trainer->title, words.data,
                 cost.data);
         for (int i = 0; i < f.notes.n; i++)

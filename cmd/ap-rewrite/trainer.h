@@ -6,8 +6,8 @@
 #ifndef REWRITE_TRAINER_H
 #define REWRITE_TRAINER_H
 
+#include "pipeline/line.h"
 #include "pipeline/pipeline_price.h"
-#include "pipeline/plan_words.h"
 #include "tool/tool.h"
 
 /* Sentences, for people. */
@@ -22,11 +22,10 @@ void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
 /* What a trainer's configuration says. */
 struct trainer_plan {
     const char *model;
-    struct ap_plan_words s;
-    bool experts; /* the model has some */
+    struct ap_plan_line s;    /* with stages its line has the layers of each */
+    struct ap_axis_uses uses; /* of the mesh of a plan without stages */
+    bool experts;             /* the model has some */
     int n_layers;
-    int n_stages;            /* s.pipeline * s.chunks */
-    const int *stage_layers; /* [stage]: layers of each, in order; NULL without stages */
 };
 
 struct trainer_price {
@@ -44,8 +43,8 @@ struct trainer {
     const char *name, *title;
     enum trainer_selected selected;
     bool shards_staged_weights; /* ZeRO-3 within stages */
-    /* Moves what the trainer cannot express to the nearest that it can; the mesh of the
-       degrees is the caller's. A sentence for each change. */
+    /* Moves what the trainer cannot express to the nearest that it can, in the degrees
+       and in the uses of the axes. A sentence for each change. */
     void (*fit)(struct trainer_plan *p, struct trainer_notes *notes);
     void (*put)(const struct trainer_plan *p, struct ap_buf *out);
     /* before each line of a comment; NULL: the format has none */
@@ -72,13 +71,14 @@ struct trainer_model {
     const struct ap_stages *stages;
 };
 
-/* Layers of each stage (arena), by where most of their FLOPs are; layers that are cut are
- * noted. -1 where layers are not in the order of the stages, or there are none. */
+/* Layers of each stage of the line (arena), by where most of their FLOPs are; layers that
+ * are cut are noted. -1 where layers are not in the order of the stages, or there are
+ * none. */
 int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *model,
-                            struct trainer_notes *notes, const int **count,
+                            struct trainer_notes *notes, struct ap_line *line,
                             struct ap_err *err);
-/* Layers of stages that have as many each, or one more (arena). */
-const int *trainer_even_layers(struct ap_arena *arena, int n_layers, int n_stages);
+/* Gives all stages of the line as many layers, or one more (arena). */
+void trainer_even_layers(struct ap_arena *arena, struct trainer_plan *p);
 /* The price of the plan that the trainer runs, on the devices of the stages at hand. -1:
  * there is none. */
 int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *model,

@@ -10,10 +10,17 @@
 /* Even stages need no list of layers. */
 static bool even(const struct trainer_plan *p)
 {
-    for (int i = 1; i < p->n_stages; i++)
-        if (p->stage_layers[i] != p->stage_layers[0])
+    const struct ap_line *l = &p->s.line;
+
+    for (int i = 1; i < l->n_layers; i++)
+        if (l->layers[i] != l->layers[0])
             return false;
     return true;
+}
+
+static bool is_staged(const struct trainer_plan *p)
+{
+    return ap_line_stages(&p->s.line) > 1;
 }
 
 static void flag(struct ap_buf *out, const char *name, int64_t value)
@@ -32,11 +39,12 @@ static int64_t replicas(const struct ap_degrees *d)
 static void put_layout(const struct trainer_plan *p, struct ap_buf *out)
 {
     ap_buf_puts(out, "    --pipeline-model-parallel-layout \"E");
-    for (int i = 0; i < p->n_stages; i++) {
+    for (int i = 0; i < p->s.line.n_layers; i++) {
+        const int n = p->s.line.layers[i];
         ap_buf_puts(out, i ? "|" : "");
-        if (p->stage_layers[i] > 1)
-            ap_buf_printf(out, "t*%d", p->stage_layers[i]);
-        else if (p->stage_layers[i] == 1)
+        if (n > 1)
+            ap_buf_printf(out, "t*%d", n);
+        else if (n == 1)
             ap_buf_putc(out, 't');
     }
     ap_buf_puts(out, "L\"\n");
@@ -59,18 +67,19 @@ static void put_zero_megatron(const struct ap_degrees *d, struct ap_buf *out)
 
 static void put_megatron(const struct trainer_plan *p, struct ap_buf *out)
 {
-    const struct ap_plan_words *s = &p->s;
-    const struct ap_degrees *d = &s->degrees;
+    const struct ap_plan_line *s = &p->s;
+    const struct ap_line *l = &s->line;
+    const struct ap_degrees *d = &l->degrees;
 
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     flag(out, "tensor-model-parallel-size", d->tensor);
     if (d->sequence)
         ap_buf_puts(out, "    --sequence-parallel\n");
-    flag(out, "pipeline-model-parallel-size", s->pipeline);
-    if (p->n_stages > 1 && even(p)) {
-        if (s->chunks > 1)
-            flag(out, "num-virtual-stages-per-pipeline-rank", s->chunks);
-    } else if (p->n_stages > 1) {
+    flag(out, "pipeline-model-parallel-size", l->pipeline);
+    if (is_staged(p) && even(p)) {
+        if (l->chunks > 1)
+            flag(out, "num-virtual-stages-per-pipeline-rank", l->chunks);
+    } else if (is_staged(p)) {
         put_layout(p, out);
     }
     flag(out, "context-parallel-size", d->context);
@@ -79,72 +88,74 @@ static void put_megatron(const struct trainer_plan *p, struct ap_buf *out)
         flag(out, "expert-tensor-parallel-size", d->expert_tensor);
     }
     put_zero_megatron(d, out);
-    if (s->recompute == AP_RECOMPUTE_ALL)
+    if (l->recompute == AP_LINE_RECOMPUTE_FULL)
         ap_buf_puts(out,
                     "    --recompute-granularity full\n    --recompute-method uniform\n"
                     "    --recompute-num-layers 1\n");
-    if (s->recompute == AP_RECOMPUTE_SELECTED)
+    if (l->recompute == AP_LINE_RECOMPUTE_SELECTIVE)
         ap_buf_puts(out, "    --recompute-granularity selective\n"
                          "    --recompute-modules core_attn\n");
-    flag(out, "micro-batch-size", s->micro_batch);
+    flag(out, "micro-batch-size", l->micro_batch);
     flag(out, "global-batch-size", s->batch);
     ap_buf_puts(out, ")\n");
 }
 
 static void fit_common(struct trainer_plan *p, struct trainer_notes *notes)
 {
-    struct ap_degrees *d = &p->s.degrees;
+    struct ap_degrees *d = &p->s.line.degrees;
 
-    if (p->s.schedule == AP_SCHEDULE_INFERENCE)
+    if (p->s.line.schedule == AP_SCHEDULE_INFERENCE)
         ap_die_usage("--to: the schedule is inference, and trainers train");
-    if (p->n_stages > 1 && p->s.schedule == AP_SCHEDULE_EAGER) {
+    if (is_staged(p) && p->s.line.schedule == AP_SCHEDULE_EAGER) {
         trainer_note(notes, "the schedule is eager-1f1b: 1f1b instead");
-        p->s.schedule = AP_SCHEDULE_1F1B;
+        p->s.line.schedule = AP_SCHEDULE_1F1B;
     }
     if (d->idle > 1) {
         trainer_note(notes, "%lld devices do the same in the plan: they split the batch",
                      (long long)d->idle);
         for (int a = 0; a < AP_MAX_AXES; a++) {
-            if (d->use[a] == AP_USE_NONE)
-                d->use[a] = AP_USE_DATA;
-            if (d->use[a] != AP_USE_TENSOR)
-                d->zero_axis[a] = (uint8_t)d->zero;
-            if (d->expert_use[a] == AP_USE_NONE)
-                d->expert_use[a] = d->use[a];
+            if (p->uses.use[a] == AP_USE_NONE)
+                p->uses.use[a] = AP_USE_DATA;
+            if (p->uses.use[a] != AP_USE_TENSOR)
+                p->uses.zero[a] = (uint8_t)d->zero;
+            if (p->uses.expert_use[a] == AP_USE_NONE)
+                p->uses.expert_use[a] = p->uses.use[a];
         }
         d->data *= d->idle;
         d->shard = d->zero ? d->data * d->context : 1;
         d->idle = 1;
     }
-    if (p->s.recompute == AP_RECOMPUTE_SELECTED)
+    if (p->s.line.recompute == AP_LINE_RECOMPUTE_SELECTIVE)
         trainer_note(notes,
                      "operators that the plan recomputes are not chosen one by one");
 }
 
 /* The highest stage that the trainer has there. */
-static void lower_zero(struct ap_degrees *d, int most, const char *why,
+static void lower_zero(struct trainer_plan *p, int most, const char *why,
                        struct trainer_notes *notes)
 {
+    struct ap_degrees *d = &p->s.line.degrees;
+
     if (d->zero <= most)
         return;
-    trainer_note(notes, "ZeRO-%d becomes ZeRO-%d: %s", d->zero, most, why);
+    trainer_note(notes, "ZeRO-%lld becomes ZeRO-%d: %s", (long long)d->zero, most, why);
     for (int a = 0; a < AP_MAX_AXES; a++)
-        if (d->zero_axis[a] > most)
-            d->zero_axis[a] = (uint8_t)most;
+        if (p->uses.zero[a] > most)
+            p->uses.zero[a] = (uint8_t)most;
     d->zero = most;
 }
 
 static void fit_megatron(struct trainer_plan *p, struct trainer_notes *notes)
 {
-    struct ap_degrees *d = &p->s.degrees;
+    struct ap_degrees *d = &p->s.line.degrees;
 
     fit_common(p, notes);
-    if (p->n_stages > 1 && p->s.schedule == AP_SCHEDULE_GPIPE) {
+    if (is_staged(p) && p->s.line.schedule == AP_SCHEDULE_GPIPE) {
         trainer_note(notes, "the schedule is gpipe: 1f1b instead");
-        p->s.schedule = AP_SCHEDULE_1F1B;
+        p->s.line.schedule = AP_SCHEDULE_1F1B;
     }
-    if (p->n_stages > 1)
-        lower_zero(d, 1, "its pipelines sum gradients whole", notes);
+    if (is_staged(p))
+        lower_zero(p, 1, "its pipelines sum gradients whole", notes);
     if (p->experts && d->expert > 1 && d->tensor > 1 && !d->sequence) {
         trainer_note(notes,
                      "experts beside tensor parallelism need sequence parallelism");
@@ -159,15 +170,15 @@ static void put_parts(const struct trainer_plan *p, struct ap_buf *out)
     int layer = 0;
 
     ap_buf_puts(out, "    --parallelism.module_fqns_per_model_part");
-    for (int i = 0; i < p->n_stages; i++) {
+    for (int i = 0; i < p->s.line.n_layers; i++) {
         const char *sep = " ";
         if (i == 0) {
             ap_buf_puts(out, " tok_embeddings");
             sep = ",";
         }
-        for (int k = 0; k < p->stage_layers[i]; k++, sep = ",")
+        for (int k = 0; k < p->s.line.layers[i]; k++, sep = ",")
             ap_buf_printf(out, "%slayers.%d", sep, layer++);
-        if (i == p->n_stages - 1)
+        if (i == p->s.line.n_layers - 1)
             ap_buf_printf(out, "%snorm,lm_head", sep);
     }
     ap_buf_putc(out, '\n');
@@ -179,10 +190,12 @@ static void put_torchtitan(const struct trainer_plan *p, struct ap_buf *out)
                                                           [AP_SCHEDULE_1F1B] = "1F1B",
                                                           [AP_SCHEDULE_INTERLEAVED] =
                                                               "Interleaved1F1B"};
-    static const char *const checkpoints[] = {"none", "full", "selective"};
-    const struct ap_plan_words *s = &p->s;
-    const struct ap_degrees *d = &s->degrees;
-    int64_t local = s->micro_batch * (p->n_stages > 1 ? s->microbatches : 1);
+    static const char *const checkpoints[AP_N_LINE_RECOMPUTES] = {"none", "selective",
+                                                                  "selective", "full"};
+    const struct ap_plan_line *s = &p->s;
+    const struct ap_line *l = &s->line;
+    const struct ap_degrees *d = &l->degrees;
+    int64_t local = l->micro_batch * (is_staged(p) ? s->microbatches : 1);
 
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     flag(out, "parallelism.data_parallel_replicate_degree",
@@ -198,32 +211,32 @@ static void put_torchtitan(const struct trainer_plan *p, struct ap_buf *out)
         ap_buf_puts(out, "    --parallelism.no-enable_sequence_parallel\n");
     if (p->experts)
         flag(out, "parallelism.expert_parallel_degree", d->expert);
-    flag(out, "parallelism.pipeline_parallel_degree", s->pipeline);
-    if (p->n_stages > 1) {
+    flag(out, "parallelism.pipeline_parallel_degree", l->pipeline);
+    if (is_staged(p)) {
         ap_buf_printf(out, "    --parallelism.pipeline_parallel_schedule %s\n",
-                      schedules[s->schedule]);
-        flag(out, "parallelism.pipeline_parallel_microbatch_size", s->micro_batch);
+                      schedules[l->schedule]);
+        flag(out, "parallelism.pipeline_parallel_microbatch_size", l->micro_batch);
         put_parts(p, out);
     }
-    if (p->n_stages > 1 || d->expert > 1) /* refused with CUDA graphs */
+    if (is_staged(p) || d->expert > 1) /* refused with CUDA graphs */
         ap_buf_puts(out, "    --training.disable_cuda_graphs\n");
     flag(out, "training.local_batch_size", local);
     flag(out, "training.global_batch_size", s->batch);
     if (s->sequence_length)
         flag(out, "training.seq_len", s->sequence_length);
-    ap_buf_printf(out, "    activation_checkpoint:%s\n)\n", checkpoints[s->recompute]);
+    ap_buf_printf(out, "    activation_checkpoint:%s\n)\n", checkpoints[l->recompute]);
 }
 
 static void fit_torchtitan(struct trainer_plan *p, struct trainer_notes *notes)
 {
-    struct ap_degrees *d = &p->s.degrees;
+    struct ap_degrees *d = &p->s.line.degrees;
 
     fit_common(p, notes);
     if (d->context > 1 && d->shard % d->context) {
         trainer_note(notes, "weights are sharded over the devices of the sequence, too");
         for (int a = 0; a < AP_MAX_AXES; a++)
-            if (d->use[a] == AP_USE_CONTEXT)
-                d->zero_axis[a] = 2;
+            if (p->uses.use[a] == AP_USE_CONTEXT)
+                p->uses.zero[a] = 2;
         d->shard *= d->context;
         d->zero = d->zero > 2 ? d->zero : 2;
     }
@@ -233,21 +246,21 @@ static void fit_torchtitan(struct trainer_plan *p, struct trainer_notes *notes)
         d->expert *= d->expert_tensor;
         d->expert_tensor = 1;
         for (int a = 0; a < AP_MAX_AXES; a++)
-            if (d->expert_use[a] == AP_USE_TENSOR)
-                d->expert_use[a] = AP_USE_EXPERT;
+            if (p->uses.expert_use[a] == AP_USE_TENSOR)
+                p->uses.expert_use[a] = AP_USE_EXPERT;
     }
     if (d->expert > 1 && d->shard * d->tensor % d->expert) {
         trainer_note(notes, "other weights are sharded over the devices of the experts");
         for (int a = 0; a < AP_MAX_AXES; a++)
-            if (d->use[a] == AP_USE_DATA && d->zero_axis[a] == 0)
-                d->zero_axis[a] = 2;
+            if (p->uses.use[a] == AP_USE_DATA && p->uses.zero[a] == 0)
+                p->uses.zero[a] = 2;
         d->shard = d->data * d->context;
         d->zero = d->zero > 2 ? d->zero : 2;
     }
     if (d->zero == 1) {
         trainer_note(notes, "gradients are sharded, too (ZeRO-2)");
         for (int a = 0; a < AP_MAX_AXES; a++)
-            d->zero_axis[a] = d->zero_axis[a] ? 2 : 0;
+            p->uses.zero[a] = p->uses.zero[a] ? 2 : 0;
         d->zero = 2;
     }
 }
@@ -256,16 +269,17 @@ static void fit_torchtitan(struct trainer_plan *p, struct trainer_notes *notes)
 
 static void put_deepspeed(const struct trainer_plan *p, struct ap_buf *out)
 {
-    const struct ap_plan_words *s = &p->s;
-    const struct ap_degrees *d = &s->degrees;
+    const struct ap_plan_line *s = &p->s;
+    const struct ap_line *l = &s->line;
+    const struct ap_degrees *d = &l->degrees;
 
     ap_buf_printf(out,
                   "{\n  \"train_batch_size\": %lld,\n"
                   "  \"train_micro_batch_size_per_gpu\": %lld,\n"
                   "  \"gradient_accumulation_steps\": %lld,\n"
-                  "  \"zero_optimization\": {\"stage\": %d}",
-                  (long long)s->batch, (long long)s->micro_batch,
-                  (long long)s->microbatches, d->zero);
+                  "  \"zero_optimization\": {\"stage\": %lld}",
+                  (long long)s->batch, (long long)l->micro_batch,
+                  (long long)s->microbatches, (long long)d->zero);
     if (d->tensor > 1)
         ap_buf_printf(out, ",\n  \"tensor_parallel\": {\"autotp_size\": %lld}",
                       (long long)d->tensor);
@@ -280,39 +294,40 @@ static void put_deepspeed(const struct trainer_plan *p, struct ap_buf *out)
             ",\n  \"expert_parallel\": {\"enabled\": true, \"autoep_size\": %lld, "
             "\"expert_tensor_parallel_size\": %lld}",
             (long long)d->expert, (long long)d->expert_tensor);
-    if (s->recompute == AP_RECOMPUTE_ALL && p->n_stages == 1)
+    if (l->recompute == AP_LINE_RECOMPUTE_FULL && !is_staged(p))
         ap_buf_puts(out,
                     ",\n  \"activation_checkpointing\": {\"number_checkpoints\": 1}");
-    if (p->n_stages > 1)
+    if (is_staged(p))
         ap_buf_printf(out,
                       ",\n  \"pipeline\": {\"stages\": %d, \"partition\": \"uniform\", "
                       "\"activation_checkpoint_interval\": %d}",
-                      s->pipeline, s->recompute == AP_RECOMPUTE_ALL);
+                      (int)l->pipeline, l->recompute == AP_LINE_RECOMPUTE_FULL);
     ap_buf_puts(out, "\n}\n");
 }
 
 /* One stage per set of devices, layers as even as they can be. */
 static void fit_uniform(struct trainer_plan *p, struct trainer_notes *notes)
 {
-    if (p->n_stages > 1 && p->s.schedule != AP_SCHEDULE_1F1B)
+    struct ap_line *l = &p->s.line;
+    const struct ap_line planned = *l;
+
+    if (l->schedule != AP_SCHEDULE_1F1B)
         trainer_note(notes, "the schedule is %s: 1f1b instead",
-                     ap_schedule_names[p->s.schedule]);
-    p->s.schedule = AP_SCHEDULE_1F1B;
-    p->s.chunks = 1;
-    bool same = p->n_stages == p->s.pipeline;
-    const int *count = trainer_even_layers(notes->arena, p->n_layers, p->s.pipeline);
-    for (int i = 0; i < p->s.pipeline; i++)
-        same = same && count[i] == p->stage_layers[i];
+                     ap_schedule_names[l->schedule]);
+    l->schedule = AP_SCHEDULE_1F1B;
+    l->chunks = 1;
+    trainer_even_layers(notes->arena, p);
+    bool same = planned.n_layers == l->n_layers;
+    for (int i = 0; same && i < l->n_layers; i++)
+        same = planned.layers[i] == l->layers[i];
     if (!same)
         trainer_note(notes,
                      "stages of as many layers each: the file has no list of layers");
-    p->n_stages = p->s.pipeline;
-    p->stage_layers = count;
 }
 
 static void fit_deepspeed(struct trainer_plan *p, struct trainer_notes *notes)
 {
-    struct ap_degrees *d = &p->s.degrees;
+    struct ap_degrees *d = &p->s.line.degrees;
 
     fit_common(p, notes);
     if (d->context > 1)
@@ -320,14 +335,14 @@ static void fit_deepspeed(struct trainer_plan *p, struct trainer_notes *notes)
     if (d->zero && d->shard != d->data * d->context)
         trainer_note(notes, "ZeRO shards over all %lld data parallel devices",
                      (long long)(d->data * d->context));
-    if (p->n_stages > 1 && d->tensor > 1) {
+    if (is_staged(p) && d->tensor > 1) {
         trainer_note(notes,
                      "PipelineModule has no automatic tensor parallelism: %lld "
                      "devices split the batch instead",
                      (long long)d->tensor);
         for (int a = 0; a < AP_MAX_AXES; a++)
-            if (d->use[a] == AP_USE_TENSOR)
-                d->use[a] = d->expert_use[a] = AP_USE_DATA;
+            if (p->uses.use[a] == AP_USE_TENSOR)
+                p->uses.use[a] = p->uses.expert_use[a] = AP_USE_DATA;
         d->data *= d->tensor;
         d->tensor = 1;
         d->sequence = false;
@@ -335,17 +350,17 @@ static void fit_deepspeed(struct trainer_plan *p, struct trainer_notes *notes)
     if (d->sequence)
         trainer_note(notes, "tensor parallelism without sequence parallelism");
     d->sequence = false;
-    if (p->n_stages > 1)
-        lower_zero(d, 1, "pipelines sum gradients whole", notes);
+    if (is_staged(p))
+        lower_zero(p, 1, "pipelines sum gradients whole", notes);
     for (int a = 0; d->zero && a < AP_MAX_AXES; a++)
-        if (d->use[a] == AP_USE_DATA || d->use[a] == AP_USE_CONTEXT)
-            d->zero_axis[a] = (uint8_t)d->zero;
+        if (p->uses.use[a] == AP_USE_DATA || p->uses.use[a] == AP_USE_CONTEXT)
+            p->uses.zero[a] = (uint8_t)d->zero;
     d->shard = d->zero ? d->data * d->context : 1;
-    if (p->s.recompute == AP_RECOMPUTE_SELECTED) {
+    if (p->s.line.recompute == AP_LINE_RECOMPUTE_SELECTIVE) {
         trainer_note(notes, "layers are recomputed whole or not at all: all are");
-        p->s.recompute = AP_RECOMPUTE_ALL;
+        p->s.line.recompute = AP_LINE_RECOMPUTE_FULL;
     }
-    if (p->n_stages > 1)
+    if (is_staged(p))
         fit_uniform(p, notes);
 }
 

@@ -40,13 +40,14 @@ static int *stages_of_layers(struct ap_arena *arena, const struct ap_staged_grap
 }
 
 int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *model,
-                            struct trainer_notes *notes, const int **count,
+                            struct trainer_notes *notes, struct ap_line *line,
                             struct ap_err *err)
 {
     const struct ap_layers *layers = model->layers;
     int *n = AP_NEW_N(arena, model->stages->n + 1, int), cut = 0;
 
-    *count = n;
+    line->layers = n;
+    line->n_layers = model->stages->n;
     if (layers->n == 0)
         return ap_err_set(err, "the names of the weights do not number the layers, which "
                                "stages are made of");
@@ -71,13 +72,15 @@ int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *
     return 0;
 }
 
-const int *trainer_even_layers(struct ap_arena *arena, int n_layers, int n_stages)
+void trainer_even_layers(struct ap_arena *arena, struct trainer_plan *p)
 {
-    int *count = AP_NEW_N(arena, n_stages + 1, int);
+    const int n = ap_line_stages(&p->s.line), layers = p->n_layers;
+    int *count = AP_NEW_N(arena, n + 1, int);
 
-    for (int i = 0; i < n_stages; i++)
-        count[i] = (i + 1) * n_layers / n_stages - i * n_layers / n_stages;
-    return count;
+    for (int i = 0; i < n; i++)
+        count[i] = (i + 1) * layers / n - i * layers / n;
+    p->s.line.layers = count;
+    p->s.line.n_layers = n;
 }
 
 /* ---- blocks ---- */
@@ -112,6 +115,7 @@ static void cut_layers(struct ap_arena *arena, const struct ap_graph *g,
 static int number_blocks(struct ap_arena *arena, const struct ap_graph *g, int *block,
                          const struct trainer_plan *p, int *first, struct ap_err *err)
 {
+    const struct ap_line *l = &p->s.line;
     int n = p->n_layers + 2, used = 0, layer = 0;
     int *number = AP_NEW_N(arena, n + 1, int);
 
@@ -123,17 +127,17 @@ static int number_blocks(struct ap_arena *arena, const struct ap_graph *g, int *
     for (int i = 0; i < g->n_nodes; i++)
         if (block[i] >= 0)
             block[i] = number[block[i]];
-    for (int s = 0; s < p->n_stages; s++) {
-        layer += p->stage_layers[s];
-        int from = s ? layer - p->stage_layers[s] + 1 : 0;
-        int to = s == p->n_stages - 1 ? n : layer + 1;
+    for (int s = 0; s < l->n_layers; s++) {
+        layer += l->layers[s];
+        int from = s ? layer - l->layers[s] + 1 : 0;
+        int to = s == l->n_layers - 1 ? n : layer + 1;
         first[s] = -1;
         for (int b = from; b < to && first[s] < 0; b++)
             first[s] = number[b];
         if (first[s] < 0)
             return ap_err_set(err, "stage %d has no layer", s);
     }
-    first[p->n_stages] = used;
+    first[l->n_layers] = used;
     return used;
 }
 
@@ -220,7 +224,7 @@ static int64_t list_devices(struct ap_arena *arena, const struct ap_stages *stag
  * parallel lie on the devices of the tensor axis first, then on those that share the
  * batch.
  */
-static void lay_out(const struct ap_degrees *d, struct ap_degrees *out,
+static void lay_out(const struct ap_degrees *d, struct ap_axis_uses *out,
                     struct ap_mesh *mesh)
 {
     int64_t shard = d->zero ? d->shard / d->context : 1, copies = d->data / shard;
@@ -233,7 +237,7 @@ static void lay_out(const struct ap_degrees *d, struct ap_degrees *out,
         const char *name;
         int64_t size;
         enum ap_axis_split use, expert_use;
-        int zero;
+        int64_t zero;
     } axes[] = {
         {"dp", inside ? copies : copies / experts, AP_USE_DATA, AP_USE_DATA, 0},
         {"shard", inside ? shard / experts : shard, AP_USE_DATA, AP_USE_DATA, d->zero},
@@ -243,7 +247,7 @@ static void lay_out(const struct ap_degrees *d, struct ap_degrees *out,
     };
     const size_t n = sizeof axes / sizeof *axes;
 
-    *out = (struct ap_degrees){.sequence = d->sequence};
+    *out = (struct ap_axis_uses){.degrees.sequence = d->sequence};
     *mesh = (struct ap_mesh){.n_axes = 0};
     for (size_t i = 0; i < n; i++) {
         int a = mesh->n_axes;
@@ -253,7 +257,7 @@ static void lay_out(const struct ap_degrees *d, struct ap_degrees *out,
         mesh->name[a] = axes[i].name;
         out->use[a] = axes[i].use;
         out->expert_use[a] = axes[i].expert_use;
-        out->zero_axis[a] = (uint8_t)axes[i].zero;
+        out->zero[a] = (uint8_t)axes[i].zero;
         mesh->n_axes++;
     }
     ap_degrees_count(out, mesh, d->expert > 0);
@@ -272,19 +276,22 @@ struct stage_builder {
 static int build_stage(const struct stage_builder *b, int i, int lo, int hi,
                        struct ap_stage *st, struct ap_err *err)
 {
-    struct ap_degrees d;
+    const struct ap_line *line = &b->plan->s.line;
+    struct ap_axis_uses uses;
     int *blocks = AP_NEW_N(b->arena, hi - lo + 1, int);
 
     for (int k = lo; k < hi; k++)
         blocks[k - lo] = k;
-    *st =
-        (struct ap_stage){.n_blocks = hi - lo,
-                          .blocks = blocks,
-                          .hosts = 1,
-                          .devices_per_host = b->per_stage,
-                          .n_devices = b->per_stage,
-                          .devices = b->devices + i % b->plan->s.pipeline * b->per_stage,
-                          .recompute = b->plan->s.recompute};
+    *st = (struct ap_stage){
+        .n_blocks = hi - lo,
+        .blocks = blocks,
+        .hosts = 1,
+        .devices_per_host = b->per_stage,
+        .n_devices = b->per_stage,
+        .devices = b->devices + i % line->pipeline * b->per_stage,
+        .recompute = line->recompute == AP_LINE_RECOMPUTE_NONE   ? AP_RECOMPUTE_NONE
+                     : line->recompute == AP_LINE_RECOMPUTE_FULL ? AP_RECOMPUTE_ALL
+                                                                 : AP_RECOMPUTE_SELECTED};
     if (ap_subgraph_blocks(b->arena, b->of->graph, b->block_of, lo, hi - 1, &st->sub,
                            err) ||
         ap_nests_build(b->arena, &st->sub.graph, &st->nests, err))
@@ -294,10 +301,10 @@ static int build_stage(const struct stage_builder *b, int i, int lo, int hi,
                              .algorithm = b->trainer->name,
                              .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
                              .stopped = "rule"};
-    lay_out(&b->plan->s.degrees, &d, &st->sharding.plan.mesh);
+    lay_out(&line->degrees, &uses, &st->sharding.plan.mesh);
     if (st->recompute == AP_RECOMPUTE_SELECTED)
         select_nodes(b->arena, b->of, b->trainer->selected, st);
-    return ap_degrees_plan(b->arena, &d, &st->sharding.plan, err);
+    return ap_degrees_plan(b->arena, &uses, &st->sharding.plan, err);
 }
 
 int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *model,
@@ -307,9 +314,10 @@ int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *mod
     const struct ap_staged_graph *of = model->of;
     const struct ap_stages *stages = model->stages;
     int *block = AP_NEW_N(arena, of->graph->n_nodes + 1, int);
-    int *first = AP_NEW_N(arena, p->n_stages + 1, int);
+    const struct ap_line *line = &p->s.line;
+    int *first = AP_NEW_N(arena, line->n_layers + 1, int);
     int64_t *devices, n_devices = list_devices(arena, stages, &devices);
-    const struct ap_degrees *d = &p->s.degrees;
+    const struct ap_degrees *d = &line->degrees;
     struct ap_pipeline_price out;
 
     cut_layers(arena, of->graph, model->layers, block);
@@ -322,18 +330,19 @@ int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *mod
         return -1;
     const struct stage_builder b = {
         arena, of, trainer, p, block, devices, d->tensor * d->data * d->context};
-    if (b.per_stage * p->s.pipeline > n_devices)
-        return ap_err_set(err, "%d sets of %lld devices are more than %lld",
-                          p->s.pipeline, (long long)b.per_stage, (long long)n_devices);
+    if (b.per_stage * line->pipeline > n_devices)
+        return ap_err_set(err, "%lld sets of %lld devices are more than %lld",
+                          (long long)line->pipeline, (long long)b.per_stage,
+                          (long long)n_devices);
     struct ap_stages now = {.algorithm = trainer->name,
                             .stopped = "rule",
-                            .schedule = p->s.schedule,
-                            .chunks = p->s.chunks,
+                            .schedule = line->schedule,
+                            .chunks = (int)line->chunks,
                             .microbatches = p->s.microbatches,
                             .each = stages->each,
                             .n_devices = stages->n_devices,
-                            .n = p->n_stages,
-                            .stage = AP_NEW_N(arena, p->n_stages, struct ap_stage)};
+                            .n = line->n_layers,
+                            .stage = AP_NEW_N(arena, line->n_layers, struct ap_stage)};
     for (int i = 0; i < now.n; i++)
         if (build_stage(&b, i, first[i], first[i + 1], &now.stage[i], err))
             return -1;

@@ -10,8 +10,8 @@
 #include "doc/families_json.h"
 #include "doc/fingerprint.h"
 #include "memory/memory.h"
+#include "pipeline/line.h"
 #include "pipeline/pipeline_program.h"
-#include "pipeline/plan_words.h"
 #include "plan/microbatch.h"
 #include "plan/overlap.h"
 #include "problem/shard.h"
@@ -456,7 +456,7 @@ struct shard_result shard_job_result(struct shard_job *job,
             job->arena,
             ",\"algorithm\":\"%s\",\"words\":\"%s\",\"objective_sec\":%.9g,"
             "\"lower_bound_sec\":%.9g%s",
-            s.algorithm, ap_words_text(job->arena, &a->plan), s.objective_sec,
+            s.algorithm, ap_plan_words(job->arena, &a->plan), s.objective_sec,
             s.lower_bound_sec, a->found ? a->found : ""),
         .stats = a->stats ? a->stats : "",
         .objective = s.objective_sec,

@@ -375,13 +375,13 @@ static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
                     const struct ap_doc *doc, const struct stage_options *r,
                     const struct stage_model *model)
 {
-    struct grid_line line;
+    struct ap_line line;
     struct ap_stages stages = {.each = r->limits.each,
                                .resharding = (enum ap_resharding)r->resharding};
     struct stage_result result;
     struct ap_err err = {0};
 
-    if (grid_parse(r->grid, &line, &err))
+    if (ap_line_read(arena, r->grid, &line, &err))
         ap_die_usage("--grid: %s", err.msg);
     if (model->n_kinds > 1 || !model->training)
         ap_die_usage("--grid: %s", model->training ? "a cluster of several kinds"
@@ -418,17 +418,18 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
         ap_die_usage("--algorithm %s: the graph has no backward pass", name);
     if (grid_search(arena, in->model, &want, &found, &err))
         ap_die(AP_NO_SOLUTION, "%s: %s", name, err.msg);
-    if (!found.line)
+    if (!found.found)
         ap_die(AP_NO_SOLUTION, "%s: nothing fits in %lld bytes of memory%s%s", name,
                (long long)inst.memory_bytes,
                *found.why_not ? "; of other lines one: " : "", found.why_not);
+    const char *line = ap_line_text(arena, &found.line);
     if (grid_take(arena, in->model, &found, &like, &stages, &result, &err))
-        ap_die(AP_NO_SOLUTION, "%s: %s: %s", name, found.line, err.msg);
-    grid_put_rows(&found, &result.json);
+        ap_die(AP_NO_SOLUTION, "%s: %s: %s", name, line, err.msg);
+    grid_put_rows(arena, &found, &result.json);
     write_stages(tool, doc, in->model, &result);
     return ap_tool_finish(
         tool, ap_arena_printf(arena, "%s,\"line\":\"%s\",\"lines\":%lld,\"priced\":%lld",
-                              result.found, found.line, (long long)found.n_lines,
+                              result.found, line, (long long)found.n_lines,
                               (long long)found.n_priced));
 }
 

@@ -240,7 +240,7 @@ static int take_grids(struct ap_arena *arena, const struct planning *p,
     ap_work_tell(p->params.work, "grids", want->below, like.lower_bound_sec);
     if (grid_search(arena, p->model, want, &found, &why))
         return ap_err_set(err, "%s", why.msg), AP_BAD_INPUT;
-    if (found.line) {
+    if (found.found) {
         struct ap_buf old = code == AP_OK ? out->json : (struct ap_buf){0};
         like.stopped = code == AP_OK ? like.stopped : "grids only";
         if (grid_take(arena, p->model, &found, &like, stages, out, &why))
@@ -252,7 +252,7 @@ static int take_grids(struct ap_arena *arena, const struct planning *p,
         code = AP_OK;
     }
     if (code == AP_OK)
-        grid_put_rows(&found, &out->json);
+        grid_put_rows(arena, &found, &out->json);
     return code;
 }
 
@@ -347,10 +347,11 @@ static bool line_fits(void *ctx, const struct plan_instance *inst, struct plan_f
     struct grid_found found;
     struct ap_err why = {0};
 
-    bool fits = grid_search(&scratch, p->model, &want, &found, &why) == 0 && found.line;
+    bool fits = grid_search(&scratch, p->model, &want, &found, &why) == 0 && found.found;
     if (fits)
-        *out = (struct plan_found){found.n_stages, found.microbatches, found.peak_bytes,
-                                   found.schedule, found.recompute};
+        *out = (struct plan_found){ap_line_stages(&found.line), found.microbatches,
+                                   found.peak_bytes, found.line.schedule,
+                                   found.line.recompute != AP_LINE_RECOMPUTE_NONE};
     ap_arena_free(&scratch);
     return fits;
 }

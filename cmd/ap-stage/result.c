@@ -13,7 +13,7 @@
 
 #include "base/array.h"
 #include "oracle/stage_memo.h"
-#include "pipeline/plan_words.h"
+#include "pipeline/line.h"
 #include "planners/recompute_select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
@@ -62,7 +62,7 @@ static void put_words(const struct stage_model *m, const struct ap_buf *section,
 
     if (ap_stages_from_text(&scratch, section->data, section->len, &of, NULL, &read,
                             &err) == 0)
-        ap_put_str(out, "words", ap_words_text_stages(&scratch, &of, &read));
+        ap_put_str(out, "words", ap_stages_words(&scratch, &of, &read));
     ap_arena_free(&scratch);
 }
 

@@ -81,12 +81,12 @@ static double one_device(struct ap_arena *arena, const struct ap_staged_graph *o
 
 #define NO_USE 1.05 /* a speedup of this is none: prices are not that exact */
 
-static const char *why_no_use(struct ap_arena *arena, const struct ap_plan_words *words,
+static const char *why_no_use(struct ap_arena *arena, const struct ap_plan_line *plan,
                               const struct ap_plan_rates *r)
 {
     if (r->n_devices < 2)
         return NULL;
-    if (words->pipeline == 1 && words->degrees.idle == r->n_devices)
+    if (plan->line.pipeline == 1 && plan->line.degrees.idle == r->n_devices)
         return ap_arena_printf(arena, "all %lld devices do the same work",
                                (long long)r->n_devices);
     if (r->one_device_sec > 0 && r->one_device_sec <= NO_USE * r->step_sec)
@@ -97,26 +97,25 @@ static const char *why_no_use(struct ap_arena *arena, const struct ap_plan_words
     return NULL;
 }
 
-void ap_rates_find(struct ap_arena *arena, const struct ap_plan_words *words,
+void ap_rates_find(struct ap_arena *arena, const struct ap_plan_line *plan,
                    const struct ap_staged_graph *of, double step_sec, double recomputed,
                    struct ap_plan_rates *out)
 {
-    *out =
-        (struct ap_plan_rates){.step_sec = step_sec,
-                               .n_devices = words->n_devices,
-                               .samples = words->batch,
-                               .tokens = ap_mul64(words->batch, words->sequence_length)};
+    *out = (struct ap_plan_rates){.step_sec = step_sec,
+                                  .n_devices = plan->n_devices,
+                                  .samples = plan->batch,
+                                  .tokens = ap_mul64(plan->batch, plan->sequence_length)};
     ap_model_flops_count(of->graph, of->cluster, &out->flops);
     out->flops.again += recomputed;
     double most = out->flops.peak * (double)out->n_devices * step_sec;
     for (int k = 0; k < of->cluster->n_kinds; k++)
         most = (k ? most : 0) +
-               (double)words->kind_devices[k] * step_sec *
+               (double)plan->kind_devices[k] * step_sec *
                    ap_cluster_peak(of->cluster->kind[k].devices, out->flops.dtype);
     if (most > 0) {
         out->mfu = out->flops.model / most;
         out->hfu = (out->flops.model + out->flops.again) / most;
     }
     out->one_device_sec = one_device(arena, of);
-    out->no_use = why_no_use(arena, words, out);
+    out->no_use = why_no_use(arena, plan, out);
 }

@@ -6,7 +6,7 @@
 #ifndef AP_PLAN_RATES_H
 #define AP_PLAN_RATES_H
 
-#include "pipeline/plan_words.h"
+#include "pipeline/line.h"
 
 /*
  * FLOPs of contractions, and of custom calls with known FLOPs, of a step on all devices.
@@ -37,7 +37,7 @@ struct ap_plan_rates {
 
 /* step_sec: the step for which rates are computed; recomputed: FLOPs of contractions that
  * stages run again. The blocks of `of` are not read. Linear in the graph. */
-void ap_rates_find(struct ap_arena *arena, const struct ap_plan_words *words,
+void ap_rates_find(struct ap_arena *arena, const struct ap_plan_line *plan,
                    const struct ap_staged_graph *of, double step_sec, double recomputed,
                    struct ap_plan_rates *out);
 /* FLOPs of contractions that the stages run again before the backward pass. */

@@ -292,7 +292,7 @@ static bool splits(const struct ap_layout *l, int axis)
 
 /* A weight's stage on each axis that its contractions do not split it on; d: what axes
  * are used for where it has no contraction. */
-static void tally_weight(const struct finder *f, int node, const struct ap_degrees *d,
+static void tally_weight(const struct finder *f, int node, const struct ap_axis_uses *d,
                          struct sharded *s)
 {
     const struct ap_node *w = &f->g->nodes[node];
@@ -320,8 +320,8 @@ static void tally_weight(const struct finder *f, int node, const struct ap_degre
 
 /* Weights that are looked up only (embeddings) have no contraction that says what an axis
  * is for, and are left out. */
-static void tally_weights(struct finder *f, const struct ap_degrees *layer,
-                          const struct ap_degrees *all)
+static void tally_weights(struct finder *f, const struct ap_axis_uses *layer,
+                          const struct ap_axis_uses *all)
 {
     for (int i = 0; i < f->g->n_params; i++) {
         int node = f->g->params[i], at = f->layers->of_node[node];
@@ -359,21 +359,21 @@ static void settle_uses(const struct votes *v, int n_axes, enum ap_axis_split *u
                 use[a] = (enum ap_axis_split)u;
 }
 
-static void settle(const struct finder *f, const struct tally *t, struct ap_degrees *d)
+static void settle(const struct finder *f, const struct tally *t, struct ap_axis_uses *u)
 {
     bool experts = t->experts.all > 0;
 
-    *d = (struct ap_degrees){.flops = t->dense.all + t->experts.all};
-    settle_uses(&t->dense, f->mesh->n_axes, d->use);
-    settle_uses(&t->experts, f->mesh->n_axes, d->expert_use);
+    *u = (struct ap_axis_uses){.degrees = {.tensor = 0}};
+    settle_uses(&t->dense, f->mesh->n_axes, u->use);
+    settle_uses(&t->experts, f->mesh->n_axes, u->expert_use);
     if (t->dense.all == 0 && experts)
         for (int a = 0; a < f->mesh->n_axes; a++)
-            d->use[a] =
-                d->expert_use[a] == AP_USE_EXPERT ? AP_USE_DATA : d->expert_use[a];
+            u->use[a] =
+                u->expert_use[a] == AP_USE_EXPERT ? AP_USE_DATA : u->expert_use[a];
 }
 
 static void settle_rest(const struct finder *f, const struct tally *t,
-                        struct ap_degrees *d)
+                        struct ap_axis_uses *u)
 {
     double along = 0, other = 0;
 
@@ -381,16 +381,17 @@ static void settle_rest(const struct finder *f, const struct tally *t,
         const double *bytes = t->sharded.bytes[a];
         along += t->between.sequence[a];
         other += t->between.other[a];
-        for (int stage = 1; stage <= 3 && d->use[a] != AP_USE_TENSOR; stage++)
-            if (bytes[stage] > bytes[d->zero_axis[a]])
-                d->zero_axis[a] = (uint8_t)stage;
+        for (int stage = 1; stage <= 3 && u->use[a] != AP_USE_TENSOR; stage++)
+            if (bytes[stage] > bytes[u->zero[a]])
+                u->zero[a] = (uint8_t)stage;
     }
-    ap_degrees_count(d, f->mesh, t->experts.all > 0);
-    d->sequence = d->tensor > 1 && along > other;
+    ap_degrees_count(u, f->mesh, t->experts.all > 0);
+    u->degrees.sequence = u->degrees.tensor > 1 && along > other;
 }
 
-void ap_degrees_count(struct ap_degrees *d, const struct ap_mesh *mesh, bool experts)
+void ap_degrees_count(struct ap_axis_uses *u, const struct ap_mesh *mesh, bool experts)
 {
+    struct ap_degrees *d = &u->degrees;
     int64_t by_use[AP_N_AXIS_USES] = {1, 1, 1, 1, 1};
 
     d->expert = d->expert_tensor = experts;
@@ -399,14 +400,14 @@ void ap_degrees_count(struct ap_degrees *d, const struct ap_mesh *mesh, bool exp
     for (int a = 0; a < mesh->n_axes; a++) {
         if (mesh->microbatch >> a & 1)
             continue;
-        by_use[d->use[a]] *= mesh->size[a];
-        if (d->expert_use[a] == AP_USE_EXPERT)
+        by_use[u->use[a]] *= mesh->size[a];
+        if (u->expert_use[a] == AP_USE_EXPERT)
             d->expert *= mesh->size[a];
-        if (d->expert_use[a] == AP_USE_TENSOR)
+        if (u->expert_use[a] == AP_USE_TENSOR)
             d->expert_tensor *= mesh->size[a];
-        if (d->zero_axis[a] && mesh->size[a] > 1) {
+        if (u->zero[a] && mesh->size[a] > 1) {
             d->shard *= mesh->size[a];
-            d->zero = d->zero_axis[a] > d->zero ? d->zero_axis[a] : d->zero;
+            d->zero = u->zero[a] > d->zero ? u->zero[a] : d->zero;
         }
     }
     d->idle = by_use[AP_USE_NONE];
@@ -453,25 +454,23 @@ static bool holds_gradients(const struct ap_plan *plan, int64_t microbatches)
     return false;
 }
 
-/* FLOPs of contractions that use all axes as most do. */
+/* FLOPs of contractions, and of those that use all axes as most do. */
 static void count_agreeing(struct finder *f, struct ap_plan_degrees *out)
 {
+    const struct tally *all = &f->tally[f->layers->n];
+
+    out->flops = all->dense.all + all->experts.all;
+    out->agreeing = 0;
     for (int i = 0; i < f->plan->nests->n; i++) {
         const struct ap_nest *nest = &f->plan->nests->nest[i];
         if (!is_forward_contraction(f, nest))
             continue;
-        int layer = layer_of(f, nest);
-        bool experts = is_of_experts(f, nest);
-        for (int k = 0; k < 2; k++) {
-            if (!k && layer < 0)
-                continue;
-            struct ap_degrees *d = k ? &out->all : &out->layer[layer];
-            const enum ap_axis_split *use = experts ? d->expert_use : d->use;
-            bool same = true;
-            for (int a = 0; a < f->mesh->n_axes; a++)
-                same &= use_of_axis(f, nest, a) == use[a];
-            d->agreeing += same ? flops_of(f, nest) : 0;
-        }
+        const enum ap_axis_split *use =
+            is_of_experts(f, nest) ? out->all.expert_use : out->all.use;
+        bool same = true;
+        for (int a = 0; a < f->mesh->n_axes; a++)
+            same &= use_of_axis(f, nest, a) == use[a];
+        out->agreeing += same ? flops_of(f, nest) : 0;
     }
 }
 
@@ -488,7 +487,7 @@ void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
     ap_layers_find(arena, plan->graph, plan->nests, &out->layers);
     f.layers = &out->layers;
     int n = out->layers.n;
-    out->layer = AP_NEW_N(arena, n + 1, struct ap_degrees);
+    out->layer = AP_NEW_N(arena, n + 1, struct ap_axis_uses);
     f.tally = AP_NEW_N(arena, n + 1, struct tally);
     find_weights(&f);
     tally_contractions(&f);
@@ -538,7 +537,8 @@ void ap_degrees_print(const struct ap_degrees *d, struct ap_buf *out)
     if (d->expert > 1 && d->expert_tensor != d->tensor)
         put(out, start, "expert TP", d->expert_tensor);
     if (d->zero) {
-        ap_buf_printf(out, "%sZeRO-%d", out->len > start ? " · " : "", d->zero);
+        ap_buf_printf(out, "%sZeRO-%lld", out->len > start ? " · " : "",
+                      (long long)d->zero);
         if (d->shard != d->data * d->context)
             ap_buf_printf(out, " over %lld", (long long)d->shard);
     }
@@ -553,9 +553,9 @@ void ap_degrees_print_layers(const struct ap_plan_degrees *d, struct ap_buf *out
     int n = d->layers.n;
 
     for (int a = 0, b; a < n; a = b + 1) {
-        const struct ap_degrees *run = &d->layer[a]; /* the first with experts, if any */
-        for (b = a; b + 1 < n && ap_degrees_equal(run, &d->layer[b + 1]); b++)
-            run = run->expert ? run : &d->layer[b + 1];
+        const struct ap_degrees *run = &d->layer[a].degrees; /* with experts, if any */
+        for (b = a; b + 1 < n && ap_degrees_equal(run, &d->layer[b + 1].degrees); b++)
+            run = run->expert ? run : &d->layer[b + 1].degrees;
         if (a == 0 && b == n - 1)
             return;
         ap_buf_printf(out, a ? ", layer%s %d" : "layer%s %d", a == b ? "" : "s", a);

@@ -22,10 +22,8 @@ enum ap_axis_split {
     AP_N_AXIS_USES
 };
 
+/* How many devices of a stage, or of a plan without stages, do what. */
 struct ap_degrees {
-    enum ap_axis_split use[AP_MAX_AXES];        /* by contractions without experts */
-    enum ap_axis_split expert_use[AP_MAX_AXES]; /* by those of experts */
-    uint8_t zero_axis[AP_MAX_AXES]; /* ZeRO's stage on the axis; 0 where use is tensor */
     /*
      * devices by use, whose product is the number of devices; idle: devices without a use
      */
@@ -33,10 +31,6 @@ struct ap_degrees {
     /* for experts: devices that have different experts, and devices that split each
        expert; 0: the model has no experts */
     int64_t expert, expert_tensor;
-    bool sequence; /* activations between tensor parallel regions are split along the
-                      sequence */
-    bool ring; /* for a plan to be made: keys and values go round the outermost axis that
-                  splits the sequence; else they are gathered */
     /*
      * 0: weights, gradients and states whole. 1: states and update sharded. 2: gradients,
      * too: they are reduce-scattered when they are computed. 3: weights, too: they are
@@ -45,16 +39,28 @@ struct ap_degrees {
      * per step are not a separate stage (FSDP's SHARD_GRAD_OP, "no reshard after
      * forward").
      */
-    int zero;
-    int64_t shard;   /* devices that ZeRO shards over */
-    double flops;    /* of the forward contractions */
-    double agreeing; /* the part of flops in contractions that use all axes in this way */
+    int64_t zero;
+    int64_t shard; /* devices that ZeRO shards over */
+    bool sequence; /* activations between tensor parallel regions are split along the
+                      sequence */
+    bool ring; /* for a plan to be made: keys and values go round the outermost axis that
+                  splits the sequence; else they are gathered */
+};
+
+/* What each axis of a mesh is used for, and the degrees that this makes. */
+struct ap_axis_uses {
+    enum ap_axis_split use[AP_MAX_AXES];        /* by contractions without experts */
+    enum ap_axis_split expert_use[AP_MAX_AXES]; /* by those of experts */
+    uint8_t zero[AP_MAX_AXES]; /* ZeRO's stage on the axis; 0 where use is tensor */
+    struct ap_degrees degrees;
 };
 
 struct ap_plan_degrees {
-    struct ap_degrees all;
+    struct ap_axis_uses all;
+    double flops;    /* of the forward contractions */
+    double agreeing; /* the part of flops in contractions that use all axes as all says */
     struct ap_layers layers;
-    struct ap_degrees *layer; /* [layer]; ZeRO of its own weights */
+    struct ap_axis_uses *layer; /* [layer]; ZeRO of its own weights */
 };
 
 /* microbatches: of the step, if the plan's mesh does not have them (as for a stage).
@@ -71,8 +77,8 @@ int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
 bool ap_has_experts(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_nests *nests);
 
-/* Whether both give the same degrees; flops are not compared, nor are experts if one of
- * the two has none. */
+/* Whether both give the same degrees; experts are not compared if one of the two has
+ * none. */
 bool ap_degrees_equal(const struct ap_degrees *a, const struct ap_degrees *b);
 
 /* "TP 8 with sequence parallelism · DP 4 · ZeRO-1"; "1 device". */
@@ -83,14 +89,14 @@ void ap_degrees_print_layers(const struct ap_plan_degrees *d, struct ap_buf *out
 
 /*
  * Fills plan->choice, regather and whole (arena) for the graph, nests, mesh and
- * microbatch_choice already set: the plan in which every layer uses the axes as d gives
- * them (use, expert_use, sequence, zero_axis), as a trainer would run it. Gradients are
- * reduce-scattered if states are sharded. -1 with the reason if there is no such plan.
+ * microbatch_choice already set: the plan in which every layer uses the axes as u gives
+ * them, as a trainer would run it. Gradients are reduce-scattered if states are sharded.
+ * -1 with the reason if there is no such plan.
  */
-int ap_degrees_plan(struct ap_arena *arena, const struct ap_degrees *d,
+int ap_degrees_plan(struct ap_arena *arena, const struct ap_axis_uses *u,
                     struct ap_plan *plan, struct ap_err *err);
-/* Fills the devices by use, shard and zero from use, expert_use (if the model has
- * experts) and zero_axis on a mesh. */
-void ap_degrees_count(struct ap_degrees *d, const struct ap_mesh *mesh, bool experts);
+/* Fills the devices by use, shard and zero from the uses (those by experts if the model
+ * has experts) on a mesh. */
+void ap_degrees_count(struct ap_axis_uses *u, const struct ap_mesh *mesh, bool experts);
 
 #endif

@@ -34,8 +34,8 @@ static bool is_master(const struct ap_graph *g, int weight)
 }
 
 /* Splits states, and weights, that are whole on the axis. */
-static void seed_shards(const struct ap_degrees *d, int axis, const struct ap_plan *plan,
-                        struct ap_sweep *s)
+static void seed_shards(const struct ap_axis_uses *u, int axis,
+                        const struct ap_plan *plan, struct ap_sweep *s)
 {
     const struct ap_graph *g = plan->graph;
     const unsigned all = (1U << plan->mesh.n_axes) - 1;
@@ -43,27 +43,28 @@ static void seed_shards(const struct ap_degrees *d, int axis, const struct ap_pl
     for (int i = 0; i < g->n_params; i++) {
         const struct ap_node *p = &g->nodes[g->params[i]];
         if (plan->choice[p->group].axis[axis] < 0 &&
-            ((d->zero_axis[axis] >= 1 && p->role == AP_ROLE_STATE) ||
+            ((u->zero[axis] >= 1 && p->role == AP_ROLE_STATE) ||
              (p->role == AP_ROLE_WEIGHT &&
-              (d->zero_axis[axis] == 3 ||
-               (d->zero_axis[axis] >= 1 && is_master(g, g->params[i]))))))
+              (u->zero[axis] == 3 ||
+               (u->zero[axis] >= 1 && is_master(g, g->params[i]))))))
             ap_sweep_seed_split(s, g->params[i], all, false);
     }
 }
 
 /* Experts, the batch where there are none; then what is whole is sharded, and what is
  * made of it follows. */
-static int plan_experts(const struct ap_degrees *d, int axis, const struct ap_plan *plan,
-                        struct ap_sweep *s, struct ap_err *err)
+static int plan_experts(const struct ap_axis_uses *u, int axis,
+                        const struct ap_plan *plan, struct ap_sweep *s,
+                        struct ap_err *err)
 {
     if (!ap_sweep_has_experts(s))
         return ap_err_set(err, "no dot is batched over weights (experts)");
     ap_sweep_axis(s, axis, AP_SWEEP_EXPERT);
     ap_sweep_seed_batch(s, ap_batch_size(plan->graph));
     ap_sweep_run(s);
-    if (d->zero_axis[axis] == 0)
+    if (u->zero[axis] == 0)
         return 0;
-    seed_shards(d, axis, plan, s);
+    seed_shards(u, axis, plan, s);
     s->mode = AP_SWEEP_BATCH;
     for (int i = 0; i < plan->nests->n; i++)
         s->decided[i] =
@@ -149,18 +150,18 @@ static void split_gradients(struct ap_arena *arena, const struct ap_plan *plan,
 }
 
 /* An axis that splits weights. */
-static int plan_weights(struct ap_arena *arena, const struct ap_degrees *d, int axis,
+static int plan_weights(struct ap_arena *arena, const struct ap_axis_uses *u, int axis,
                         struct ap_plan *plan, struct ap_sweep *s, struct ap_err *err)
 {
-    if (d->use[axis] == AP_USE_TENSOR) {
-        if (d->sequence && ap_sweep_find_sequence(arena, plan, s, axis, err))
+    if (u->use[axis] == AP_USE_TENSOR) {
+        if (u->degrees.sequence && ap_sweep_find_sequence(arena, plan, s, axis, err))
             return -1;
-        ap_sweep_axis(s, axis, d->sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
+        ap_sweep_axis(s, axis, u->degrees.sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
         ap_sweep_run(s);
         split_gradients(arena, plan, s);
         return 0;
     }
-    return d->expert_use[axis] == AP_USE_EXPERT ? plan_experts(d, axis, plan, s, err) : 0;
+    return u->expert_use[axis] == AP_USE_EXPERT ? plan_experts(u, axis, plan, s, err) : 0;
 }
 
 /* All attentions that the axis splits are rings. */
@@ -178,51 +179,51 @@ static int check_rings(const struct ap_sweep *s, struct ap_err *err)
 }
 
 /* The outermost axis that splits the sequence, where that is a ring; -1: none is. */
-static int ring_axis(const struct ap_degrees *d, const struct ap_mesh *mesh)
+static int ring_axis(const struct ap_axis_uses *u, const struct ap_mesh *mesh)
 {
-    for (int a = 0; d->ring && a < mesh->n_axes; a++)
-        if (!is_idle(mesh, a) && d->use[a] == AP_USE_CONTEXT)
+    for (int a = 0; u->degrees.ring && a < mesh->n_axes; a++)
+        if (!is_idle(mesh, a) && u->use[a] == AP_USE_CONTEXT)
             return a;
     return -1;
 }
 
 /* An axis that splits the batch or the sequence. */
-static int plan_data(const struct ap_degrees *d, int axis, const struct ap_plan *plan,
+static int plan_data(const struct ap_axis_uses *u, int axis, const struct ap_plan *plan,
                      struct ap_sweep *s, struct ap_err *err)
 {
     int64_t batch = ap_batch_size(plan->graph);
 
     ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
-    s->ring = axis == ring_axis(d, &plan->mesh);
-    if (d->use[axis] == AP_USE_CONTEXT) {
+    s->ring = axis == ring_axis(u, &plan->mesh);
+    if (u->use[axis] == AP_USE_CONTEXT) {
         if (ap_sweep_seed_sequence(s) < plan->mesh.size[axis])
             return ap_err_set(err, "no input has a sequence for %lld devices",
                               (long long)plan->mesh.size[axis]);
     } else {
-        if (batch < d->data)
+        if (batch < u->degrees.data)
             return ap_err_set(err, "batch %lld on %lld devices", (long long)batch,
-                              (long long)d->data);
+                              (long long)u->degrees.data);
         ap_sweep_seed_batch(s, batch);
     }
-    seed_shards(d, axis, plan, s);
+    seed_shards(u, axis, plan, s);
     ap_sweep_run(s);
     return s->ring ? check_rings(s, err) : 0;
 }
 
-int ap_degrees_plan(struct ap_arena *arena, const struct ap_degrees *d,
+int ap_degrees_plan(struct ap_arena *arena, const struct ap_axis_uses *u,
                     struct ap_plan *plan, struct ap_err *err)
 {
     ap_sweep_start(arena, plan, NULL);
     struct ap_sweep s = ap_sweep_new(arena, plan, NULL);
     for (int a = 0; a < plan->mesh.n_axes; a++)
-        if (!is_idle(&plan->mesh, a) && plan_weights(arena, d, a, plan, &s, err))
+        if (!is_idle(&plan->mesh, a) && plan_weights(arena, u, a, plan, &s, err))
             return -1;
     for (int a = 0; a < plan->mesh.n_axes; a++)
-        if (!is_idle(&plan->mesh, a) && d->expert_use[a] != AP_USE_EXPERT &&
-            (d->use[a] == AP_USE_DATA || d->use[a] == AP_USE_CONTEXT) &&
-            plan_data(d, a, plan, &s, err))
+        if (!is_idle(&plan->mesh, a) && u->expert_use[a] != AP_USE_EXPERT &&
+            (u->use[a] == AP_USE_DATA || u->use[a] == AP_USE_CONTEXT) &&
+            plan_data(u, a, plan, &s, err))
             return -1;
-    for (int i = 0; d->zero == 3 && i < plan->graph->n_nodes; i++)
+    for (int i = 0; u->degrees.zero == 3 && i < plan->graph->n_nodes; i++)
         plan->regather[i] = s.derived[plan->graph->nodes[i].group] &&
                             plan->graph->nodes[i].role != AP_ROLE_STATE;
     return 0;

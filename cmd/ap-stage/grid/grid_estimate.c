@@ -18,14 +18,14 @@ static int measure_class(const struct grid_rows *r, const struct grid_sharding *
                          struct ap_arena *arena, struct ap_err *err)
 {
     const struct grid_class *class = &r->class[c];
-    const struct grid_line line = {.text = ""};
+    const struct ap_line line = ap_line_least;
     struct ap_stages stages = {.microbatches = 1};
     struct grid_maker k = {.arena = arena,
                            .m = r->m,
                            .facts = &r->facts,
                            .line = &line,
                            .stages = &stages,
-                           .degrees = s->degrees,
+                           .uses = s->uses,
                            .mesh = s->mesh};
     struct ap_plan plan = {
         .graph = &class->sub.graph, .nests = &class->nests, .mesh = s->mesh};
@@ -34,9 +34,9 @@ static int measure_class(const struct grid_rows *r, const struct grid_sharding *
     struct ap_conversions conv;
 
     for (int a = 0; a < s->mesh.n_axes && !class->experts; a++)
-        k.degrees.expert_use[a] = k.degrees.use[a];
+        k.uses.expert_use[a] = k.uses.use[a];
     if (!class->experts)
-        k.degrees.expert = 0;
+        k.uses.degrees.expert = 0;
     if (grid_shard(&k, arena, &plan, err) ||
         ap_cluster_take(&r->m->cluster, s->n_devices, s->devices, &own, err) ||
         ap_cost_init(arena, &cost, AP_COST_DEFAULT, &own, &s->mesh, err))
@@ -52,7 +52,7 @@ static int measure_class(const struct grid_rows *r, const struct grid_sharding *
             again[v] = marks[class->sub.source[v]];
         ap_stage_measure_plan(
             arena, &(struct ap_stage_plan){&class->sub, &a->micro, &plan, &conv, &cost},
-            a->recompute == GRID_RECOMPUTE_NONE ? NULL : again,
+            a->recompute == AP_LINE_RECOMPUTE_NONE ? NULL : again,
             &s->measure[i * r->n_classes + c]);
     }
     ap_cost_free(&cost);
@@ -102,7 +102,7 @@ static void add_block(struct lane *l, const struct ap_stage_measure *m, bool fir
 }
 
 /* Forwards of stages that the lane holds at most before their backwards. */
-static double in_flight(const struct grid_line *l, int64_t microbatches, int lane)
+static double in_flight(const struct ap_line *l, int64_t microbatches, int lane)
 {
     const double all = (double)(microbatches * l->chunks);
     const double behind = (double)(l->pipeline - lane);
@@ -145,7 +145,7 @@ static double send_sec(const struct grid_rows *r, const struct grid_candidate *r
 static double cycle_sec(const struct grid_candidate *row, const struct lane *lane, int g,
                         double send)
 {
-    const struct grid_line *l = &row->line;
+    const struct ap_line *l = &row->line;
     const double own = lane[g].sum.forward_sec + lane[g].sum.backward_sec;
     const double hops = (double)(l->pipeline * l->chunks - 1 - g);
     double trip = hops * send;

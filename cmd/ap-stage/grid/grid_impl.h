@@ -4,15 +4,14 @@
 
 #include "grid/grid.h"
 #include "pipeline/pipeline_price.h"
-#include "plan/degrees.h"
 
 /* Data that the lines of one model share. */
 struct grid_facts {
     const struct stage_model *m;
     struct ap_layers layers;
-    const int *first, *last;              /* [layer]: blocks */
-    const uint8_t *origins;               /* [node] enum ap_origin */
-    const bool *again[N_GRID_RECOMPUTES]; /* [node]: is recomputed */
+    const int *first, *last;                 /* [layer]: blocks */
+    const uint8_t *origins;                  /* [node] enum ap_origin */
+    const bool *again[AP_N_LINE_RECOMPUTES]; /* [node]: is recomputed */
 };
 void grid_facts_find(struct ap_arena *arena, const struct stage_model *m,
                      struct grid_facts *facts);
@@ -22,9 +21,9 @@ struct grid_maker {
     struct ap_arena *arena;
     const struct stage_model *m;
     const struct grid_facts *facts;
-    const struct grid_line *line;
+    const struct ap_line *line;
     struct ap_stages *stages;
-    struct ap_degrees degrees;
+    struct ap_axis_uses uses;
     struct ap_mesh mesh; /* of every stage */
 };
 /* Mesh, degrees and microbatches, and the blocks of each stage. -1: the model or the

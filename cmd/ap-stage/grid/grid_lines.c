@@ -41,13 +41,14 @@ static struct stored count_stored(const struct ap_graph *g)
 }
 
 /* No less of a device, on average over the stages. */
-static double least_bytes(const struct grid_line *l, const struct stored *all)
+static double least_bytes(const struct ap_line *l, const struct stored *all)
 {
-    const double model = (double)(l->tensor * l->pipeline * l->expert);
-    const double data = (double)(l->data * l->context);
+    const struct ap_degrees *d = &l->degrees;
+    const double model = (double)(d->tensor * l->pipeline * d->expert);
+    const double data = (double)(d->data * d->context);
 
-    return all->weights / (l->zero == 3 ? model * data : model) +
-           all->states / (l->zero >= 1 ? model * data : model);
+    return all->weights / (d->zero == 3 ? model * data : model) +
+           all->states / (d->zero >= 1 ? model * data : model);
 }
 
 /* Share of all contractions that recomputing the layers does again. */
@@ -95,22 +96,23 @@ static double least_sec(struct grid_rows *r, const struct grid_candidate *row)
 }
 
 /* Recomputed layers take longer. */
-static double share_of_full(const struct grid_rows *r, const struct grid_line *l)
+static double share_of_full(const struct grid_rows *r, const struct ap_line *l)
 {
-    return l->recompute == GRID_RECOMPUTE_FULL ? 1 + r->again : 1;
+    return l->recompute == AP_LINE_RECOMPUTE_FULL ? 1 + r->again : 1;
 }
 
 /* Row of the same microbatches, recompute and trainer, -1: the batch cannot be cut so. */
 static int find_at_once(struct grid_rows *r, int64_t microbatches,
-                        const struct grid_line *line)
+                        const struct ap_line *line)
 {
+    const unsigned trainer = ap_line_trainer(line);
     const struct stage_model *m = r->m;
     struct grid_at_once *a;
 
     for (int i = 0; i < r->n_at_once; i++)
         if (r->at_once[i].microbatches == microbatches &&
             r->at_once[i].recompute == line->recompute &&
-            r->at_once[i].micro.trainer == line->trainer)
+            r->at_once[i].micro.trainer == trainer)
             return i;
     AP_ROOM_IN(r->arena, r->at_once, r->n_at_once, r->cap_at_once);
     a = &r->at_once[r->n_at_once];
@@ -121,7 +123,7 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
                                  &r->why))
         return -1;
     a->micro.block_of = m->blocks.block_of;
-    a->micro.trainer = line->trainer;
+    a->micro.trainer = trainer;
     if (microbatches > 1 && !r->want->each && a->micro.whole >= 0)
         return -1;
     return r->n_at_once++;
@@ -143,16 +145,15 @@ static int find_sharding(struct grid_rows *r, const struct grid_maker *k)
     for (int i = 0; i < r->n_shardings; i++) {
         s = &r->sharding[i];
         if (s->pipeline == k->line->pipeline && same_mesh(&s->mesh, &k->mesh) &&
-            s->degrees.sequence == k->degrees.sequence &&
-            !memcmp(s->degrees.zero_axis, k->degrees.zero_axis,
-                    sizeof s->degrees.zero_axis))
+            s->uses.degrees.sequence == k->uses.degrees.sequence &&
+            !memcmp(s->uses.zero, k->uses.zero, sizeof s->uses.zero))
             return i;
     }
     AP_ROOM_IN(r->arena, r->sharding, r->n_shardings, r->cap_shardings);
     s = &r->sharding[r->n_shardings];
     *s = (struct grid_sharding){.pipeline = k->line->pipeline,
                                 .mesh = k->mesh,
-                                .degrees = k->degrees,
+                                .uses = k->uses,
                                 .n_devices = ap_mesh_devices(&k->mesh)};
     s->devices = AP_NEW_N(r->arena, (int)s->n_devices, int64_t);
     for (int64_t i = 0; i < s->n_devices; i++)
@@ -161,7 +162,7 @@ static int find_sharding(struct grid_rows *r, const struct grid_maker *k)
 }
 
 /* A line whose degrees are there. */
-static void add_line(struct grid_rows *r, const struct grid_line *line,
+static void add_line(struct grid_rows *r, const struct ap_line *line,
                      const struct stored *all)
 {
     const struct plan_instance *inst = r->want->inst;
@@ -173,7 +174,7 @@ static void add_line(struct grid_rows *r, const struct grid_line *line,
                            .facts = &r->facts,
                            .line = &row.line,
                            .stages = &row.stages};
-    const int64_t microbatches = r->m->batch / (line->data * line->micro_batch);
+    const int64_t microbatches = r->m->batch / (line->degrees.data * line->micro_batch);
     bool asked = inst->n_microbatches != 1;
     struct ap_mark mark = ap_arena_mark(r->arena);
 
@@ -197,36 +198,35 @@ static void add_line(struct grid_rows *r, const struct grid_line *line,
     r->row[r->n++] = row;
 }
 
-static bool may_recompute(const struct grid_rows *r, enum grid_recompute how)
+static bool may_recompute(const struct grid_rows *r, enum ap_line_recompute how)
 {
     const enum stage_recompute asked = r->want->recompute;
-    bool any = how == GRID_RECOMPUTE_NONE;
+    bool any = how == AP_LINE_RECOMPUTE_NONE;
 
-    if (how == GRID_RECOMPUTE_OPERATORS)
+    if (how == AP_LINE_RECOMPUTE_OPERATORS)
         return false;
     for (int v = 0; v < r->m->graph.n_nodes && !any; v++)
         any = r->facts.again[how][v];
     if (asked == STAGE_RECOMPUTE_NONE)
-        return how == GRID_RECOMPUTE_NONE;
-    return any && (asked != STAGE_RECOMPUTE_ALL || how == GRID_RECOMPUTE_FULL);
+        return how == AP_LINE_RECOMPUTE_NONE;
+    return any && (asked != STAGE_RECOMPUTE_ALL || how == AP_LINE_RECOMPUTE_FULL);
 }
 
 /* Micro-batches, ZeRO and recomputation of given degrees. */
-static void add_lines(struct grid_rows *r, const struct grid_line *degrees,
+static void add_lines(struct grid_rows *r, const struct ap_line *degrees,
                       const struct stored *all)
 {
-    struct grid_line line = *degrees;
-    const int64_t share = r->m->batch / line.data;
+    struct ap_line line = *degrees;
+    struct ap_degrees *d = &line.degrees;
+    const int64_t share = r->m->batch / d->data;
 
-    if (r->m->batch % line.data)
+    if (r->m->batch % d->data)
         return;
-    for (int how = 0; how < N_GRID_RECOMPUTES; how++) {
-        if (!may_recompute(r, (enum grid_recompute)how))
+    for (int how = 0; how < AP_N_LINE_RECOMPUTES; how++) {
+        if (!may_recompute(r, (enum ap_line_recompute)how))
             continue;
-        line.recompute = (enum grid_recompute)how;
-        for (line.zero = 0; line.zero <= (line.data * line.context > 1 ? 3 : 0);
-             line.zero++) {
-            line.trainer = grid_scatters(line.zero);
+        line.recompute = (enum ap_line_recompute)how;
+        for (d->zero = 0; d->zero <= (d->data * d->context > 1 ? 3 : 0); d->zero++) {
             for (int64_t b = 1; b <= share && b <= MOST_MICRO_BATCH; b *= 2) {
                 line.micro_batch = b;
                 if (share % b == 0)
@@ -237,12 +237,12 @@ static void add_lines(struct grid_rows *r, const struct grid_line *degrees,
 }
 
 /* Schedules and virtual stages of given degrees. */
-static void add_schedules(struct grid_rows *r, const struct grid_line *degrees,
+static void add_schedules(struct grid_rows *r, const struct ap_line *degrees,
                           const struct stored *all)
 {
     const int asked = r->want->schedule, want = r->want->n_stages;
     const int layers = r->facts.layers.n;
-    struct grid_line line = *degrees;
+    struct ap_line line = *degrees;
 
     for (line.chunks = 1; line.chunks <= (line.pipeline > 1 ? MOST_CHUNKS : 1);
          line.chunks++) {
@@ -263,17 +263,18 @@ static bool divides(int64_t n, int64_t whole)
 }
 
 /* Sequences and experts that are split, on what tensor parallelism and stages leave. */
-static void add_degrees(struct grid_rows *r, struct grid_line *line, int64_t rest,
+static void add_degrees(struct grid_rows *r, struct ap_line *line, int64_t rest,
                         const struct stored *all)
 {
-    for (line->context = 1; line->context <= rest; line->context *= 2) {
-        if (line->context > 1 && (!divides(line->context, rest) ||
-                                  r->sequence / line->context < LEAST_SEQUENCE))
+    struct ap_degrees *d = &line->degrees;
+
+    for (d->context = 1; d->context <= rest; d->context *= 2) {
+        if (d->context > 1 &&
+            (!divides(d->context, rest) || r->sequence / d->context < LEAST_SEQUENCE))
             break;
-        line->data = rest / line->context;
-        for (line->expert = 1; line->expert <= (r->experts ? line->data : 1);
-             line->expert *= 2)
-            if (divides(line->expert, line->data))
+        d->data = rest / d->context;
+        for (d->expert = 1; d->expert <= (r->experts ? d->data : 1); d->expert *= 2)
+            if (divides(d->expert, d->data))
                 add_schedules(r, line, all);
     }
 }
@@ -293,11 +294,11 @@ int grid_list(struct grid_rows *r, struct ap_err *err)
     r->sequence = ap_sequence_length(r->arena, &r->m->graph, &r->m->nests);
     for (int64_t tp = 1; tp <= host; tp *= 2)
         for (int64_t pp = 1; pp <= (pipelines ? devices / tp : 1); pp++) {
-            struct grid_line line = {.text = "",
-                                     .tensor = tp,
-                                     .pipeline = pp,
-                                     .chunks = 1,
-                                     .sequence = tp > 1 && r->sequence % tp == 0};
+            struct ap_line line = ap_line_least;
+            line.degrees.tensor = tp;
+            line.degrees.sequence = tp > 1 && r->sequence % tp == 0;
+            line.degrees.shard = 0;
+            line.pipeline = pp;
             if (divides(tp, host) && divides(tp * pp, devices))
                 add_degrees(r, &line, devices / (tp * pp), &all);
         }

@@ -14,8 +14,6 @@
 #include "base/threads.h"
 #include "grid/grid_impl.h"
 #include "pipeline/pipeline_price.h"
-#include "pipeline/plan_words.h"
-#include "plan/degrees.h"
 #include "plan/patterns.h"
 
 /* From the outside in. */
@@ -47,10 +45,10 @@ static void add_axis(struct grid_maker *k, int degree, int64_t size, const char 
 
     k->mesh.size[at] = size;
     k->mesh.name[at] = name;
-    k->degrees.use[at] = degrees[degree].use;
-    k->degrees.expert_use[at] = degree == EXPERT ? AP_USE_EXPERT : degrees[degree].use;
+    k->uses.use[at] = degrees[degree].use;
+    k->uses.expert_use[at] = degree == EXPERT ? AP_USE_EXPERT : degrees[degree].use;
     if (degree != TENSOR)
-        k->degrees.zero_axis[at] = (uint8_t)k->line->zero;
+        k->uses.zero[at] = (uint8_t)k->line->degrees.zero;
 }
 
 /* ZeRO shards over the innermost axes of `shard` devices in all. */
@@ -58,19 +56,19 @@ static int limit_shards(struct grid_maker *k, struct ap_err *err)
 {
     int64_t devices = 1;
 
-    for (int a = k->mesh.n_axes - 1; a >= 0 && k->line->shard > 0; a--) {
-        if (k->degrees.use[a] == AP_USE_TENSOR)
+    for (int a = k->mesh.n_axes - 1; a >= 0 && k->line->degrees.shard > 0; a--) {
+        if (k->uses.use[a] == AP_USE_TENSOR)
             continue;
-        if (devices >= k->line->shard)
-            k->degrees.zero_axis[a] = 0;
+        if (devices >= k->line->degrees.shard)
+            k->uses.zero[a] = 0;
         else
             devices *= k->mesh.size[a];
     }
-    if (k->line->shard > 0 && devices != k->line->shard)
+    if (k->line->degrees.shard > 0 && devices != k->line->degrees.shard)
         return ap_err_set(err,
                           "shard=%lld: the nearest groups of devices with other data "
                           "have %lld",
-                          (long long)k->line->shard, (long long)devices);
+                          (long long)k->line->degrees.shard, (long long)devices);
     return 0;
 }
 
@@ -78,54 +76,55 @@ static int limit_shards(struct grid_maker *k, struct ap_err *err)
  * inside hosts first. */
 static int lay_mesh(struct grid_maker *k, struct ap_err *err)
 {
-    const struct grid_line *l = k->line;
+    const struct ap_line *l = k->line;
+    const struct ap_degrees *d = &l->degrees;
     const int64_t devices = ap_cluster_devices(&k->m->cluster);
-    const int64_t model = ap_mul64(ap_mul64(l->tensor, l->context), l->pipeline);
-    const int64_t data = l->data ? l->data : devices / model;
+    const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), l->pipeline);
+    const int64_t data = d->data ? d->data : devices / model;
 
     if (data == 0 || ap_mul64(data, model) != devices)
         return ap_err_set(err,
                           "tp=%lld x cp=%lld x pp=%lld x dp=%lld are %lld devices, "
                           "cluster %s has %lld",
-                          (long long)l->tensor, (long long)l->context,
+                          (long long)d->tensor, (long long)d->context,
                           (long long)l->pipeline, (long long)data,
                           (long long)ap_mul64(data, model), k->m->cluster.name,
                           (long long)devices);
-    if (data % l->expert)
-        return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)l->expert,
+    if (data % d->expert)
+        return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)d->expert,
                           (long long)data);
-    const int64_t size[N_DEGREES] = {data / l->expert, l->expert, l->context, l->tensor};
-    int64_t inside = l->tensor * l->context * data; /* devices of a step on the axis */
-    for (int d = 0; d < N_DEGREES; d++) {
-        inside /= size[d];
-        const int64_t within = in_host(k, inside, size[d]);
-        if (within < size[d])
-            add_axis(k, d, size[d] / within, degrees[d].between);
+    const int64_t size[N_DEGREES] = {data / d->expert, d->expert, d->context, d->tensor};
+    int64_t inside = d->tensor * d->context * data; /* devices of a step on the axis */
+    for (int i = 0; i < N_DEGREES; i++) {
+        inside /= size[i];
+        const int64_t within = in_host(k, inside, size[i]);
+        if (within < size[i])
+            add_axis(k, i, size[i] / within, degrees[i].between);
         if (within > 1)
-            add_axis(k, d, within, degrees[d].name);
+            add_axis(k, i, within, degrees[i].name);
     }
     if (k->mesh.n_axes == 0)
         add_axis(k, DATA, 1, degrees[DATA].name);
-    k->degrees.sequence = l->sequence;
-    k->degrees.ring = l->ring;
+    k->uses.degrees.sequence = d->sequence;
+    k->uses.degrees.ring = d->ring;
     if (limit_shards(k, err))
         return -1;
-    ap_degrees_count(&k->degrees, &k->mesh, l->expert > 1);
-    k->degrees.zero = l->zero;
+    ap_degrees_count(&k->uses, &k->mesh, d->expert > 1);
+    k->uses.degrees.zero = d->zero;
     return 0;
 }
 
 static int cut_batch(struct grid_maker *k, struct ap_err *err)
 {
-    const int64_t at_once = ap_mul64(k->degrees.data, k->line->micro_batch);
+    const int64_t at_once = ap_mul64(k->uses.degrees.data, k->line->micro_batch);
     const int64_t n = k->m->batch / at_once;
 
     if (k->m->batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
     if (k->m->batch % at_once)
         return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld",
-                          (long long)k->degrees.data, (long long)k->line->micro_batch,
-                          (long long)k->m->batch);
+                          (long long)k->uses.degrees.data,
+                          (long long)k->line->micro_batch, (long long)k->m->batch);
     if (k->line->chunks > 1 && n % k->line->pipeline)
         return ap_err_set(
             err, "vpp=%lld: %lld microbatches are not a multiple of pp=%lld",
@@ -326,16 +325,16 @@ static void mark_layers(struct ap_arena *arena, const struct grid_facts *facts,
 void grid_facts_find(struct ap_arena *arena, const struct stage_model *m,
                      struct grid_facts *facts)
 {
-    bool *again[N_GRID_RECOMPUTES];
+    bool *again[AP_N_LINE_RECOMPUTES];
 
     *facts = (struct grid_facts){.m = m, .origins = ap_blocks_origins(arena, &m->graph)};
     ap_layers_find(arena, &m->graph, &m->nests, &facts->layers);
     span_layers(arena, facts);
-    for (int i = 0; i < N_GRID_RECOMPUTES; i++)
+    for (int i = 0; i < AP_N_LINE_RECOMPUTES; i++)
         facts->again[i] = again[i] = AP_NEW_N(arena, m->graph.n_nodes, bool);
-    mark_scores(arena, facts, again[GRID_RECOMPUTE_SELECTIVE]);
-    mark_layers(arena, facts, true, again[GRID_RECOMPUTE_OPERATORS]);
-    mark_layers(arena, facts, false, again[GRID_RECOMPUTE_FULL]);
+    mark_scores(arena, facts, again[AP_LINE_RECOMPUTE_SELECTIVE]);
+    mark_layers(arena, facts, true, again[AP_LINE_RECOMPUTE_OPERATORS]);
+    mark_layers(arena, facts, false, again[AP_LINE_RECOMPUTE_FULL]);
 }
 
 static void list_recomputed(struct grid_maker *k)
@@ -418,7 +417,7 @@ static int check_contraction(const struct grid_maker *k, const struct ap_plan *p
     if (c >= 0 && c < nest->n_factors && nest->factors[c].size % size)
         return ap_err_set(err, "%s=%lld does not divide the %lld of %s (%s)", name, size,
                           (long long)nest->factors[c].size, n->name, n->scope);
-    if (k->degrees.use[axis] != AP_USE_TENSOR || size == 1 || n->phase != AP_FORWARD)
+    if (k->uses.use[axis] != AP_USE_TENSOR || size == 1 || n->phase != AP_FORWARD)
         return 0;
     if (c < 0)
         return ap_err_set(err, "%s=%lld: nothing of %s (%s) is split by it", name, size,
@@ -451,8 +450,8 @@ static int check_degrees(const struct grid_maker *k, const struct ap_plan *plan,
     int rc = 0;
 
     ap_degrees_find(&scratch, plan, k->stages->microbatches, &found);
-    const struct ap_degrees *d = &found.all, *want = &k->degrees;
-    if (d->flops > 0 && found.layers.n > 0 &&
+    const struct ap_degrees *d = &found.all.degrees, *want = &k->uses.degrees;
+    if (found.flops > 0 && found.layers.n > 0 &&
         (d->tensor != want->tensor || d->data != want->data ||
          d->context != want->context || (want->expert > 1 && d->expert != want->expert) ||
          (d->tensor > 1 && d->sequence != want->sequence))) {
@@ -468,7 +467,7 @@ static int check_degrees(const struct grid_maker *k, const struct ap_plan *plan,
 int grid_shard(const struct grid_maker *k, struct ap_arena *arena, struct ap_plan *plan,
                struct ap_err *err)
 {
-    return ap_degrees_plan(arena, &k->degrees, plan, err) ||
+    return ap_degrees_plan(arena, &k->uses, plan, err) ||
                    check_even(k, arena, plan, err) || check_degrees(k, plan, err)
                ? -1
                : 0;
@@ -512,7 +511,7 @@ static const char *history(struct ap_arena *arena, const struct stage_result *r,
 {
     struct ap_buf out = {0};
 
-    ap_put_str(&out, "words", ap_words_text_stages(arena, of, s));
+    ap_put_str(&out, "words", ap_stages_words(arena, of, s));
     ap_put_key(&out, "objective_sec");
     ap_json_num(&out, r->objective_sec);
     const char *text = ap_arena_strdup(arena, out.data);
@@ -522,17 +521,17 @@ static const char *history(struct ap_arena *arena, const struct stage_result *r,
 
 int grid_lay(struct grid_maker *k, struct ap_err *err)
 {
-    const struct grid_line *line = k->line;
+    const struct ap_line *line = k->line;
     struct ap_stages *stages = k->stages;
 
-    stages->n = (int)(line->pipeline * line->chunks);
+    stages->n = ap_line_stages(line);
     stages->stage = AP_NEW_N(k->arena, stages->n, struct ap_stage);
     stages->algorithm = "grid";
     stages->stopped = "rule";
     stages->schedule = line->schedule;
     stages->chunks = (int)line->chunks;
     stages->overlap = line->overlap;
-    stages->trainer = line->trainer;
+    stages->trainer = ap_line_trainer(line);
     stages->n_devices = ap_cluster_devices(&k->m->cluster);
     return lay_mesh(k, err) || cut_batch(k, err) || cut_blocks(k, err) ? -1 : 0;
 }
@@ -546,14 +545,15 @@ void grid_place(const struct grid_maker *k)
 /* A line that says ring has one in some stage. */
 static int check_ring(const struct grid_maker *k, struct ap_err *err)
 {
-    for (int s = 0; s < k->stages->n && k->line->ring; s++) {
+    for (int s = 0; s < k->stages->n && k->line->degrees.ring; s++) {
         const struct ap_plan *plan = &k->stages->stage[s].sharding.plan;
         for (int i = 0; i < plan->nests->n; i++)
             if (ap_choice_ring_axis(&plan->nests->nest[i], &plan->mesh,
                                     &plan->choice[i]) >= 0)
                 return 0;
     }
-    return k->line->ring ? ap_err_set(err, "ring: no attention has one (ap-fuse)") : 0;
+    return k->line->degrees.ring ? ap_err_set(err, "ring: no attention has one (ap-fuse)")
+                                 : 0;
 }
 
 int grid_build(struct grid_maker *k, struct ap_pipeline_price *price, struct ap_err *err)
@@ -594,7 +594,7 @@ int grid_write(struct grid_maker *k, double step_sec, int64_t peak_bytes,
 }
 
 int grid_plan(struct ap_arena *arena, const struct stage_model *m,
-              const struct grid_line *line, struct ap_stages *stages,
+              const struct ap_line *line, struct ap_stages *stages,
               struct stage_result *out, struct ap_err *err)
 {
     struct grid_facts facts;

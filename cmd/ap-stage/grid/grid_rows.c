@@ -25,41 +25,14 @@
 
 const char *const grid_names[N_GRIDS] = {"data", "deepspeed-moe-grid", "megatron-grid"};
 
-/* As --grid reads it. */
-static const char *grid_print(struct ap_arena *arena, const struct grid_line *l)
-{
-    static const char *const recomputes[] = {"none", "selective", "operators", "full"};
-    const struct {
-        const char *name;
-        int64_t n;
-    } keys[] = {{"tp", l->tensor},    {"pp", l->pipeline}, {"vpp", l->chunks},
-                {"cp", l->context},   {"ep", l->expert},   {"dp", l->data},
-                {"zero", l->zero + 1}};
-    struct ap_buf out = {0};
-
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (keys[i].n > 1)
-            ap_buf_printf(&out, "%s=%lld,", keys[i].name,
-                          (long long)keys[i].n - !strcmp(keys[i].name, "zero"));
-    if (l->sequence)
-        ap_buf_puts(&out, "sp,");
-    if (l->schedule == AP_SCHEDULE_GPIPE)
-        ap_buf_puts(&out, "schedule=gpipe,");
-    if (l->recompute != GRID_RECOMPUTE_NONE)
-        ap_buf_printf(&out, "recompute=%s,", recomputes[l->recompute]);
-    ap_buf_printf(&out, "mbs=%lld", (long long)l->micro_batch);
-    const char *text = ap_arena_strdup(arena, out.data);
-    ap_buf_free(&out);
-    return text;
-}
-
-static bool is_of(enum grid_family family, const struct grid_line *l)
+static bool is_of(enum grid_family family, const struct ap_line *l)
 {
     if (family == GRID_MEGATRON)
         return true;
-    if (l->pipeline > 1 || l->context > 1)
+    if (l->pipeline > 1 || l->degrees.context > 1)
         return false;
-    return family == GRID_DEEPSPEED ? l->expert > 1 : l->tensor == 1 && l->expert == 1;
+    return family == GRID_DEEPSPEED ? l->degrees.expert > 1
+                                    : l->degrees.tensor == 1 && l->degrees.expert == 1;
 }
 
 static int number_classes(struct grid_rows *r, struct ap_err *err)
@@ -121,17 +94,17 @@ static bool price_row(const struct grid_rows *r, struct grid_candidate *row)
     return fits;
 }
 
-static void report(struct grid_rows *r, const struct grid_candidate *row, bool priced,
-                   struct grid_found *out)
+static void report(const struct grid_candidate *row, bool priced, struct grid_found *out)
 {
     for (int f = 0; f < N_GRIDS; f++) {
         struct grid_row *to = &out->row[f];
         if (!is_of((enum grid_family)f, &row->line) ||
-            (to->line && (to->priced > priced ||
-                          (to->priced == priced && to->step_sec <= row->step_sec))))
+            (to->found && (to->priced > priced ||
+                           (to->priced == priced && to->step_sec <= row->step_sec))))
             continue;
         *to = (struct grid_row){.family = (enum grid_family)f,
-                                .line = grid_print(r->arena, &row->line),
+                                .found = true,
+                                .line = row->line,
                                 .step_sec = row->step_sec,
                                 .peak_bytes = (int64_t)row->bytes,
                                 .priced = priced};
@@ -139,7 +112,7 @@ static void report(struct grid_rows *r, const struct grid_candidate *row, bool p
 }
 
 /* Counts the line for the grids that it is of; false: all of these have priced enough. */
-static bool is_wanted(const struct grid_line *l, int n_priced[N_GRIDS])
+static bool is_wanted(const struct ap_line *l, int n_priced[N_GRIDS])
 {
     bool wanted = false;
 
@@ -159,7 +132,7 @@ static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
     unsigned schedules = 0; /* bits: of lines that were priced */
 
     for (int i = 0; i < n; i++)
-        report(r, row[i], false, out);
+        report(row[i], false, out);
     for (int i = 0; i < n; i++) {
         const unsigned its = 1u << row[i]->line.schedule;
         const bool first = !(schedules & its), near = row[i]->step_sec < SLACK * best;
@@ -169,16 +142,14 @@ static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
         out->n_priced++;
         if (!price_row(r, row[i]))
             continue;
-        report(r, row[i], true, out);
+        report(row[i], true, out);
         if (row[i]->step_sec >= best)
             continue;
         best = out->step_sec = row[i]->step_sec;
-        out->n_stages = row[i]->stages.n;
         out->microbatches = row[i]->stages.microbatches;
         out->peak_bytes = (int64_t)row[i]->bytes;
-        out->schedule = row[i]->line.schedule;
-        out->recompute = row[i]->line.recompute != GRID_RECOMPUTE_NONE;
-        out->line = grid_print(r->arena, &row[i]->line);
+        out->found = true;
+        out->line = row[i]->line;
     }
 }
 
@@ -209,14 +180,13 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
               struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
 {
     struct grid_facts facts;
-    struct grid_line line;
     struct grid_maker k = {
-        .arena = arena, .m = m, .facts = &facts, .line = &line, .stages = stages};
+        .arena = arena, .m = m, .facts = &facts, .line = &found->line, .stages = stages};
     struct ap_pipeline_price price;
 
     *stages = *like;
     grid_facts_find(arena, m, &facts);
-    if (grid_parse(found->line, &line, err) || grid_build(&k, &price, err))
+    if (grid_build(&k, &price, err))
         return -1;
     stages->algorithm = like->algorithm;
     stages->stopped = like->stopped;
@@ -230,24 +200,24 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
     return 0;
 }
 
-void grid_put_rows(const struct grid_found *found, struct ap_buf *section)
+void grid_put_rows(struct ap_arena *arena, const struct grid_found *found,
+                   struct ap_buf *section)
 {
-    bool any = false;
-
-    section->data[--section->len] = '\0'; /* its brace */
-    ap_buf_puts(section, ",\"grids\":[");
-    for (int f = 0; f < N_GRIDS; f++) {
+    assert(section->data[section->len - 1] == '}');
+    section->len--; /* the object goes on */
+    ap_put_key(section, "grids");
+    ap_buf_putc(section, '[');
+    for (int f = 0, n = 0; f < N_GRIDS; f++) {
         const struct grid_row *row = &found->row[f];
-        if (!row->line)
+        if (!row->found)
             continue;
-        ap_buf_puts(section, any ? ",{\"name\":" : "{\"name\":");
+        ap_buf_puts(section, n++ ? ",{\"name\":" : "{\"name\":");
         ap_json_str(section, grid_names[f]);
-        ap_put_str(section, "line", row->line);
+        ap_put_str(section, "line", ap_line_text(arena, &row->line));
         ap_put_key(section, "step_sec");
         ap_json_num(section, row->step_sec);
         ap_put_int(section, "peak_bytes", row->peak_bytes);
         ap_buf_printf(section, ",\"estimated\":%s}", row->priced ? "false" : "true");
-        any = true;
     }
     ap_buf_puts(section, "]}");
 }

@@ -27,7 +27,8 @@ struct grid_want {
 /* The best line of a grid. */
 struct grid_row {
     enum grid_family family;
-    const char *line; /* NULL: none fits */
+    bool found; /* else none fits */
+    struct ap_line line;
     double step_sec;
     int64_t peak_bytes;
     bool priced; /* else both are estimates */
@@ -35,12 +36,10 @@ struct grid_row {
 
 struct grid_found {
     struct grid_row row[N_GRIDS];
-    const char *line; /* of the best plan below the limit; NULL if there is none */
-    double step_sec;  /* of it, and what is said of it where none fits in less */
-    int n_stages;
+    bool found;          /* a plan below the limit */
+    struct ap_line line; /* of the best one */
+    double step_sec;     /* of it, and what is said of it where none fits in less */
     int64_t microbatches, peak_bytes;
-    enum ap_schedule schedule;
-    bool recompute;
     double least_sec; /* no line that the memory may hold is below; INFINITY: none may */
     int64_t n_lines;  /* that were looked at */
     int64_t n_priced; /* of these */
@@ -60,7 +59,8 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
               const struct grid_found *found, const struct ap_stages *like,
               struct ap_stages *stages, struct stage_result *out, struct ap_err *err);
 
-/* Adds the rows to the section as its member "grids". */
-void grid_put_rows(const struct grid_found *found, struct ap_buf *section);
+/* Adds the rows to the section, an object with members, as its member "grids". */
+void grid_put_rows(struct ap_arena *arena, const struct grid_found *found,
+                   struct ap_buf *section);
 
 #endif

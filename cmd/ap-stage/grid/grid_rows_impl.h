@@ -7,7 +7,7 @@
 #include "grid/grid_rows.h"
 
 struct grid_candidate {
-    struct grid_line line;
+    struct ap_line line;
     struct ap_stages stages; /* blocks of each stage, microbatches */
     int shard;               /* row of shards */
     int at_once;             /* row of its microbatches, recompute and trainer */
@@ -19,7 +19,7 @@ struct grid_candidate {
 struct grid_sharding {
     int64_t pipeline;
     struct ap_mesh mesh;
-    struct ap_degrees degrees;
+    struct ap_axis_uses uses;
     int64_t *devices; /* of the first stage */
     int64_t n_devices;
     bool ok;
@@ -31,7 +31,7 @@ struct grid_sharding {
  * the plan. */
 struct grid_at_once {
     int64_t microbatches;
-    enum grid_recompute recompute;
+    enum ap_line_recompute recompute;
     struct ap_stage_microbatch micro;
 };
 

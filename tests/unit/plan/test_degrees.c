@@ -53,7 +53,7 @@ static void test_case(const struct asked *c, const struct ap_graph *g,
 {
     struct ap_arena arena = {0};
     struct ap_plan plan = {.graph = g, .nests = nests};
-    struct ap_degrees want = {.sequence = c->sequence};
+    struct ap_axis_uses want = {.degrees.sequence = c->sequence};
     struct ap_plan_degrees got;
     struct ap_err err = {0};
     struct ap_buf said = {0};
@@ -66,20 +66,20 @@ static void test_case(const struct asked *c, const struct ap_graph *g,
                       (has_experts(g) && c->use[a] == AP_USE_TENSOR);
         want.use[a] = c->use[a];
         want.expert_use[a] = expert ? AP_USE_EXPERT : c->use[a];
-        want.zero_axis[a] = (uint8_t)c->zero[a];
+        want.zero[a] = (uint8_t)c->zero[a];
     }
     ap_degrees_count(&want, &plan.mesh, c->experts || has_experts(g));
     if (ap_degrees_plan(&arena, &want, &plan, &err)) {
         CHECK(false, "%s, %s: %s", g->name, c->said, err.msg);
     } else {
         ap_degrees_find(&arena, &plan, 1, &got);
-        ap_degrees_print(&got.all, &said);
-        CHECK(ap_degrees_equal(&got.all, &want) &&
+        ap_degrees_print(&got.all.degrees, &said);
+        CHECK(ap_degrees_equal(&got.all.degrees, &want.degrees) &&
                   (has_experts(g) || !strcmp(said.data, c->said)),
               "%s on %s: %s (%s)", g->name, c->mesh, c->said, said.data);
-        CHECK(got.all.agreeing > 0.99 * got.all.flops || c->experts || has_experts(g),
+        CHECK(got.agreeing > 0.99 * got.flops || c->experts || has_experts(g),
               "%s: %s of %.3f of the FLOPs", g->name, c->said,
-              got.all.flops > 0 ? got.all.agreeing / got.all.flops : 1);
+              got.flops > 0 ? got.agreeing / got.flops : 1);
         ap_buf_free(&said);
         ap_degrees_print_layers(&got, &said);
         CHECK(said.len == 0 || has_experts(g), "%s: %s: layers are alike%s%s", g->name,
@@ -182,10 +182,11 @@ static void test_random(const struct sample_graph *sg)
         struct ap_buf said = {0};
         if (sample_plan(&arena, sg->json, seed, &p, &err) == 0) {
             ap_degrees_find(&arena, &p.plan, 1, &d);
-            wrong += d.all.tensor * d.all.data * d.all.context * d.all.idle !=
+            const struct ap_degrees *all = &d.all.degrees;
+            wrong += all->tensor * all->data * all->context * all->idle !=
                      ap_mesh_devices(&p.plan.mesh);
-            wrong += d.all.agreeing > d.all.flops * (1 + 1e-9);
-            ap_degrees_print(&d.all, &said);
+            wrong += d.agreeing > d.flops * (1 + 1e-9);
+            ap_degrees_print(all, &said);
             ap_degrees_print_layers(&d, &said);
             silent += said.len == 0;
         }

@@ -1,0 +1,295 @@
+/*
+ * Problem: one text for a parallel configuration, read and written in one place. Idea: a
+ * table of keys, each with its place in struct ap_line, its range, and the value that is
+ * said by silence; reader, writer and messages go through the table.
+ */
+#include "pipeline/line.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pipeline/stage_cost.h"
+
+enum kind {
+    NUMBER,  /* "tp=8" */
+    WORD,    /* "recompute=full" */
+    FLAG,    /* "sp" */
+    TRAINER, /* "packs": one of ap_trainer_names */
+    LAYERS   /* "layers=14:10" */
+};
+
+static const char *const recomputes[] = {"none", "selective", "operators", "full", NULL};
+static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", NULL};
+
+#define AT(member) offsetof(struct ap_line, member)
+
+/* In the order in which they are written. */
+static const struct key {
+    const char *name;
+    enum kind kind;
+    size_t at;
+    int64_t least, most, silent; /* of numbers; silent: it and less is not written */
+    const char *const *words;
+} keys[] = {
+    {"tp", NUMBER, AT(degrees.tensor), 1, AP_MAX_DEVICES, 1, NULL},
+    {"pp", NUMBER, AT(pipeline), 1, AP_MAX_DEVICES, 1, NULL},
+    {"vpp", NUMBER, AT(chunks), 1, AP_MAX_DEVICES, 1, NULL},
+    {"layers", LAYERS, AT(layers), 0, 1 << 20, 0, NULL},
+    {"cp", NUMBER, AT(degrees.context), 1, AP_MAX_DEVICES, 1, NULL},
+    {"ring", FLAG, AT(degrees.ring), 0, 0, 0, NULL},
+    {"ep", NUMBER, AT(degrees.expert), 1, AP_MAX_DEVICES, 1, NULL},
+    {"dp", NUMBER, AT(degrees.data), 1, AP_MAX_DEVICES, 1, NULL},
+    {"zero", NUMBER, AT(degrees.zero), 0, 3, 0, NULL},
+    {"shard", NUMBER, AT(degrees.shard), 1, AP_MAX_DEVICES, 0, NULL},
+    {"sp", FLAG, AT(degrees.sequence), 0, 0, 0, NULL},
+    {"schedule", WORD, AT(schedule), 0, 0, 0, schedules},
+    {"recompute", WORD, AT(recompute), 0, 0, 0, recomputes},
+    {"mbs", NUMBER, AT(micro_batch), 1, AP_MAX_DEVICES, 0, NULL},
+    {"overlap", FLAG, AT(overlap), 0, 0, 0, NULL},
+    {"packs", TRAINER, AP_TRAINER_PACKS, 0, 0, 0, NULL},
+    {"low-sums", TRAINER, AP_TRAINER_LOW_SUMS, 0, 0, 0, NULL},
+    {"keeps-gathered", TRAINER, AP_TRAINER_KEEPS_GATHERED, 0, 0, 0, NULL},
+    {"keeps-gradients", TRAINER, AP_TRAINER_KEEPS_GRADIENTS, 0, 0, 0, NULL},
+    {"waits", TRAINER, AP_TRAINER_WAITS, 0, 0, 0, NULL},
+    {"broadcasts", TRAINER, AP_TRAINER_BROADCASTS, 0, 0, 0, NULL},
+};
+#define N_KEYS ((int)(sizeof keys / sizeof *keys))
+
+const struct ap_line ap_line_least = {
+    .degrees = {.tensor = 1, .data = 1, .context = 1, .idle = 1, .expert = 1, .shard = 1},
+    .pipeline = 1,
+    .chunks = 1,
+    .schedule = AP_SCHEDULE_1F1B,
+    .micro_batch = 1};
+
+int ap_line_stages(const struct ap_line *line)
+{
+    return (int)(line->pipeline * line->chunks);
+}
+
+unsigned ap_line_trainer(const struct ap_line *line)
+{
+    return line->trainer | (line->degrees.zero >= 2 ? AP_TRAINER_SCATTERS : 0);
+}
+
+static enum ap_schedule silent_schedule(const struct ap_line *line)
+{
+    return line->chunks > 1 ? AP_SCHEDULE_INTERLEAVED : AP_SCHEDULE_1F1B;
+}
+
+/* ---- reading ---- */
+
+static int get_number(const struct key *key, const char *text, int64_t *out,
+                      struct ap_err *err)
+{
+    char *end;
+    long long n = *text >= '0' && *text <= '9' ? strtoll(text, &end, 10) : -1;
+
+    if (n < key->least || n > key->most || *end)
+        return ap_err_set(err, "%s: expected a number from %lld to %lld, got '%s'",
+                          key->name, (long long)key->least, (long long)key->most, text);
+    *out = n;
+    return 0;
+}
+
+/* enums are read and written as numbers */
+_Static_assert(sizeof(enum ap_schedule) == sizeof(int), "");
+_Static_assert(sizeof(enum ap_line_recompute) == sizeof(int), "");
+
+static int get_word(const struct key *key, const char *text, void *out,
+                    struct ap_err *err)
+{
+    struct ap_buf list = {0};
+    int n = 0;
+
+    for (; key->words[n] && strcmp(text, key->words[n]) != 0; n++)
+        ap_buf_printf(&list, "%s%s", n ? ", " : "", key->words[n]);
+    const bool known = key->words[n];
+    if (known)
+        memcpy(out, &n, sizeof n);
+    else
+        ap_err_set(err, "%s: '%s' is not one of %s", key->name, text, list.data);
+    ap_buf_free(&list);
+    return known ? 0 : -1;
+}
+
+/* "14:10" */
+static int get_layers(struct ap_arena *arena, const struct key *key, char *text,
+                      struct ap_line *line, struct ap_err *err)
+{
+    int *layers = AP_NEW_N(arena, AP_LINE_MOST_STAGES, int);
+    char *rest = NULL;
+
+    line->layers = layers;
+    for (char *w = strtok_r(text, ":", &rest); w; w = strtok_r(NULL, ":", &rest)) {
+        int64_t n;
+        if (line->n_layers == AP_LINE_MOST_STAGES)
+            return ap_err_set(err, "layers: more than %d stages", AP_LINE_MOST_STAGES);
+        if (get_number(key, w, &n, err))
+            return -1;
+        layers[line->n_layers++] = (int)n;
+    }
+    return line->n_layers ? 0 : ap_err_set(err, "layers: expected numbers, as in 14:10");
+}
+
+static int refuse_key(const char *name, struct ap_err *err)
+{
+    struct ap_buf list = {0};
+
+    for (int i = 0; i < N_KEYS; i++)
+        ap_buf_printf(&list, "%s%s", i ? ", " : "", keys[i].name);
+    ap_err_set(err, "'%s' is not one of %s", name, list.data);
+    ap_buf_free(&list);
+    return -1;
+}
+
+/* value NULL: none is given. */
+static int get_key(struct ap_arena *arena, const struct key *key, char *value,
+                   struct ap_line *line, struct ap_err *err)
+{
+    void *to = (char *)line + (key->kind == TRAINER ? 0 : key->at);
+
+    switch (key->kind) {
+    case NUMBER:
+        return get_number(key, value, to, err);
+    case WORD:
+        return get_word(key, value, to, err);
+    case LAYERS:
+        return get_layers(arena, key, value, line, err);
+    case FLAG:
+        *(bool *)to = true;
+        return 0;
+    case TRAINER:
+        line->trainer |= (unsigned)key->at;
+        return 0;
+    }
+    return -1;
+}
+
+static bool is_flag(const struct key *key)
+{
+    return key->kind == FLAG || key->kind == TRAINER;
+}
+
+/* "tp=8", "sp"; given: bits of the keys that were there before. */
+static int get_item(struct ap_arena *arena, char *text, uint64_t *given,
+                    struct ap_line *line, struct ap_err *err)
+{
+    char *value = strchr(text, '=');
+    int i = 0;
+
+    if (value)
+        *value++ = '\0';
+    while (i < N_KEYS && strcmp(text, keys[i].name) != 0)
+        i++;
+    if (i < N_KEYS && *given >> i & 1)
+        return ap_err_set(err, "%s is given twice", text);
+    if (value ? !*value : i == N_KEYS || !is_flag(&keys[i]))
+        return ap_err_set(err,
+                          "'%s': expected KEY=VALUE, sp, ring, overlap or a trait of "
+                          "trainers (packs, low-sums, ...)",
+                          text);
+    if (i == N_KEYS || (value && is_flag(&keys[i])))
+        return refuse_key(text, err);
+    *given |= (uint64_t)1 << i;
+    return get_key(arena, &keys[i], value, line, err);
+}
+
+static int check(const struct ap_line *line, struct ap_err *err)
+{
+    const struct ap_degrees *d = &line->degrees;
+    const int64_t stages = ap_mul64(line->pipeline, line->chunks);
+
+    if (stages > AP_LINE_MOST_STAGES)
+        return ap_err_set(err, "%lld stages, at most %d", (long long)stages,
+                          AP_LINE_MOST_STAGES);
+    if (line->chunks > 1 && line->pipeline == 1)
+        return ap_err_set(err, "vpp=%lld: there is no pipeline (pp)",
+                          (long long)line->chunks);
+    if ((line->schedule == AP_SCHEDULE_INTERLEAVED) != (line->chunks > 1))
+        return ap_err_set(err, "schedule: vpp=%lld is %s", (long long)line->chunks,
+                          line->chunks > 1 ? "interleaved-1f1b" : "not interleaved");
+    if (line->trainer & AP_TRAINER_WAITS && !ap_schedule_may_wait(line->schedule))
+        return ap_err_set(err, "waits: not with vpp");
+    if (d->sequence && d->tensor == 1)
+        return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
+    if (d->ring && d->context == 1)
+        return ap_err_set(err, "ring: there is no context parallelism (cp)");
+    if (line->n_layers > 0 && line->n_layers != stages)
+        return ap_err_set(err, "layers: %d numbers for %lld stages", line->n_layers,
+                          (long long)stages);
+    if (d->shard > 1 && d->zero == 0)
+        return ap_err_set(err, "shard=%lld: nothing is sharded (zero)",
+                          (long long)d->shard);
+    if (d->data > 0 && d->data % d->expert)
+        return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)d->expert,
+                          (long long)d->data);
+    return 0;
+}
+
+int ap_line_read(struct ap_arena *arena, const char *text, struct ap_line *line,
+                 struct ap_err *err)
+{
+    const enum ap_schedule unsaid = AP_N_SCHEDULES;
+    char *copy = ap_arena_strdup(arena, text), *rest = NULL;
+    uint64_t given = 0;
+
+    *line = ap_line_least;
+    line->degrees.data = line->degrees.shard = 0;
+    line->schedule = unsaid;
+    for (char *w = strtok_r(copy, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
+        if (get_item(arena, w, &given, line, err))
+            return -1;
+    if (line->schedule == unsaid)
+        line->schedule = silent_schedule(line);
+    return check(line, err);
+}
+
+/* ---- writing ---- */
+
+static void put_key(const struct ap_line *line, const struct key *key, struct ap_buf *out)
+{
+    const void *from = (const char *)line + (key->kind == TRAINER ? 0 : key->at);
+    const char *sep = out->len ? "," : "";
+    int word = 0;
+
+    switch (key->kind) {
+    case NUMBER:
+        if (*(const int64_t *)from > key->silent)
+            ap_buf_printf(out, "%s%s=%lld", sep, key->name,
+                          (long long)*(const int64_t *)from);
+        break;
+    case WORD:
+        memcpy(&word, from, sizeof word);
+        if (word != (int)(key->words == schedules ? silent_schedule(line)
+                                                  : AP_LINE_RECOMPUTE_NONE))
+            ap_buf_printf(out, "%s%s=%s", sep, key->name, key->words[word]);
+        break;
+    case LAYERS:
+        if (line->n_layers)
+            ap_buf_printf(out, "%s%s", sep, key->name);
+        for (int i = 0; i < line->n_layers; i++)
+            ap_buf_printf(out, "%c%d", i ? ':' : '=', line->layers[i]);
+        break;
+    case FLAG:
+        if (*(const bool *)from)
+            ap_buf_printf(out, "%s%s", sep, key->name);
+        break;
+    case TRAINER:
+        if (line->trainer & key->at)
+            ap_buf_printf(out, "%s%s", sep, key->name);
+        break;
+    }
+}
+
+const char *ap_line_text(struct ap_arena *arena, const struct ap_line *line)
+{
+    struct ap_buf out = {0};
+
+    for (int i = 0; i < N_KEYS; i++)
+        put_key(line, &keys[i], &out);
+    const char *text = ap_arena_strdup(arena, out.data ? out.data : "");
+    ap_buf_free(&out);
+    return text;
+}
