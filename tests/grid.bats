@@ -227,7 +227,7 @@ words() {
     done | jq -se '.[1] > .[0]'
     refuses 1 '--eager los: no part of the model has this name' ap-fuse --kernels --eager los "$f"
     refuses 1 '--eager : no part of the model has this name' ap-fuse --kernels --eager '' "$f"
-    refuses 2 'give one of them' ap-fuse --eager loss "$f"
+    refuses 2 'needs --kernels or --norms' ap-fuse --eager loss "$f"
 }
 
 @test "ap-model --dropout: masks are kept for the backward pass, drawn again with attention's scores" {
