@@ -163,7 +163,7 @@ refuses_file() {
     sed 's/"F32"/"F33"/' "$good" >"$ck" && refuses_file 'malformed entry of tensor'
     sed 's/"step":"1"/"step":"x"/' "$good" >"$ck" && refuses_file 'does not say the step'
     sed 's/autopar checkpoint/someone elses file/' "$good" >"$ck" && refuses_file 'not a checkpoint of ap-exec'
-    sed 's/"__meta/x__meta/' "$good" >"$ck" && refuses_file 'no JSON object'
+    sed 's/"__meta/x__meta/' "$good" >"$ck" && refuses_file 'not a JSON object'
     sed "s/mlp\/fc_0\/b/mlp\/fc_0\/c/" "$good" >"$ck" && refuses_file 'in the program it is'
     cp "$ONE" "$ck" && refuses_file 'not a safetensors file'
     ap-rewrite "$(imported lstm)" >lstm.json

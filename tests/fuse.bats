@@ -54,7 +54,7 @@ counts() {
 
 @test "ap-fuse: documents with what was computed of the graph are refused" {
     ap-prune "$(imported gpt2l)" >"$BATS_TEST_TMPDIR/families.json"
-    refuses 2 'section "families" is about the graph as it is' ap-fuse "$BATS_TEST_TMPDIR/families.json"
+    refuses 2 'section "families" refers to the graph before the change' ap-fuse "$BATS_TEST_TMPDIR/families.json"
     ap-shard --mesh 2 "$(imported mlp)" | ap-rewrite >"$BATS_TEST_TMPDIR/program.json"
     refuses 2 'section "sharding" is about' ap-fuse "$BATS_TEST_TMPDIR/program.json"
     refuses 1 "the input is empty" ap-fuse /dev/null
