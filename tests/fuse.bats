@@ -56,7 +56,7 @@ counts() {
     ap-prune "$(imported gpt2l)" >"$BATS_TEST_TMPDIR/families.json"
     refuses 2 'section "families" refers to the graph before the change' ap-fuse "$BATS_TEST_TMPDIR/families.json"
     ap-shard --mesh 2 "$(imported mlp)" | ap-rewrite >"$BATS_TEST_TMPDIR/program.json"
-    refuses 2 'section "sharding" is about' ap-fuse "$BATS_TEST_TMPDIR/program.json"
+    refuses 2 'section "sharding" refers to the graph before the change' ap-fuse "$BATS_TEST_TMPDIR/program.json"
     refuses 1 "the input is empty" ap-fuse /dev/null
     refuses 1 "/attention" ap-shard --mesh 2 <(jq '.graph.nodes[5].attention = "x"' "$(imported mlp)")
 }
