@@ -91,9 +91,8 @@ gpt() { # ARGUMENTS of ap-shard...
     run -0 ap-cost --details --cluster "$BATS_TEST_TMPDIR/slow.json" "$BATS_TEST_TMPDIR/p.json"
     [ "${lines[1]}" = 'of no use: the model is too small for 4 devices: one is as fast' ]
     # and where it is faster by less than 5 %
-    jq '.levels[].latency_sec *= 3' "$CLUSTERS/h100-8.json" >"$BATS_TEST_TMPDIR/slower.json"
-    run -0 --separate-stderr ap-plan "$MODELS/torch_gpt" --cluster "$BATS_TEST_TMPDIR/slower.json"
-    [[ ${lines[1]} == 'of no use: the model is too small for '*' devices: one is '*'as fast' ]]
+    run -0 --separate-stderr ap-plan "$MODELS/torch_gpt" --cluster h100-8
+    [[ ${lines[1]} == 'of no use: the model is too small for 8 devices: one is '*'as fast' ]]
     [[ ${lines[2]} == *'; 1.0'*' x the speed of one' ]]
     # all replicated: nothing can be split
     run -0 ap-cost --details <(ap-model mlp --layers 2 --batch 1 --hidden 1 --features 1 --classes 2 |

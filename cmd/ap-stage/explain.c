@@ -61,7 +61,7 @@ static bool run_planner(const struct asker *a, const struct plan_algorithm *row,
         for (int s = 0; s < plan.n_stages; s++)
             out->recompute |= plan.stage[s].point->recompute;
         if (write && row == a->again->row && a->again->written)
-            rc = a->again->written(a->again->ctx, &its, params, &out->peak_bytes, &why);
+            rc = a->again->written(a->again->ctx, &its, &plan, &out->peak_bytes, &why);
     }
     ap_arena_free(&scratch);
     return rc == 0;

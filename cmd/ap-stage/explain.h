@@ -21,7 +21,7 @@ struct plan_ask_again {
     /* NULL, or tells how much memory a device needs for the written plan, which may be
        more than the planner knows of. Returns nonzero if it cannot be written. */
     int (*written)(void *ctx, const struct plan_instance *inst,
-                   const struct plan_params *params, int64_t *peak_bytes,
+                   const struct plan_answer *plan, int64_t *peak_bytes,
                    struct ap_err *err);
     /* NULL, or tells whether there is a plan with `times` as many hosts. */
     bool (*hosts)(void *ctx, const struct plan_instance *inst, int times);

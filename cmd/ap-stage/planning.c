@@ -12,115 +12,85 @@
 #include "doc/families_json.h"
 #include "search/space.h"
 
+static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
+{
+    const struct plan_answer *known = (const void *)plans->data;
+    for (size_t i = 0; i < plans->len / sizeof *a; i++)
+        if (plan_same(&known[i], a))
+            return;
+    ap_buf_put(plans, a, sizeof *a);
+}
+
 const struct plan_algorithm *stage_algorithm(const struct stage_options *r)
 {
     return r->plan_path ? plan_given_algorithm() : &plan_algorithms()[r->algorithm];
 }
 
-/* Runs a planner and prices what it finds. 0; 1: no plan, why says so; -1. */
-static int run_priced(struct ap_arena *arena, plan_fn *run,
-                      const struct plan_instance *inst, const struct plan_params *params,
-                      struct plan_answer *answer, struct ap_err *why)
+/* Plans for when what is recomputed takes no time. */
+struct light {
+    double reported_sec; /* as in struct plan_params */
+    double bound;        /* of all of them */
+    struct ap_buf plans; /* struct plan_answer: the planner's, and those of others that it
+                            reports */
+};
+
+/* Plans of one number of microbatches in so much memory; 1: there is none. */
+static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
+                          const struct plan_instance *free, bool is_whole,
+                          struct light *light, struct ap_err *err)
 {
-    double least;
-    int rc = run(arena, inst, params, answer, why);
-
-    if (rc == 0)
-        rc = plan_judge(arena, inst, answer, why);
-    return rc == 0 ? inst->price(inst->pricer, answer, &least, why) : rc;
-}
-
-/*
- * Plans for when what is recomputed takes no time: with little of it they may be the
- * best. Some for each number of microbatches, which trade memory for time, too, and some
- * that leave memory for what is kept. *bound: of all of them.
- */
-static int plan_light(struct ap_arena *arena, const struct planning *p,
-                      const struct plan_instance *inst, struct stage_pricer *pricer,
-                      double *bound, struct ap_err *err)
-{
-    static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
-    struct plan_instance free = *inst;
-
-    *bound = INFINITY;
-    free.ask = stage_oracle_ask_light;
-    free.n_microbatches = 1;
-    for (int i = 0; i < inst->n_microbatches; i++) {
-        int rc = 0;
-        free.microbatches = &inst->microbatches[i];
-        for (size_t k = 0; k < sizeof shares / sizeof *shares && rc == 0; k++) {
-            struct plan_answer one = {.replicas = 1, .chunks = 1};
-            struct ap_err why = {0};
-            free.memory_bytes = (int64_t)(shares[k] * (double)inst->memory_bytes);
-            free.below = stage_pricer_least(pricer);
-            rc = run_priced(arena, p->algo->run, &free, &p->params, &one, &why);
-            if (rc < 0)
-                return ap_err_set(err, "%s", why.msg);
-            /* with less memory it says nothing of all plans */
-            if (k == 0 && (rc == 0 || one.bound > 0))
-                *bound = fmin(*bound, one.bound);
-        }
-    }
-    return 0;
-}
-
-#define REPLANS     5
-#define LEAST_SHARE 64 /* of the memory is planned without: few bytes change nothing */
-
-/*
- * Values that wait for their stage may make all quick plans too large: the planner runs
- * again with as much less memory as the quickest of these lacks, then with twice as much
- * less as it still lacks, until what it finds fits or is no quicker than the best; then
- * half way between a limit that was too high and one that was low enough.
- */
-static int plan_lean(struct ap_arena *arena, plan_fn *run, const struct planning *p,
-                     const struct plan_instance *inst, struct stage_pricer *pricer,
-                     struct ap_err *err)
-{
-    const int64_t memory = inst->memory_bytes;
-    struct plan_instance its = *inst;
-    const int64_t least = memory / LEAST_SHARE;
-    int64_t high = memory, low = 0;
-
-    for (int i = 0; i < REPLANS; i++) {
-        struct plan_answer lean = {.replicas = 1, .chunks = 1};
-        struct ap_err why = {0};
-        const int64_t lacks = stage_pricer_lacks(pricer), less = lacks * (i > 0 ? 2 : 1);
-
-        if (lacks > 0)
-            high = its.memory_bytes;
-        else
-            low = its.memory_bytes;
-        if (high - low < least)
-            return 0;
-        its.memory_bytes =
-            low > 0 ? low + (high - low) / 2 : high - (less > least ? less : least);
-        if (its.memory_bytes <= 0)
-            return 0;
-        its.below = stage_pricer_least(pricer);
-        int rc = run_priced(arena, run, &its, &p->params, &lean, &why);
-        if (rc < 0)
-            return ap_err_set(err, "%s", why.msg);
-        if (rc > 0 && !isfinite(its.below))
-            return 0;
-    }
-    return 0;
-}
-
-/* The plan of --start, however slow it seems, and leaner ones of its stages. */
-static int plan_start(struct ap_arena *arena, const struct planning *p,
-                      const struct plan_instance *inst, struct stage_pricer *pricer,
-                      struct ap_err *err)
-{
-    struct plan_answer plan = {.replicas = 1, .chunks = 1};
+    struct plan_answer one = {.replicas = 1, .chunks = 1};
+    struct plan_params params = r->params;
     struct ap_err why = {0};
 
-    int rc = run_priced(arena, plan_given, inst, &p->params, &plan, &why);
+    params.reported_sec = light->reported_sec;
+    int rc = stage_algorithm(r)->run(arena, free, &params, &one, &why);
+    if (rc == 0)
+        rc = plan_judge(arena, free, &one, &why);
     if (rc < 0)
         return ap_err_set(err, "%s", why.msg);
     if (rc > 0)
-        ap_warn("--start: %s", why.msg);
-    return rc > 0 || p->select ? 0 : plan_lean(arena, plan_given, p, inst, pricer, err);
+        return 1;
+    if (is_whole) /* with less memory it says nothing of all plans */
+        light->bound = fmin(light->bound, one.bound);
+    add_plan(&light->plans, &one);
+    for (int i = 0; i < one.n_others + one.n_reported; i++)
+        add_plan(&light->plans, &one.others[i]);
+    return 0;
+}
+
+/*
+ * Plans for when what is recomputed takes no time, as out->others: with little of it they
+ * may be the best. Some for each number of microbatches, which trade memory for time,
+ * too, and some that leave memory for what is kept. The bound is of all of them. What the
+ * planner hears of others is among them, so that it is no worse than they are, asked so;
+ * first is its answer at the full price: slower plans cannot be better than that.
+ */
+static int plan_light(struct ap_arena *arena, const struct stage_options *r,
+                      const struct plan_instance *inst, const struct plan_answer *first,
+                      struct plan_answer *out, struct ap_err *err)
+{
+    static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
+    struct plan_instance free = *inst;
+    struct light light = {.reported_sec = PLAN_UNDERESTIMATE * first->step_sec,
+                          .bound = INFINITY};
+    int rc = 0;
+
+    free.ask = stage_oracle_ask_light;
+    free.n_microbatches = 1;
+    for (int i = 0; i < inst->n_microbatches && rc >= 0; i++) {
+        free.microbatches = &inst->microbatches[i];
+        rc = 0;
+        for (size_t k = 0; k < sizeof shares / sizeof *shares && rc == 0; k++) {
+            free.memory_bytes = (int64_t)(shares[k] * (double)inst->memory_bytes);
+            rc = plan_light_one(arena, r, &free, k == 0, &light, err);
+        }
+    }
+    out->bound = light.bound;
+    out->n_others = (int)(light.plans.len / sizeof *out);
+    out->others = ap_arena_dup(arena, light.plans.data, light.plans.len);
+    ap_buf_free(&light.plans);
+    return rc < 0 ? -1 : 0;
 }
 
 /* ---- the plan, as it is written ---- */
@@ -156,23 +126,52 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                    .resharding = (enum ap_resharding)r->resharding,
                    .limit_bytes = r->limits.memory_bytes,
                    .throughput = inst->inference && !r->params.latency}};
+    if (p->select) /* they may make less again than now */
+        p->params.reported_sec = INFINITY;
     start_oracle(arena, p, inst, pool);
 }
 
-/* All plans that are looked for, priced. 0; 1: no plan, err says so; -1. */
-static int price_plans(struct ap_arena *arena, const struct planning *p,
-                       const struct plan_instance *inst, struct stage_pricer *pricer,
-                       struct plan_answer *answer, double *bound, struct ap_err *err)
+/* The section of the planner's answer, or of a better one of its others. */
+static int write_plan(struct ap_arena *arena, const struct planning *p,
+                      const struct plan_instance *inst, struct plan_answer *answer,
+                      struct ap_stages *stages, struct stage_result *out,
+                      struct ap_err *err)
 {
-    int rc = run_priced(arena, p->algo->run, inst, &p->params, answer, err);
+    struct plan_answer light = {.replicas = 1, .chunks = 1};
+    const struct stage_replan replan = {p->algo->run, &p->in->r->params,
+                                        p->algo->run == plan_given},
+                              given = {plan_given, &p->in->r->params, true};
+    const struct stage_candidates of = {.model = p->model,
+                                        .inst = inst,
+                                        .oracle = p->oracle,
+                                        .light = p->select ? &light : NULL,
+                                        .work = p->params.work,
+                                        .replan = p->algo->replans && !p->select ? &replan
+                                                                                 : NULL,
+                                        .given = p->in->r->start_path ? &given : NULL};
 
-    *bound = answer->bound;
-    if (rc == 0 && p->select)
-        rc = plan_light(arena, p, inst, pricer, bound, err);
-    else if (rc == 0 && p->algo->replans)
-        rc = plan_lean(arena, p->algo->run, p, inst, pricer, err);
-    if (rc == 0 && p->in->r->start_path)
-        rc = plan_start(arena, p, inst, pricer, err);
+    *stages = p->stages;
+    if (p->select && plan_light(arena, p->in->r, inst, answer, &light, err))
+        return -1;
+    return stage_result_make(arena, &of, answer, stages, out, err);
+}
+
+/* As in struct plan_ask_again. */
+static int written(void *ctx, const struct plan_instance *inst,
+                   const struct plan_answer *plan, int64_t *peak_bytes,
+                   struct ap_err *err)
+{
+    struct ap_arena scratch = {0};
+    struct plan_answer answer = *plan;
+    struct ap_stages stages;
+    struct stage_result result;
+
+    int rc = write_plan(&scratch, ctx, inst, &answer, &stages, &result, err);
+    if (rc == 0) {
+        *peak_bytes = result.peak_bytes;
+        ap_buf_free(&result.json);
+    }
+    ap_arena_free(&scratch);
     return rc;
 }
 
@@ -182,28 +181,14 @@ static int find_plan(struct ap_arena *arena, const struct planning *p,
                      struct ap_stages *stages, struct stage_result *out,
                      struct ap_err *err)
 {
-    const struct stage_pricing of = {.model = p->model,
-                                     .inst = inst,
-                                     .oracle = p->oracle,
-                                     .blank = &p->stages,
-                                     .select = p->select,
-                                     .work = p->params.work};
-    struct stage_pricer *pricer = stage_pricer_start(&of);
-    struct plan_instance its = *inst;
-    double bound;
+    int rc = p->algo->run(arena, inst, &p->params, answer, err);
 
-    its.price = stage_pricer_price;
-    its.pricer = pricer;
-    int rc = price_plans(arena, p, &its, pricer, answer, &bound, err);
-    if (rc == 0) {
-        stage_result_make(arena, pricer, answer, bound, stages, out);
-        answer->n_stages = stages->n;
-        answer->microbatches = stages->microbatches;
-    }
-    const bool broken = stage_oracle_broken(p->oracle) || stage_pricer_failed(pricer);
-    stage_pricer_stop(pricer);
-    if (rc < 0 && !broken) /* the planner has no plans of this kind */
+    if (rc < 0 && !stage_oracle_broken(p->oracle)) /* that is not its kind */
         return AP_USAGE;
+    if (rc == 0)
+        rc = plan_judge(arena, inst, answer, err);
+    if (rc == 0)
+        rc = write_plan(arena, p, inst, answer, stages, out, err);
     if (rc)
         return rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT;
     if (inst->memory_bytes == 0 || out->peak_bytes <= inst->memory_bytes)
@@ -213,26 +198,6 @@ static int find_plan(struct ap_arena *arena, const struct planning *p,
                "%lld bytes, of %lld",
                p->algo->name, (long long)out->peak_bytes, (long long)inst->memory_bytes);
     return p->algo->replans ? AP_NO_SOLUTION : AP_OK;
-}
-
-/* As in struct plan_ask_again. */
-static int written(void *ctx, const struct plan_instance *inst,
-                   const struct plan_params *params, int64_t *peak_bytes,
-                   struct ap_err *err)
-{
-    struct planning its = *(const struct planning *)ctx;
-    struct ap_arena scratch = {0};
-    struct plan_answer answer = {.replicas = 1, .chunks = 1};
-    struct ap_stages stages;
-    struct stage_result result = {0};
-
-    its.params = *params;
-    find_plan(&scratch, &its, inst, &answer, &stages, &result, err);
-    if (result.peak_bytes > 0)
-        *peak_bytes = result.peak_bytes;
-    ap_buf_free(&result.json);
-    ap_arena_free(&scratch);
-    return result.peak_bytes > 0 ? 0 : 1;
 }
 
 struct grid_want planning_grids(const struct stage_options *r,

@@ -15,7 +15,6 @@
 #include "oracle/stage_memo.h"
 #include "pipeline/line.h"
 #include "planners/recompute_select.h"
-#include "search/space.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
                        int n_blocks, const int **out)
@@ -92,29 +91,29 @@ struct price {
     int64_t peak_bytes;
 };
 
-struct stage_pricer {
-    struct stage_pricing of;
+/* What all plans that are looked at share. */
+struct pricing {
+    const struct stage_model *m;
+    const struct plan_instance *inst;
+    struct stage_oracle *oracle;
     struct stage_memo *memo;
-    struct ap_arena arena; /* of the list */
-    int n, cap;
-    struct plan_answer *priced; /* malloc: all plans that were priced */
-    struct plan_answer best;    /* n_stages 0: none */
-    struct ap_stages stages;    /* its */
-    struct ap_arena own;        /* that these lie in */
-    struct price price;         /* likewise */
-    struct price missed; /* the quickest that does not fit; step_sec INFINITY: none */
-    bool failed;
+    bool select;
+    const struct plan_answer *light;   /* as in struct stage_candidates */
+    const struct stage_replan *replan; /* likewise */
+    const struct stage_replan *given;  /* likewise */
+    struct ap_work *work;              /* likewise */
+    double bound_sec;                  /* of the first plan */
 };
 
 /* Memory of each device of the price (arena), each so many bytes less. */
-static const int64_t *list_memory(struct ap_arena *arena, const struct stage_pricer *x,
+static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *x,
                                   const struct ap_stages *stages, int64_t less)
 {
     int64_t *bytes = AP_NEW_N(arena, stages->n, int64_t);
 
     for (int s = 0; s < stages->n; s++) {
-        int kind = ap_cluster_kind_of(&x->of.model->cluster, stages->stage[s].devices[0]);
-        bytes[s] = plan_memory(x->of.inst, x->of.inst->n_kinds > 0 ? kind : 0);
+        int kind = ap_cluster_kind_of(&x->m->cluster, stages->stage[s].devices[0]);
+        bytes[s] = plan_memory(x->inst, x->inst->n_kinds > 0 ? kind : 0);
         bytes[s] = bytes[s] > less ? bytes[s] - less : bytes[s];
     }
     return bytes;
@@ -171,15 +170,15 @@ int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
  * less of it where the program then needs more than a device has, and at last with equal
  * parts of what is left, which fill a device less. */
 static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
-                             const struct stage_pricer *x, struct ap_stages *read,
+                             const struct pricing *x, struct ap_stages *read,
                              struct ap_stages *stages, struct price *price,
                              struct ap_err *err)
 {
-    const struct stage_model *m = x->of.model;
+    const struct stage_model *m = x->m;
     const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
     const size_t size = (size_t)read->n * sizeof *read->stage;
     const struct ap_stage *given = ap_arena_dup(scratch, read->stage, size);
-    const int64_t limit = x->of.inst->memory_bytes;
+    const int64_t limit = x->inst->memory_bytes;
     struct ap_pipeline_price all, pipe;
     int64_t less = 0;
 
@@ -194,7 +193,7 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
             return -1;
         *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
                                                    : pipe.result.step_sec,
-                                stage_result_peak(scratch, m, x->of.inst, read, &pipe)};
+                                stage_result_peak(scratch, m, x->inst, read, &pipe)};
         if (limit == 0 || price->peak_bytes <= limit)
             break;
         less += price->peak_bytes - limit;
@@ -212,10 +211,10 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
 }
 
 static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
-                        const struct stage_pricer *x, const struct stage_detail *detail,
+                        const struct pricing *x, const struct stage_detail *detail,
                         struct ap_stages *stages, struct price *price, struct ap_err *err)
 {
-    const struct stage_model *m = x->of.model;
+    const struct stage_model *m = x->m;
     struct ap_pipeline_cache known = {.micro = &m->micro};
     struct stage_memo_plan plan;
     struct ap_pipeline_price pipe;
@@ -223,7 +222,7 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
     if (stage_memo_read(x->memo, scratch, detail, stages, &plan, err))
         return -1;
     known.stage = plan.priced;
-    if (x->of.select)
+    if (x->select)
         return select_recomputed(arena, scratch, x, &plan.read, stages, price, err);
     int rc = ap_pipeline_compare(
         scratch, &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
@@ -231,12 +230,12 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
     if (rc == 0)
         *price = (struct price){
             stages->throughput ? ap_sim_batch_sec(&pipe.sim) : pipe.result.step_sec,
-            stage_result_peak(scratch, x->of.model, x->of.inst, &plan.read, &pipe)};
+            stage_result_peak(scratch, x->m, x->inst, &plan.read, &pipe)};
     return rc;
 }
 
 /* Reads the section and prices it; what it says more than before goes to the arena. */
-static int weigh(struct ap_arena *arena, const struct stage_pricer *x,
+static int weigh(struct ap_arena *arena, const struct pricing *x,
                  const struct stage_detail *detail, struct ap_stages *stages,
                  struct price *price, struct ap_err *err)
 {
@@ -253,14 +252,14 @@ static int weigh(struct ap_arena *arena, const struct stage_pricer *x,
 }
 
 /* The plan's section and price; the shardings of *stages and its objective. */
-static int make(struct ap_arena *arena, const struct stage_pricer *x,
+static int make(struct ap_arena *arena, const struct pricing *x,
                 const struct plan_answer *answer, struct ap_stages *stages,
                 struct price *price, struct ap_err *err)
 {
-    const struct plan_instance *inst = x->of.inst;
+    const struct plan_instance *inst = x->inst;
     struct stage_detail *detail = AP_NEW_N(arena, answer->n_stages, struct stage_detail);
 
-    if (stage_oracle_plans(x->of.oracle, answer, detail, err))
+    if (stage_oracle_plans(x->oracle, answer, detail, err))
         return -1;
     stages->n = answer->n_stages;
     stages->stage = AP_NEW_N(arena, stages->n, struct ap_stage);
@@ -277,10 +276,28 @@ static int make(struct ap_arena *arena, const struct stage_pricer *x,
     stages->schedule = answer->schedule;
     stages->chunks = answer->chunks > 1 ? answer->chunks : 1;
     stages->microbatches = answer->microbatches;
-    stages->n_devices = ap_cluster_devices(&x->of.model->cluster);
-    stages->stopped = ""; /* the search goes on */
+    stages->n_devices = ap_cluster_devices(&x->m->cluster);
+    stages->stopped = answer->stopped;
+    stages->objective_sec = answer->step_sec;
     return weigh(arena, x, detail, stages, price, err);
 }
+
+/* Plans of the planner that are priced with their layouts, interleaved ones and others:
+ * more where the estimated sends mislead (tests/stage.bats: slow links between hosts),
+ * and memory does, which interleaved plans as written may need more of. What other
+ * planners reported does not count, unless every price means a selection of what is
+ * recomputed. */
+#define MOST_PRICED 4
+/* A stage as it is written may be so many times quicker than its front: plans of one
+ * stage are priced although their estimate is that much slower (tests/stage.bats). */
+#define FRONT_SLACK 1.05
+/* Of its estimated sends a plan takes at least this share when it is priced: what another
+ * planner reported is not priced if it is slower even so (scripts/bench/stage-table
+ * --models gpt3-39b@64: at least 1.1 of them). */
+#define SENDS_SHARE 0.5
+/* Where less is recomputed than planned with, at least that share of a step is left: a
+ * forward less. */
+#define LIGHT_SHARE 0.5
 
 static bool fits(const struct plan_instance *inst, const struct price *p)
 {
@@ -296,109 +313,295 @@ static bool is_better(const struct plan_instance *inst, const struct price *a,
     return a->step_sec < b->step_sec;
 }
 
-struct stage_pricer *stage_pricer_start(const struct stage_pricing *of)
-{
-    struct stage_pricer *x = ap_xrealloc(NULL, sizeof *x);
-
-    *x = (struct stage_pricer){.of = *of,
-                               .memo = stage_memo_start(of->model),
-                               .price = {.step_sec = INFINITY},
-                               .missed = {.step_sec = INFINITY}};
-    return x;
-}
-
-void stage_pricer_stop(struct stage_pricer *x)
-{
-    stage_memo_stop(x->memo);
-    ap_arena_free(&x->arena);
-    ap_arena_free(&x->own);
-    free(x->priced);
-    free(x);
-}
-
-/* The price of a plan that has none yet, which takes the place of the best one if it is
- * better. */
-static int price_new(struct stage_pricer *x, const struct plan_answer *plan,
-                     struct ap_err *err)
-{
-    const struct plan_instance *inst = x->of.inst;
-    struct ap_stages stages = *x->of.blank;
-    struct ap_arena own = {0};
+/* The best plan so far, with what the others start from. */
+struct best {
+    const struct ap_stages blank;
+    struct ap_arena own; /* that it lies in; the first one's is the caller's */
     struct price price;
+    struct price missed; /* the quickest that does not fit; step_sec INFINITY: none */
+    int n_priced, cap_priced;
+    struct priced {
+        struct plan_answer plan;
+        bool fits;
+    } * priced; /* malloc: all plans that were priced */
+};
 
-    ap_work_tell(x->of.work, "plans with their layouts", x->price.step_sec, 0);
-    if (make(&own, x, plan, &stages, &price, err)) {
+static void note_priced(const struct plan_instance *inst, const struct plan_answer *plan,
+                        const struct price *p, struct best *best)
+{
+    AP_ROOM(best->priced, best->n_priced, best->cap_priced);
+    best->priced[best->n_priced++] = (struct priced){*plan, fits(inst, p)};
+    if (!fits(inst, p) && p->step_sec < best->missed.step_sec)
+        best->missed = *p;
+}
+
+/* Another plan, which takes the place of the best one if it is better. */
+static int price_plan(const struct pricing *x, const struct plan_answer *other,
+                      struct best *best, struct plan_answer *answer,
+                      struct ap_stages *stages, struct ap_err *err)
+{
+    struct ap_stages its = best->blank;
+    struct price price;
+    struct plan_answer plan = *other;
+    struct ap_arena own = {0};
+
+    plan.stopped = answer->stopped;
+    ap_work_tell(x->work, "plans with their layouts", best->price.step_sec, x->bound_sec);
+    int rc = make(&own, x, &plan, &its, &price, err);
+    if (rc == 0)
+        note_priced(x->inst, other, &price, best);
+    if (rc || !is_better(x->inst, &price, &best->price)) {
         ap_arena_free(&own);
-        return -1;
+        return rc;
     }
-    AP_ROOM(x->priced, x->n, x->cap);
-    x->priced[x->n++] = plan_copy(&x->arena, plan);
-    if (!fits(inst, &price) && price.step_sec < x->missed.step_sec)
-        x->missed = price;
-    if (x->best.n_stages > 0 && !is_better(inst, &price, &x->price)) {
-        ap_arena_free(&own);
-        return 0;
-    }
-    ap_arena_free(&x->own);
-    x->own = own;
-    x->price = price;
-    x->best = x->priced[x->n - 1];
-    x->stages = stages;
+    ap_arena_free(&best->own);
+    best->own = own;
+    best->price = price;
+    *stages = its;
+    answer->n_stages = other->n_stages;
+    answer->microbatches = other->microbatches;
     return 0;
 }
 
-int stage_pricer_price(void *pricer, const struct plan_answer *plan, double *least,
+struct candidate {
+    const struct plan_answer *plan;
+    double estimate; /* of what the plan is to keep low */
+    bool reported;
+};
+
+static int compare_estimates(const void *pa, const void *pb)
+{
+    const struct candidate *a = pa, *b = pb;
+    if (a->estimate != b->estimate)
+        return a->estimate < b->estimate ? -1 : 1;
+    return a->plan < b->plan ? -1 : a->plan > b->plan;
+}
+
+static double estimate_of(const struct best *best, const struct plan_answer *plan)
+{
+    return best->blank.throughput ? plan->batch_sec : plan->step_sec;
+}
+
+/* Whether a priced plan that fits has the same blocks on the same devices in the same
+ * order, and a lower estimate. Layouts add the same to both, to about 1e-6: the other one
+ * is no better. */
+static bool has_quicker_twin(const struct candidate *c, const struct best *best)
+{
+    for (int i = 0; i < best->n_priced; i++)
+        if (best->priced[i].fits &&
+            estimate_of(best, &best->priced[i].plan) <= c->estimate &&
+            plan_same_outline(&best->priced[i].plan, c->plan))
+            return true;
+    return false;
+}
+
+/* Whether a candidate may be better than the best plan. */
+static bool is_promising(const struct pricing *x, const struct candidate *c,
+                         const struct best *best)
+{
+    const bool fit = fits(x->inst, &best->price);
+    double slack = c->plan->n_stages == 1 ? FRONT_SLACK : 1, least = c->estimate;
+
+    for (int i = 0; i < best->n_priced; i++)
+        if (plan_same(&best->priced[i].plan, c->plan))
+            return false;
+    if (fit && !x->select && !(x->replan && x->replan->one_outline) &&
+        has_quicker_twin(c, best))
+        return false;
+    if (c->reported && !best->blank.throughput)
+        least =
+            (x->select ? LIGHT_SHARE : 1) *
+            (c->plan->least_sec + SENDS_SHARE * (c->plan->step_sec - c->plan->least_sec));
+    return !fit || least < slack * best->price.step_sec;
+}
+
+/* Plans that may be better than what is found, by the planner's estimate. */
+static int price_all(const struct pricing *x, const struct plan_answer *first,
+                     struct best *best, struct plan_answer *answer,
+                     struct ap_stages *stages, struct ap_err *err)
+{
+    int n = first->n_others + first->n_reported, rc = 0;
+    int left[2] = {MOST_PRICED, MOST_PRICED}; /* interleaved ones */
+    struct candidate *list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
+
+    for (int i = 0; i < n; i++)
+        list[i] = (struct candidate){.plan = &first->others[i],
+                                     .estimate = estimate_of(best, &first->others[i]),
+                                     .reported = i >= first->n_others};
+    qsort(list, (size_t)n, sizeof *list, compare_estimates);
+    for (int i = 0; i < n && rc == 0; i++)
+        if (is_promising(x, &list[i], best) &&
+            ((list[i].reported && !x->select) || left[list[i].plan->chunks > 1]-- > 0))
+            rc = price_plan(x, list[i].plan, best, answer, stages, err);
+    free(list);
+    return rc;
+}
+
+#define REPLANS     5
+#define LEAST_SHARE 64   /* of the memory is planned without: few bytes change nothing */
+#define MISSED      0.99 /* what is this much quicker is missed */
+
+/*
+ * Plans for less memory. Values that wait for their stage may make all quick plans too
+ * large: the planner runs again with as much less memory as the quickest of these lacks.
+ * If that is not enough, or if a plan that fits is slower, as written, than the planner's
+ * estimate, then with twice as much less; or, where the second attempt lacks little, with
+ * twice that less than before. Once the quickest ones fit, too much may have been given
+ * up: at last half way back to where they did not.
+ */
+static int price_lean(struct ap_arena *arena, const struct pricing *x, struct best *best,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct ap_err *err)
+{
+    const struct plan_instance *inst = x->inst;
+    double estimate = INFINITY; /* by the planner, of the leaner plans */
+    double quickest = best->missed.step_sec;
+    int64_t less = inst->memory_bytes / LEAST_SHARE / 2, little = 0;
+    bool is_back = false;
+
+    for (int i = 0; i < REPLANS; i++) {
+        struct plan_answer lean = {.replicas = 1, .chunks = 1};
+        struct plan_instance its = *inst;
+        struct ap_err why = {0};
+
+        const double missed = MISSED * best->price.step_sec;
+        if (is_back)
+            return 0;
+        if (!fits(inst, &best->price) ||
+            fmin(best->missed.step_sec, estimate) <= missed) {
+            quickest = best->missed.step_sec;
+            little = i > 0 ? less : 0;
+        } else if (quickest <= missed) {
+            is_back = true;
+        } else {
+            return 0;
+        }
+        int64_t lacks = best->missed.peak_bytes - inst->memory_bytes;
+        if (is_back)
+            less = little + (less - little) / 2;
+        else if (i == 1 && isfinite(best->missed.step_sec) && lacks < less / 2)
+            less += 2 * lacks;
+        else
+            less = lacks > 2 * less ? lacks : 2 * less;
+        its.memory_bytes -= less;
+        if (its.memory_bytes <= 0)
+            return 0;
+        int rc = x->replan->run(arena, &its, x->replan->params, &lean, &why);
+        if (rc < 0)
+            return ap_err_set(err, "%s", why.msg);
+        if (rc > 0 || plan_judge(arena, &its, &lean, &why))
+            return 0;
+        estimate = estimate_of(best, &lean);
+        best->missed.step_sec = INFINITY;
+        if (price_plan(x, &lean, best, answer, stages, err) ||
+            price_all(x, &lean, best, answer, stages, err))
+            return -1;
+    }
+    return 0;
+}
+
+/*
+ * Where the best plan's price is above every estimate of a plan that other planners
+ * reported, the planner runs again and reports plans of any step.
+ */
+static int price_reported(struct ap_arena *arena, const struct pricing *x,
+                          const struct plan_answer *first, struct best *best,
+                          struct plan_answer *answer, struct ap_stages *stages,
+                          struct ap_err *err)
+{
+    struct plan_params params = *x->replan->params;
+    struct plan_answer more = {.replicas = 1, .chunks = 1};
+    struct ap_err why = {0};
+
+    if (best->price.step_sec <= PLAN_UNDERESTIMATE * estimate_of(best, first))
+        return 0;
+    params.reported_sec = INFINITY;
+    int rc = x->replan->run(arena, x->inst, &params, &more, &why);
+    if (rc < 0)
+        return ap_err_set(err, "%s", why.msg);
+    return rc > 0 ? 0 : price_all(x, &more, best, answer, stages, err);
+}
+
+/* The plan where the search started, however slow it seems, and leaner ones of its stages
+ * where it does not fit as it is written. */
+static int price_given(struct ap_arena *arena, const struct pricing *x, struct best *best,
+                       struct plan_answer *answer, struct ap_stages *stages,
                        struct ap_err *err)
 {
-    struct stage_pricer *x = pricer;
-    int i = 0;
+    struct plan_answer plan = {.replicas = 1, .chunks = 1};
+    struct pricing its = *x;
+    struct ap_err why = {0};
 
-    *least = fmin(x->missed.step_sec, stage_pricer_least(x));
-    while (i < x->n && !plan_same(&x->priced[i], plan))
-        i++;
-    if (i < x->n || plan->least_sec >= *least)
+    int rc = x->given->run(arena, x->inst, x->given->params, &plan, &why);
+    if (rc < 0)
+        return ap_err_set(err, "%s", why.msg);
+    if (rc > 0) {
+        ap_warn("--start: %s", why.msg);
         return 0;
-    if (price_new(x, plan, err)) {
-        x->failed = true;
-        return -1;
     }
-    *least = fmin(x->missed.step_sec, stage_pricer_least(x));
+    best->missed.step_sec = INFINITY;
+    its.replan = x->given;
+    if (price_plan(&its, &plan, best, answer, stages, err) ||
+        price_all(&its, &plan, best, answer, stages, err))
+        return -1;
+    return x->select ? 0 : price_lean(arena, &its, best, answer, stages, err);
+}
+
+/* The best of the plans; -1: the shard command broke. */
+static int find_best(struct ap_arena *arena, const struct pricing *x, struct best *best,
+                     struct plan_answer *answer, struct ap_stages *stages,
+                     struct ap_err *err)
+{
+    const struct plan_answer first = *answer;
+
+    if (make(arena, x, &first, stages, &best->price, err))
+        return -1;
+    note_priced(x->inst, &first, &best->price, best);
+    if (price_all(x, &first, best, answer, stages, err) ||
+        (x->replan && (price_lean(arena, x, best, answer, stages, err) ||
+                       price_reported(arena, x, &first, best, answer, stages, err))) ||
+        (x->given && price_given(arena, x, best, answer, stages, err)))
+        return -1;
+    for (int i = 0; x->light && i < x->light->n_others; i++)
+        if (x->light->others[i].step_sec < stages->objective_sec &&
+            price_plan(x, &x->light->others[i], best, answer, stages, err))
+            return -1;
     return 0;
 }
 
-bool stage_pricer_failed(const struct stage_pricer *x)
+int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct stage_result *out, struct ap_err *err)
 {
-    return x->failed;
-}
+    const struct plan_answer first = *answer;
+    struct best best = {.blank = *stages, .missed = {.step_sec = INFINITY}};
+    const struct pricing x = {.m = of->model,
+                              .inst = of->inst,
+                              .oracle = of->oracle,
+                              .memo = stage_memo_start(of->model),
+                              .select = of->light != NULL,
+                              .light = of->light,
+                              .replan = of->replan,
+                              .given = of->given,
+                              .work = of->work,
+                              .bound_sec = first.bound};
 
-double stage_pricer_least(const struct stage_pricer *x)
-{
-    return fits(x->of.inst, &x->price) ? x->price.step_sec : INFINITY;
-}
-
-int64_t stage_pricer_lacks(struct stage_pricer *x)
-{
-    const struct price missed = x->missed;
-
-    x->missed.step_sec = INFINITY;
-    if (fits(x->of.inst, &x->price) && missed.step_sec >= x->price.step_sec)
-        return 0;
-    return missed.peak_bytes - x->of.inst->memory_bytes;
-}
-
-void stage_result_make(struct ap_arena *arena, const struct stage_pricer *x,
-                       const struct plan_answer *first, double bound,
-                       struct ap_stages *stages, struct stage_result *out)
-{
-    *stages = x->stages;
-    stages->stopped = first->stopped;
-    stages->lower_bound_sec = fmin(bound, stages->objective_sec);
+    if (find_best(arena, &x, &best, answer, stages, err)) {
+        stage_memo_stop(x.memo);
+        return -1;
+    }
+    stages->lower_bound_sec =
+        fmin(of->light ? of->light->bound : first.bound, stages->objective_sec);
     *out = (struct stage_result){.objective_sec = stages->objective_sec,
                                  .bound_sec = stages->lower_bound_sec,
-                                 .peak_bytes = x->price.peak_bytes};
+                                 .peak_bytes = best.price.peak_bytes};
     ap_stages_to_json(stages, &out->json);
-    out->found = history(arena, x->of.model, first, out);
+    out->found = history(arena, of->model, &first, out);
+    stage_memo_stop(x.memo);
+    ap_arena_free(&best.own);
+    free(best.priced);
     stages->stage = NULL;
+    return 0;
 }
 
 /* Whether a value of the backward pass is read by a later block: what is made of weights

@@ -14,40 +14,28 @@ struct stage_result {
     const char *found;  /* members for the history, each with a comma in front */
 };
 
-/* How plans are priced, as they are written. */
-struct stage_pricing {
-    const struct stage_model *model;
-    const struct plan_instance *inst; /* whose memory they must fit in */
-    struct stage_oracle *oracle;
-    const struct ap_stages *blank; /* what sections of all plans have in common */
-    bool select; /* stages recompute only operators that save most memory per second */
-    struct ap_work *work; /* as in struct plan_params */
+/* The planner, for when its plans turn out to need more memory than there is. */
+struct stage_replan {
+    plan_fn *run;
+    const struct plan_params *params;
+    bool one_outline; /* its plans differ in their points only: all may be priced */
 };
 
-/*
- * Prices plans, and keeps the best: those that fit first, then the quickest. What it is
- * given must outlive it. The caller stops it.
- */
-struct stage_pricer;
-struct stage_pricer *stage_pricer_start(const struct stage_pricing *of);
-void stage_pricer_stop(struct stage_pricer *x);
-
-/*
- * plan_price_fn: asks for the shardings of the plan's points, puts its section together
- * and prices that as ap-cost does. A plan that was priced before, or whose least_sec is
- * no less than the least price, is not priced. -1: the shard command broke, or what it
- * gave is no plan. *least counts plans that do not fit since stage_pricer_lacks was last
- * called.
- */
-int stage_pricer_price(void *pricer, const struct plan_answer *plan, double *least,
-                       struct ap_err *err);
-/* Whether a plan could not be priced: else a planner's -1 is its own. */
-bool stage_pricer_failed(const struct stage_pricer *x);
-/* The price of the best plan that fits, INFINITY: none does. */
-double stage_pricer_least(const struct stage_pricer *x);
-/* Bytes that the quickest plan needs beyond what there is, of those priced since the last
- * call; 0: it fits, or a plan that does is as quick. */
-int64_t stage_pricer_lacks(struct stage_pricer *x);
+/* The context of a planner's answer, and the plans that may be better. */
+struct stage_candidates {
+    const struct stage_model *model;
+    const struct plan_instance *inst;
+    struct stage_oracle *oracle;
+    /* NULL, or plans for when recomputation takes no time: its others are priced, too,
+       and stages recompute only those operators that save most memory per second */
+    const struct plan_answer *light;
+    /* NULL, or called for plans with less memory if a plan that is much faster than the
+       best one does not fit */
+    const struct stage_replan *replan;
+    /* NULL, or finds the plan that the answer must be no slower than */
+    const struct stage_replan *given;
+    struct ap_work *work; /* as in struct plan_params */
+};
 
 /*
  * Bytes of the fullest device of a priced plan, as plan_whole_bytes. The price counts
@@ -59,12 +47,14 @@ int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
                           const struct ap_pipeline_price *pipe);
 
 /*
- * The section of the best plan that was priced. first: what the planner answered, bound:
- * of all plans. Of *stages the list of stages is in the section only, NULL afterwards.
+ * Asks for the shardings of the chosen points, puts the section together and prices it;
+ * takes the best of the answer and its others by that price, which *answer becomes. Of
+ * *stages the list of stages is in the section only, NULL afterwards. -1: the shard
+ * command broke, or what it gave is no plan.
  */
-void stage_result_make(struct ap_arena *arena, const struct stage_pricer *x,
-                       const struct plan_answer *first, double bound,
-                       struct ap_stages *stages, struct stage_result *out);
+int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
+                      struct plan_answer *answer, struct ap_stages *stages,
+                      struct stage_result *out, struct ap_err *err);
 
 /*
  * Whether ap-rewrite can order what the section's stages run: 1 with err set where they

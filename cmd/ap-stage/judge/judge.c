@@ -298,26 +298,16 @@ static int simulate(struct ap_arena *arena, const struct plan_instance *inst,
     return 0;
 }
 
-static bool same_blocks(const struct plan_answer *a, const struct plan_answer *b)
-{
-    if (a->n_stages != b->n_stages || a->microbatches != b->microbatches ||
-        a->chunks != b->chunks ||
-        (a->schedule != b->schedule && a->microbatches > 1)) /* one has no order */
-        return false;
-    for (int s = 0; s < a->n_stages; s++)
-        if (a->stage[s].lo != b->stage[s].lo || a->stage[s].hi != b->stage[s].hi ||
-            a->stage[s].set != b->stage[s].set)
-            return false;
-    return true;
-}
-
 bool plan_same_outline(const struct plan_answer *a, const struct plan_answer *b)
 {
-    if (a->replicas != b->replicas || !same_blocks(a, b))
+    if (a->n_stages != b->n_stages || a->replicas != b->replicas ||
+        a->microbatches != b->microbatches || a->schedule != b->schedule ||
+        a->chunks != b->chunks)
         return false;
     for (int s = 0; s < a->n_stages; s++) {
         const struct plan_stage *x = &a->stage[s], *y = &b->stage[s];
-        if (x->hosts != y->hosts || x->devices != y->devices || x->kind != y->kind)
+        if (x->lo != y->lo || x->hi != y->hi || x->set != y->set ||
+            x->hosts != y->hosts || x->devices != y->devices || x->kind != y->kind)
             return false;
     }
     return true;
@@ -325,7 +315,7 @@ bool plan_same_outline(const struct plan_answer *a, const struct plan_answer *b)
 
 bool plan_same(const struct plan_answer *a, const struct plan_answer *b)
 {
-    bool same = a->step_sec == b->step_sec && same_blocks(a, b);
+    bool same = plan_same_outline(a, b);
 
     for (int s = 0; s < a->n_stages && same; s++)
         same = a->stage[s].point == b->stage[s].point;

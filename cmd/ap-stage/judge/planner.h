@@ -78,15 +78,6 @@ typedef int plan_ahead_fn(void *oracle, const struct plan_ask *ask, int n,
  */
 typedef double plan_least_fn(void *oracle, const struct plan_ask *ask);
 
-/*
- * Prices a judged plan as it is written, with the layouts of what its stages send, in the
- * planner's score. *least becomes the least price of all plans that were priced: none
- * above it is of interest. -1: the oracle broke.
- */
-struct plan_answer;
-typedef int plan_price_fn(void *pricer, const struct plan_answer *plan, double *least,
-                          struct ap_err *err);
-
 /* Hosts of one kind of device in a cluster of several: they follow each other. */
 struct plan_kind {
     int first_host, n_hosts;
@@ -108,9 +99,11 @@ struct plan_instance {
     const struct plan_kind *kind;
     /* of a device, of the kind that has most: others have their share; 0: no limit */
     int64_t memory_bytes;
-    bool monotone; /* no run is faster, or needs less memory, than a part of it */
-    /* for estimates of sends (estimated_sends.c), NULL: not kept. Bounds count no sends,
-       so that they are below the price with layouts, too */
+    bool monotone; /* no run of blocks is faster, or needs less memory, than a part of it
+                    */
+    /* for estimates of sends (estimated_sends.c), NULL: not kept. Plans are priced again,
+       with their layouts; bounds count no sends, so that they are below that price, too
+     */
     struct plan_links *links;
     int n_microbatches;
     const int64_t *microbatches; /* what may be tried, ascending */
@@ -119,9 +112,6 @@ struct plan_instance {
     plan_ahead_fn *ahead; /* NULL: one question is as quick as another */
     plan_least_fn *least; /* NULL: nothing is known before */
     void *oracle;
-    plan_price_fn *price; /* NULL: a plan's score is its price (auto) */
-    void *pricer;
-    double below; /* a price that plans must be below to be of use (auto); 0: any */
 };
 
 struct plan_submesh {
@@ -157,16 +147,22 @@ struct plan_params {
     int submesh_space; /* row of plan_submesh_spaces */
     int n_submeshes;   /* > 0: of the space `all`, only these */
     const struct plan_submesh *submesh;
-    double epsilon_sec; /* alpa: gap of t_max that is not tried */
-    double imbalance;   /* rhino: tolerance of a stage's FLOPs, 0.08 */
-    bool search_all;    /* rannc: goes on after the first number of stages that fits */
-    bool latency;       /* inference: the time of one batch, not the slowest stage's */
-    int64_t n_kept;     /* auto: plans of each number of stages that are simulated */
-    int64_t work_limit; /* 0: the planner's own */
+    double epsilon_sec;  /* alpa: gap of t_max that is not tried */
+    double imbalance;    /* rhino: tolerance of a stage's FLOPs, 0.08 */
+    bool search_all;     /* rannc: goes on after the first number of stages that fits */
+    bool latency;        /* inference: the time of one batch, not the slowest stage's */
+    int64_t n_kept;      /* auto: plans that are simulated */
+    double reported_sec; /* auto: other planners' plans of up to this step are reported,
+                            however good its own are */
+    int64_t work_limit;  /* 0: the planner's own */
     const struct plan_outline
         *given;           /* the only plan, or where auto starts; NULL: none */
     struct ap_work *work; /* shows the progress of the search; may be NULL */
 };
+
+/* Most that a plan's price with its layouts is over its estimate, as a factor: plans of
+ * other planners whose estimate is within it are priced, too (tests/stage.bats). */
+#define PLAN_UNDERESTIMATE 1.1
 
 struct plan_answer {
     int n_stages;
@@ -185,11 +181,15 @@ struct plan_answer {
     double step_sec;
     double batch_sec;   /* inference: from one batch to the next, of many in a row */
     int64_t peak_bytes; /* of the fullest device, as plan_whole_bytes */
-    double least_sec;   /* score if sends took no time; 0: unknown */
+    double least_sec;   /* step if sends took no time; 0: unknown */
+    /* other plans that are nearly as good, best first, judged: for whoever prices plans
+       more closely */
+    int n_others;
+    int n_reported; /* after the others: what other planners found, of any step */
+    const struct plan_answer *others;
 };
 
-/* 0; 1: no plan under the limits (explain.c says what would do), a bound above 0 holds
- * all the same; -1. */
+/* 0; 1: no plan under the limits (explain.c says what would do); -1. */
 typedef int plan_fn(struct ap_arena *arena, const struct plan_instance *inst,
                     const struct plan_params *params, struct plan_answer *answer,
                     struct ap_err *err);
@@ -252,8 +252,7 @@ int64_t plan_first_device(const struct plan_instance *inst,
 
 /* Whether two plans have the same blocks on the same devices in the same order. */
 bool plan_same_outline(const struct plan_answer *a, const struct plan_answer *b);
-/* Whether two judged plans differ at most in the names of devices: a stage's replicas on
- * few devices each are one stage on all of them, with the same front. */
+/* Whether two plans are equal, including their points, apart from known prices. */
 bool plan_same(const struct plan_answer *a, const struct plan_answer *b);
 
 /*

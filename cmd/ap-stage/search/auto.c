@@ -1,21 +1,17 @@
 /*
- * Problem: the plan of least price over replicas, microbatches, schedules, cuts,
- * submeshes and points of each stage (recomputation among these), and a lower bound on
- * the step of every plan. Sends between stages are estimates until a plan is priced with
- * its layouts. Idea: grids that people type are priced first (auto_rules.c). Each number
- * of replicas and microbatches under a schedule is a setting: a dynamic programme over
- * labels (auto_labels.c) finds plans near the setting's best, with sends between stages
- * and what is paid once per step; for each number of stages the n_kept plans of least
+ * Problem: the plan of least simulated step time over replicas, microbatches, schedules,
+ * cuts, submeshes and points of each stage (recomputation among these), and a lower bound
+ * on the step of every plan. Idea: grids that people type are simulated first
+ * (auto_rules.c). Each number of replicas and microbatches under a schedule is a setting:
+ * a dynamic programme over labels (auto_labels.c) finds plans near the setting's best,
+ * with sends between stages and what is paid once per step; the n_kept plans of least
  * estimate are simulated. Then a second programme gives the lower bound of each setting,
  * and settings whose bound is below the best plan are searched by branch and bound
- * (auto_tree.c) as far as the limits go. The published planners run at last. The best
- * plans of each number of stages are priced in the order of their estimates, unless their
- * step without sends is above the least price, which cuts all else, too. The answer's
- * bound is the least bound of the settings that were not searched to the end and of plans
- * whose stages are no runs (auto_sets.c). Cost: auto_labels.c's for each configuration
- * that its device-seconds do not rule out, and a price for each plan that may be the
- * best. Source: the dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves
- * out.
+ * (auto_tree.c) as far as the limits go. The best plan is compared with the plans of the
+ * published planners. The answer's bound is the least bound of the settings that were not
+ * searched to the end and of plans whose stages are no runs (auto_sets.c). Cost:
+ * auto_labels.c's for each configuration that its device-seconds do not rule out. Source:
+ * the dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves out.
  */
 #include "search/auto.h"
 
@@ -23,11 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Plans waiting for the simulator, best estimate first. */
 struct kept {
     double estimate;
     struct plan_answer plan;
 };
-/* Plans of one number of stages waiting for the simulator, best estimate first. */
 struct pool {
     int n, most;
     struct kept *kept;
@@ -42,23 +38,13 @@ static bool is_within(struct stage_search *search, const struct plan_answer *a)
     return true;
 }
 
-/* Whether a plan that is simulated to be no quicker than a need not be priced after it:
- * the layouts of what the same blocks on the same devices send add the same to both.
- * Several points of one stage send nothing. */
-static bool stands_for(const struct stage_search *search, const struct plan_answer *a,
-                       const struct plan_answer *b)
-{
-    const bool points = search->one_outline || a->n_stages == 1;
-    return plan_same(a, b) || (!points && plan_same_outline(a, b));
-}
-
-static void put_shortlist(struct stage_search *search, struct shortlist *l, double score,
+static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double score,
                           const struct plan_answer *a)
 {
     int at = 0;
     if (l->n == SEARCH_FINALISTS && score >= l->score[l->n - 1])
         return;
-    while (at < l->n && !stands_for(search, &l->plan[at], a))
+    while (at < l->n && !plan_same(&l->plan[at], a))
         at++;
     if (at == SEARCH_FINALISTS)
         at--;
@@ -70,55 +56,19 @@ static void put_shortlist(struct stage_search *search, struct shortlist *l, doub
         l->plan[at] = l->plan[at - 1];
         l->score[at] = l->score[at - 1];
     }
-    l->plan[at] = plan_copy(search->arena, a);
+    l->plan[at] = plan_copy(arena, a);
     l->score[at] = score;
 }
 
-void auto_take(struct stage_search *search, double score, const struct plan_answer *a)
+void auto_take(struct stage_search *search, double score, const struct plan_answer *a,
+               const char *from)
 {
-    struct shortlist **list = &search->final[2 * a->n_stages + (a->chunks > 1)];
-
-    if (score < search->estimate) {
-        search->estimate = score;
+    if (score < search->least) {
+        search->least = score;
         search->best = plan_copy(search->arena, a);
+        search->from = from;
     }
-    if (search->proves || !search->inst->price)
-        search->least = least_of(search->least, score);
-    if (!*list)
-        *list = AP_NEW(search->arena, struct shortlist);
-    put_shortlist(search, *list, score, a);
-}
-
-int auto_price(struct stage_search *search, struct plan_answer *a, struct ap_err *err)
-{
-    const struct plan_instance *inst = search->inst;
-
-    if (!inst->price)
-        return 0;
-    if (a->least_sec == 0)
-        auto_price_bare(search, a);
-    return inst->price(inst->pricer, a, &search->least, err);
-}
-
-int auto_price_all(struct stage_search *search, struct ap_err *err)
-{
-    const int n_lists = 2 * search->inst->n_blocks + 2;
-
-    for (int i = 0; i < n_lists; i++)
-        if (search->final[i])
-            search->final[i]->at = 0; /* better ones may have come in front */
-    for (;;) {
-        struct shortlist *next = NULL;
-        for (int i = 0; i < n_lists; i++) {
-            struct shortlist *l = search->final[i];
-            if (l && l->at < l->n && (!next || l->score[l->at] < next->score[next->at]))
-                next = l;
-        }
-        if (!next)
-            return 0;
-        if (auto_price(search, &next->plan[next->at++], err))
-            return -1;
-    }
+    put_shortlist(search->arena, &search->final, score, a);
 }
 
 void auto_price_bare(struct stage_search *search, struct plan_answer *a)
@@ -130,8 +80,8 @@ void auto_price_bare(struct stage_search *search, struct plan_answer *a)
 
     bare.n_values = 0;
     if (!plan_judge(&scratch, &bare, &copy, &why)) {
-        a->least_sec = plan_score(&bare, search->params, &copy);
-        search->bare = least_of(search->bare, a->least_sec);
+        a->least_sec = copy.step_sec;
+        search->bare = least_of(search->bare, plan_score(&bare, search->params, &copy));
     }
     ap_arena_free(&scratch);
 }
@@ -155,18 +105,27 @@ double auto_least_bare(const struct plan_answer *a)
     return least * (1 - 1e-9);
 }
 
-double auto_score(struct stage_search *search, struct space *sp, struct plan_answer *a)
+double auto_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
+                  const char *from)
 {
     struct ap_err why = {0};
     double score;
 
     if (!is_within(search, a) || plan_try(sp, a, &score, &why))
         return INFINITY;
-    a->least_sec = 0; /* it is found where the plan is priced */
+    a->least_sec = 0; /* fill_bare, if it is kept and lifts nothing now */
     if (search->inst->inference || auto_least_bare(a) < search->bare)
         auto_price_bare(search, a);
-    auto_take(search, score, a);
+    auto_take(search, score, a, from);
     return score;
+}
+
+/* Of plans that are kept it is found after all. */
+static void fill_bare(struct stage_search *search, struct shortlist *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->plan[i].least_sec == 0)
+            auto_price_bare(search, &l->plan[i]);
 }
 
 int64_t auto_share(struct stage_search *search)
@@ -176,10 +135,11 @@ int64_t auto_share(struct stage_search *search)
     return whole;
 }
 
-bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a)
+bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
+              const char *from)
 {
     int64_t before = search->instructions;
-    auto_score(search, sp, a);
+    auto_score(search, sp, a, from);
     return search->instructions > before;
 }
 
@@ -189,9 +149,6 @@ static void put_pool(struct pool *pool, struct ap_arena *arena, double estimate,
                      const struct plan_answer *a)
 {
     int at = pool->n;
-
-    if (!pool->kept)
-        pool->kept = AP_NEW_N(arena, pool->most, struct kept);
     if (pool->n == pool->most && estimate >= pool->kept[pool->n - 1].estimate)
         return;
     if (pool->n < pool->most)
@@ -211,20 +168,19 @@ static void gather(struct stage_search *search, struct pool *pool,
 
     for (int d = 0; d <= set->n_units; d++)
         for (int i = l->first[d]; i < l->first[d] + l->n[d]; i++) {
-            const struct label *root = &l->all[i];
-            if (want > 0 && root->least_stages != want)
+            if (want > 0 && l->all[i].least_stages != want)
                 continue;
-            if (best < 0 || root->done < l->all[best].done)
+            if (best < 0 || l->all[i].done < l->all[best].done)
                 best = i;
-            struct pool *its = &pool[root->least_stages];
-            if (its->n == its->most && root->done >= its->kept[its->n - 1].estimate)
+            if (pool->n == pool->most &&
+                l->all[i].done >= pool->kept[pool->n - 1].estimate)
                 continue;
             struct plan_answer a = setting_plan(set, l, i);
-            put_pool(its, search->arena, root->done, &a);
+            put_pool(pool, search->arena, l->all[i].done, &a);
         }
     if (best >= 0) {
         struct plan_answer a = setting_plan(set, l, best);
-        auto_try(search, set->sp, &a);
+        auto_try(search, set->sp, &a, "labels");
     }
 }
 
@@ -240,8 +196,7 @@ static int one_setting(struct stage_search *search, struct pool *pool, struct sp
         return -1;
     if (auto_is_over(search, b * set.front_device_sec[sp->n] / c->capacity))
         return 1;
-    if (!search->proves) { /* by estimates, which may be above the price */
-        set.below = most_of(search->least, search->estimate);
+    if (!search->proves) {
         setting_labels(&set, false, &l);
         gather(search, pool, &set, &l);
     } else {
@@ -261,15 +216,6 @@ static bool has_schedule(const struct stage_search *search, int schedule)
     if (asked < 0) /* eager 1F1B holds more than 1f1b: only where asked for */
         return schedule != AP_SCHEDULE_EAGER;
     return asked == schedule;
-}
-
-/* What is cut later is cut by the price of the best plan so far. */
-static int price_best(struct stage_search *search, struct ap_err *err)
-{
-    if (search->estimate >= search->priced)
-        return 0;
-    search->priced = search->estimate;
-    return auto_price(search, &search->best, err);
 }
 
 static int one_config(struct stage_search *search, struct pool *pool,
@@ -294,8 +240,6 @@ static int one_config(struct stage_search *search, struct pool *pool,
                 rc = one_setting(search, pool, &sp, &c, schedules[i], err);
         if (rc >= 0 && has_schedule(search, AP_SCHEDULE_INTERLEAVED))
             rc = auto_chunks(search, &sp, &c, err);
-        if (rc >= 0 && !search->proves)
-            rc = price_best(search, err);
     }
     search->n_asked += sp.n_asked;
     search->n_plans += sp.n_plans;
@@ -329,25 +273,43 @@ static int all_configs(struct stage_search *search, struct pool *pool,
 static int auto_settings(struct stage_search *search, struct space *sp,
                          struct ap_err *err)
 {
-    const int most = (int)search->params->n_kept;
-    struct pool *pool = AP_NEW_N(search->arena, sp->n + 1, struct pool);
+    int most = (int)search->params->n_kept;
+    struct pool pool = {.most = most > 0 ? most : 64};
 
-    for (int s = 0; s <= sp->n; s++)
-        pool[s].most = most > 0 ? most : 64;
-    if (all_configs(search, pool, sp, err))
+    pool.kept = AP_NEW_N(search->arena, pool.most, struct kept);
+    if (all_configs(search, &pool, sp, err))
         return -1;
-    for (int s = 0; s <= sp->n; s++)
-        for (int i = 0; i < pool[s].n; i++)
-            auto_try(search, sp, &pool[s].kept[i].plan);
-    if (auto_price_all(search, err))
-        return -1;
-    const double price = search->least;
+    for (int i = 0; i < pool.n; i++)
+        if (pool.kept[i].estimate < 1.2 * search->least)
+            auto_try(search, sp, &pool.kept[i].plan, "labels");
     search->proves = true;
-    search->least = least_of(price, search->estimate);
-    const int rc = all_configs(search, pool, sp, err);
-    search->proves = false;
-    search->least = search->inst->price ? price : search->least;
-    return rc;
+    return all_configs(search, &pool, sp, err);
+}
+
+static void put_other(struct plan_answer *others, int *n, const struct plan_answer *first,
+                      const struct plan_answer *a)
+{
+    bool known = plan_same(first, a);
+    for (int i = 0; i < *n && !known; i++)
+        known = plan_same(&others[i], a);
+    if (!known)
+        others[(*n)++] = *a;
+}
+
+/* The finalists after the best, and what rules found. */
+static void put_others(const struct stage_search *search, struct plan_answer *answer)
+{
+    struct plan_answer *others =
+        AP_NEW_N(search->arena, SEARCH_FINALISTS + SEARCH_REPORTED, struct plan_answer);
+    int n = 0;
+
+    for (int i = 1; i < search->final.n; i++)
+        others[n++] = search->final.plan[i];
+    answer->n_others = n;
+    for (int i = 0; i < search->n_reported; i++)
+        put_other(others, &n, &search->final.plan[0], &search->reported[i]);
+    answer->n_reported = n - answer->n_others;
+    answer->others = others;
 }
 
 int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
@@ -355,39 +317,34 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
               struct ap_err *err)
 {
     struct space sp;
-    struct stage_search search = {
-        .arena = arena,
-        .inst = inst,
-        .params = params,
-        .estimate = INFINITY,
-        .least = inst->below > 0 ? inst->below : INFINITY,
-        .priced = INFINITY,
-        .bound = INFINITY,
-        .bare = INFINITY,
-        .final = AP_NEW_N(arena, 2 * inst->n_blocks + 2, struct shortlist *),
-        .node_limit = params->work_limit ? params->work_limit : NODE_LIMIT,
-        .instruction_limit = INSTRUCTION_LIMIT};
+    struct stage_search search = {.arena = arena,
+                                  .inst = inst,
+                                  .params = params,
+                                  .least = INFINITY,
+                                  .bound = INFINITY,
+                                  .bare = INFINITY,
+                                  .node_limit = params->work_limit ? params->work_limit
+                                                                   : NODE_LIMIT,
+                                  .instruction_limit = INSTRUCTION_LIMIT};
 
     space_init(&sp, arena, inst, params);
     if (auto_rules(&search, &sp, true, err) || auto_settings(&search, &sp, err) ||
-        auto_rules(&search, &sp, false, err) || auto_price_all(&search, err))
+        auto_rules(&search, &sp, false, err))
         return -1;
-    if (isfinite(search.estimate))
-        auto_price_bare(&search, &search.best);
-    const double sets = space_sets_bound(&sp),
-                 least = least_of(search.least, search.estimate),
-                 bound = fmin(sets, fmin(search.bound, search.bare)) * (1 - 1e-12);
-    answer->bound = fmin(least, bound);
-    if (!isfinite(search.estimate))
+    if (!isfinite(search.least))
         return plan_none_fits("auto", err);
-    search.best.bound = answer->bound;
-    *answer = search.best;
-    answer->objective = search.estimate;
+    fill_bare(&search, &search.final);
+    double sets = space_sets_bound(&sp);
+    *answer = search.final.plan[0];
+    answer->objective = search.least;
+    answer->bound =
+        fmin(search.least, fmin(sets, fmin(search.bound, search.bare)) * (1 - 1e-12));
     answer->measure = "simulated";
-    answer->stopped = search.bound < least ? "work limit"
-                      : sets < least       ? "all runs of blocks"
-                                           : "all plans";
+    answer->stopped = search.bound < search.least ? "work limit"
+                      : sets < search.least       ? "all runs of blocks"
+                                                  : "all plans";
     answer->n_asked = search.n_asked + sp.n_asked;
     answer->n_plans = search.n_plans + sp.n_plans;
+    put_others(&search, answer);
     return plan_judge(arena, inst, answer, err);
 }

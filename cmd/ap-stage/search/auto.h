@@ -94,54 +94,48 @@ struct plan_answer setting_plan(const struct setting *set, const struct labels *
 
 /* ---- the search ---- */
 
-/* Plans of each number of stages that are priced, of different outlines, and as many
- * interleaved ones. With two the step of two towers on eight devices is 3.8 % longer
- * (scripts/tap tests/plans.bats), with one that of case 25 of tests/restrict.bats 3.4 %.
- */
-#define SEARCH_FINALISTS 4
+#define SEARCH_FINALISTS 16
+#define SEARCH_REPORTED  16 /* at least the number of rules */
 
-/* The best few plans by their estimates, no two of them the same, best first. */
+/* The best few different plans, best first. */
 struct shortlist {
-    int n, at; /* at: the next to be priced */
+    int n;
     struct plan_answer plan[SEARCH_FINALISTS];
     double score[SEARCH_FINALISTS];
 };
 
 struct stage_search {
-    struct ap_arena *arena; /* of plans that are kept */
+    struct ap_arena *arena; /* of best */
     const struct plan_instance *inst;
     const struct plan_params *params;
-    struct plan_answer best; /* by its estimate */
-    double estimate;         /* its score, INFINITY while there is none */
-    double least;  /* price of the best plan so far, by which others are cut; while it
-                      proves: or the least estimate */
-    double priced; /* estimate of the best that was priced */
-    /* [2 * stages + interleaved]; NULL: empty */
-    struct shortlist **final;
-    bool one_outline; /* plans differ in their points only, and are kept all the same */
-    double bound;     /* of all that is looked at and not searched to the end */
-    double bare;      /* least step time of the simulated plans if sends took no time */
+    struct plan_answer best;
+    double least;           /* score of the best plan, INFINITY while there is none */
+    struct shortlist final; /* distinct plans; the first is best */
+    int n_reported;
+    struct plan_answer reported[SEARCH_REPORTED]; /* what other planners found */
+    double bound; /* of all that is looked at and not searched to the end */
+    double bare;  /* least step time of the simulated plans if sends took no time */
     int64_t n_asked, n_plans;
     int64_t nodes, node_limit;               /* of trees */
     int64_t instructions, instruction_limit; /* simulated */
-    bool proves; /* looks for bounds, in trees; before that, for plans */
+    bool proves;      /* looks for bounds, in trees; before that, for plans */
+    const char *from; /* where the best came from */
 };
-/* Takes a judged plan for one of the next to be priced. */
-void auto_take(struct stage_search *search, double score, const struct plan_answer *a);
-/* Prices it if it may be below the least price. -1: the oracle broke. */
-int auto_price(struct stage_search *search, struct plan_answer *a, struct ap_err *err);
-/* All that are kept, in the order of their estimates. */
-int auto_price_all(struct stage_search *search, struct ap_err *err);
-/* least_sec is the plan's score if sends took no time, by its fronts. */
+/* Takes a judged plan for the best or one of the next. */
+void auto_take(struct stage_search *search, double score, const struct plan_answer *a,
+               const char *from);
+/* least_sec is the plan's step if sends took no time, by its fronts. */
 void auto_price_bare(struct stage_search *search, struct plan_answer *a);
 /* Seconds that a training step takes at least if sends took no time: of the busiest group
  * of devices, after the way through the stages before it, and with the way back or
  * what it does once. */
 double auto_least_bare(const struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
-bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a);
+bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
+              const char *from);
 /* The same; its score, INFINITY when it does not fit or the limit was met. */
-double auto_score(struct stage_search *search, struct space *sp, struct plan_answer *a);
+double auto_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
+                  const char *from);
 /* Lowers the limit to a tree's share of the rest; returns the limit to restore. */
 int64_t auto_share(struct stage_search *search);
 /* A bound that rounding does not lift over a plan's score. */

@@ -189,7 +189,7 @@ static void try_least(struct chunks *x, int n_stages)
     for (int i = 0; i < MOST_TRIES && (limit > 0 || i == 0) && fill_points(x, &a, limit);
          i++) {
         a.peak_bytes = 0;
-        const bool fits = isfinite(auto_score(x->search, x->sp, &a));
+        const bool fits = isfinite(auto_score(x->search, x->sp, &a, "chunks"));
         if (fits || a.peak_bytes == 0)
             break;
         /* of whole devices, where memory is what one of this kind has for the plan */
@@ -225,7 +225,7 @@ static void descend(struct chunks *x, int s, int lo, double way, double weighed)
     if (s == x->n_stages) {
         x->now.n_stages = s;
         x->now.chunks = s / x->groups;
-        x->ended |= lo == n && !auto_try(x->search, x->sp, &x->now);
+        x->ended |= lo == n && !auto_try(x->search, x->sp, &x->now, "tree");
         return;
     }
     for (int hi = lo; hi < n && !x->ended; hi++) {

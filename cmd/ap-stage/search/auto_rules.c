@@ -7,13 +7,15 @@
  * best one can contain: if a planner's own choice is better than the best plan, the
  * choice contains no such run, so that the planner still finds it, among fewer plans.
  * Where the blocks are no chain, the sets of blocks that rhino finds are not searched by
- * `auto`, and rhino runs with more load-imbalance tolerances. What a planner finds is
- * priced, whatever its estimate is. Cost: the planners' on few runs.
+ * `auto`, and rhino runs with more load-imbalance tolerances. Sends are estimates:
+ * plans up to PLAN_UNDERESTIMATE times the best one are kept: a plan's price with its
+ * layouts may be above its estimate. Cost: the planners' on few runs.
  */
 #include "search/auto.h"
 
 #include "base/array.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -86,6 +88,7 @@ static int sieve_ahead(void *oracle, const struct plan_ask *ask, int n,
 #define NO_TOLERANCE 1e4 /* more than there are stages */
 
 struct rule {
+    const char *name;
     plan_fn *run;
     bool typed;
     bool kinds;       /* has plans for several kinds of devices */
@@ -125,7 +128,7 @@ static int run_rule(struct stage_search *search, struct sieve *v, const struct r
     struct plan_instance inst = *search->inst;
     struct plan_params params = *search->params;
 
-    v->below = search->least;
+    v->below = most_of(search->least * PLAN_UNDERESTIMATE, search->params->reported_sec);
     inst.ask = ask_sieve;
     inst.ahead = search->inst->ahead ? sieve_ahead : NULL;
     inst.oracle = v;
@@ -142,30 +145,34 @@ static int run_rule(struct stage_search *search, struct sieve *v, const struct r
     search->n_plans += a.n_plans;
     if (rc != 0)
         return 0;
-    auto_take(search, plan_score(search->inst, search->params, &a), &a);
-    return auto_price(search, &a, err);
+    auto_price_bare(search, &a);
+    auto_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
+    assert(search->n_reported < SEARCH_REPORTED);
+    search->reported[search->n_reported++] = plan_copy(search->arena, &a);
+    return 0;
 }
 
 int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
                struct ap_err *err)
 {
     static const struct rule rules[] = {
-        {plan_given, true, true, -1, 0},
-        {plan_equal_pipelines, true, false, -1, 0}, /* asks for most: all at once */
-        {plan_none, true, false, -1, 0},
-        {plan_intra_only, true, false, -1, 0},
-        {plan_equal_replicas, true, false, -1, 0},
-        {plan_inter_only, false, false, -1, 0},
-        {plan_pp_dp, false, false, -1, 0},
-        {plan_equal_layer, false, true, -1, 0},
-        {plan_equal_operator, false, true, -1, 0},
-        {plan_alpa, false, true, -1, 0},
-        {plan_rannc, false, false, AP_SCHEDULE_GPIPE, 0},
-        {plan_rhino, false, false, -1, 0},
-        {plan_rhino, false, false, -1, 0.2},
-        {plan_rhino, false, false, -1, 0.5},
-        {plan_rhino, false, false, -1, 1},
-        {plan_rhino, false, false, -1, NO_TOLERANCE},
+        {"plan", plan_given, true, true, -1, 0},
+        {"equal-pipelines", plan_equal_pipelines, true, false, -1,
+         0}, /* asks for most: all at once */
+        {"none", plan_none, true, false, -1, 0},
+        {"intra-only", plan_intra_only, true, false, -1, 0},
+        {"equal-replicas", plan_equal_replicas, true, false, -1, 0},
+        {"inter-only", plan_inter_only, false, false, -1, 0},
+        {"pp-dp", plan_pp_dp, false, false, -1, 0},
+        {"equal-layer", plan_equal_layer, false, true, -1, 0},
+        {"equal-operator", plan_equal_operator, false, true, -1, 0},
+        {"alpa", plan_alpa, false, true, -1, 0},
+        {"rannc", plan_rannc, false, false, AP_SCHEDULE_GPIPE, 0},
+        {"rhino", plan_rhino, false, false, -1, 0},
+        {"rhino", plan_rhino, false, false, -1, 0.2},
+        {"rhino", plan_rhino, false, false, -1, 0.5},
+        {"rhino", plan_rhino, false, false, -1, 1},
+        {"rhino", plan_rhino, false, false, -1, NO_TOLERANCE},
     };
     struct ap_arena scratch = {0};
     struct sieve v = {.inst = search->inst, .sp = *sp};

@@ -151,7 +151,7 @@ static void descend(struct tree *t, const struct node *v)
     const struct setting *set = t->set;
 
     if (v->behind == 0) {
-        t->ended |= !auto_try(t->search, set->sp, &t->now);
+        t->ended |= !auto_try(t->search, set->sp, &t->now, "tree");
         return;
     }
     int n = list_children(t, v, &children);

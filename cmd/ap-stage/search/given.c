@@ -102,7 +102,7 @@ static double try_lean(struct given *g, int n_lean)
 {
     for (int s = 0; s < g->now.n_stages; s++)
         g->now.stage[s].point = s < n_lean ? g->lean[s] : g->fast[s];
-    return auto_score(&g->search, &g->sp, &g->now);
+    return auto_score(&g->search, &g->sp, &g->now, "plan");
 }
 
 /* The best score found by that; the plan is left in now. */
@@ -156,7 +156,7 @@ static bool improve(struct given *g, int s, bool all, double *score)
         if (!set_point(g, s, all, &g->front[s]->point[i]) ||
             (!g->sp.inst->inference && auto_least_bare(&g->now) >= *score))
             continue;
-        double its = auto_score(&g->search, &g->sp, &g->now);
+        double its = auto_score(&g->search, &g->sp, &g->now, "plan");
         if (its < *score) {
             *score = its;
             copy_points(g->best, g->now.stage, n);
@@ -203,21 +203,17 @@ int plan_given(struct ap_arena *arena, const struct plan_instance *inst,
                struct ap_err *err)
 {
     const struct plan_outline *o = params->given;
-    struct given g = {
-        .search = {.arena = arena,
-                   .inst = inst,
-                   .params = params,
-                   .estimate = INFINITY,
-                   .least = INFINITY,
-                   .bare = INFINITY,
-                   .one_outline = true,
-                   .final = AP_NEW_N(arena, 2 * inst->n_blocks + 2, struct shortlist *)},
-        .front = AP_NEW_N(arena, o->n_stages, const struct plan_front *),
-        .fast = AP_NEW_N(arena, o->n_stages, const struct plan_point *),
-        .lean = AP_NEW_N(arena, o->n_stages, const struct plan_point *),
-        .flight = AP_NEW_N(arena, o->n_stages, int),
-        .held = AP_NEW_N(arena, o->n_stages, int),
-        .best = AP_NEW_N(arena, o->n_stages, struct plan_stage)};
+    struct given g = {.search = {.arena = arena,
+                                 .inst = inst,
+                                 .params = params,
+                                 .least = INFINITY,
+                                 .bare = INFINITY},
+                      .front = AP_NEW_N(arena, o->n_stages, const struct plan_front *),
+                      .fast = AP_NEW_N(arena, o->n_stages, const struct plan_point *),
+                      .lean = AP_NEW_N(arena, o->n_stages, const struct plan_point *),
+                      .flight = AP_NEW_N(arena, o->n_stages, int),
+                      .held = AP_NEW_N(arena, o->n_stages, int),
+                      .best = AP_NEW_N(arena, o->n_stages, struct plan_stage)};
     struct ap_err why = {0};
 
     space_init(&g.sp, arena, inst, params);
@@ -225,16 +221,18 @@ int plan_given(struct ap_arena *arena, const struct plan_instance *inst,
         if ((o->microbatches == 0 || o->microbatches == inst->microbatches[i]) &&
             try_microbatches(&g, o, inst->microbatches[i], &why) < 0)
             return *err = why, -1;
-    if (!isfinite(g.search.estimate))
+    const struct shortlist *found = &g.search.final;
+    if (found->n == 0)
         return *why.msg ? (*err = why, 1) : plan_none_fits("plan", err);
-    if (auto_price_all(&g.search, err))
-        return -1;
-    *answer = g.search.best;
-    answer->objective = g.search.estimate;
+    *answer = found->plan[0];
+    answer->objective = found->score[0];
     answer->bound = 0;
     answer->measure = "simulated";
     answer->stopped = "given";
     answer->n_asked = g.sp.n_asked;
     answer->n_plans = g.sp.n_plans;
+    answer->n_others = found->n - 1;
+    answer->others = ap_arena_dup(arena, found->plan + 1,
+                                  (size_t)answer->n_others * sizeof *found->plan);
     return 0;
 }
