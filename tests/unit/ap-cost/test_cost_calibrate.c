@@ -168,7 +168,7 @@ static void nccl(void)
     static const struct {
         const char *file, *text, *want;
     } bad[] = {
-        {"x.txt", NCCL_HEAD NCCL_ROW("4096", "21.5"), "x.txt:8: which collective"},
+        {"x.txt", NCCL_HEAD NCCL_ROW("4096", "21.5"), "x.txt:8: unknown collective"},
         {"all_reduce.txt", NCCL_HEAD "4096 1024 float\n", "all_reduce.txt:8: expected"},
         {"all_reduce.txt", NCCL_HEAD NCCL_ROW("4096", "fast"),
          "all_reduce.txt:8: expected"},

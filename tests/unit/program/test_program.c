@@ -151,10 +151,19 @@ static int new_value(const struct ap_program *p, int i)
     return -1;
 }
 
+/* Whether a node is a view of fewer bytes than the value that it views: these live on
+ * alone. */
+static bool is_part(const struct ap_program *p, int i)
+{
+    const int alias = p->buffer[i].alias;
+
+    return alias >= 0 && p->buffer[i].bytes < p->buffer[alias].bytes;
+}
+
 /* The node whose memory has a node's value, or `node`, if that is on the way. */
 static int memory_of(const struct ap_program *p, int in, int node)
 {
-    while (p->buffer[in].alias >= 0 && in != node &&
+    while (p->buffer[in].alias >= 0 && in != node && !is_part(p, in) &&
            new_value(p, p->buffer[in].alias) != in)
         in = p->local.nodes[in].in[0];
     return in;
@@ -172,7 +181,7 @@ static void find_life(const struct ap_program *p, int node, int *birth, int *dea
     *death = in_place || (!*birth && later < 0 && g->nodes[node].op == AP_OP_PARAMETER)
                  ? g->n_groups
                  : *birth;
-    if (p->buffer[node].offset < 0 || (alias >= 0 && !in_place))
+    if (p->buffer[node].offset < 0 || (alias >= 0 && !in_place && !is_part(p, node)))
         *death = *birth - 1; /* a view */
     for (int i = 0; i < g->n_nodes && *death >= *birth; i++)
         for (int k = 0; k < g->nodes[i].n_in; k++) {
