@@ -29,6 +29,7 @@ one() {
     done <<'END'
 tp=2,tp=2 tp is given twice
 tp=2,xp=2 'xp' is not one of tp, pp, vpp
+tp=2,sp=1 sp: takes no value, leave out '=1'
 tp 'tp': expected KEY=VALUE, sp, ring, overlap or a trait of trainers
 tp=0 tp: expected a number from 1 to
 recompute=some recompute: 'some' is not one of none, selective, operators, full

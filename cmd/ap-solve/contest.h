@@ -28,7 +28,7 @@ struct contest_params {
     double time_limit_sec; /* 0: none; the only use of the clock */
     uint64_t seed;
     int threads;          /* 0: one */
-    struct ap_work *work; /* is told of the objective and the bound; NULL: nobody is */
+    struct ap_work *work; /* gets the objective and the bound as they improve, or NULL */
 };
 
 /*

@@ -70,9 +70,10 @@ struct ap_cluster {
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
     struct ap_measured measured; /* tables that replace formulas, none by default */
-    /* 0: all hosts are alike. Otherwise the members above that describe devices are the
-       first kind's, except that memory_bytes is the smallest, and no mesh can be laid
-       over several kinds (ap_cost_init); each stage can have one kind (ap_cluster_take).
+    /* 0: all hosts have the same devices. Otherwise the members above that describe
+       devices are the first kind's, except that memory_bytes is the smallest, and no mesh
+       can be laid over several kinds (ap_cost_init); each stage can have one kind
+       (ap_cluster_take).
      */
     int n_kinds;
     struct ap_host_kind kind[AP_MAX_KINDS];
@@ -85,7 +86,7 @@ double ap_cluster_peak(const struct ap_cluster *c, enum ap_dtype dtype);
 /* Devices of a host: a group of the innermost level, or one if that level has a network
  * card per child. */
 int64_t ap_cluster_host_devices(const struct ap_cluster *c);
-/* The number of the device's kind; 0 if all are alike. */
+/* The number of the device's kind; 0 if all are of one kind. */
 int ap_cluster_kind_of(const struct ap_cluster *c, int64_t device);
 /* The description of the device: c, or the cluster of its kind. */
 const struct ap_cluster *ap_cluster_of_device(const struct ap_cluster *c, int64_t device);

@@ -19,8 +19,7 @@ enum kind {
     LAYERS   /* "layers=14:10" */
 };
 
-static const char *const recomputes[] = {"none", "selective", "operators", "full", NULL};
-static const char *const schedules[] = {"gpipe", "1f1b", "interleaved-1f1b", NULL};
+static const char *const recomputes[] = {"none", "selective", "operators", "full"};
 
 #define AT(member) offsetof(struct ap_line, member)
 
@@ -30,7 +29,7 @@ static const struct key {
     enum kind kind;
     size_t at;
     int64_t least, most, silent; /* of numbers; silent: it and less is not written */
-    const char *const *words;
+    const char *const *words;    /* of these a line may have the first `most` */
 } keys[] = {
     {"tp", NUMBER, AT(degrees.tensor), 1, AP_MAX_DEVICES, 1, NULL},
     {"pp", NUMBER, AT(pipeline), 1, AP_MAX_DEVICES, 1, NULL},
@@ -43,8 +42,9 @@ static const struct key {
     {"zero", NUMBER, AT(degrees.zero), 0, 3, 0, NULL},
     {"shard", NUMBER, AT(degrees.shard), 1, AP_MAX_DEVICES, 0, NULL},
     {"sp", FLAG, AT(degrees.sequence), 0, 0, 0, NULL},
-    {"schedule", WORD, AT(schedule), 0, 0, 0, schedules},
-    {"recompute", WORD, AT(recompute), 0, 0, 0, recomputes},
+    {"schedule", WORD, AT(schedule), 0, AP_SCHEDULE_INTERLEAVED + 1, 0,
+     ap_schedule_names},
+    {"recompute", WORD, AT(recompute), 0, AP_N_LINE_RECOMPUTES, 0, recomputes},
     {"mbs", NUMBER, AT(micro_batch), 1, AP_MAX_DEVICES, 0, NULL},
     {"overlap", FLAG, AT(overlap), 0, 0, 0, NULL},
     {"packs", TRAINER, AP_TRAINER_PACKS, 0, 0, 0, NULL},
@@ -103,9 +103,9 @@ static int get_word(const struct key *key, const char *text, void *out,
     struct ap_buf list = {0};
     int n = 0;
 
-    for (; key->words[n] && strcmp(text, key->words[n]) != 0; n++)
+    for (; n < key->most && strcmp(text, key->words[n]) != 0; n++)
         ap_buf_printf(&list, "%s%s", n ? ", " : "", key->words[n]);
-    const bool known = key->words[n];
+    const bool known = n < key->most;
     if (known)
         memcpy(out, &n, sizeof n);
     else
@@ -190,8 +190,10 @@ static int get_item(struct ap_arena *arena, char *text, uint64_t *given,
                           "'%s': expected KEY=VALUE, sp, ring, overlap or a trait of "
                           "trainers (packs, low-sums, ...)",
                           text);
-    if (i == N_KEYS || (value && is_flag(&keys[i])))
+    if (i == N_KEYS)
         return refuse_key(text, err);
+    if (value && is_flag(&keys[i]))
+        return ap_err_set(err, "%s: takes no value, leave out '=%s'", text, value);
     *given |= (uint64_t)1 << i;
     return get_key(arena, &keys[i], value, line, err);
 }
@@ -262,8 +264,8 @@ static void put_key(const struct ap_line *line, const struct key *key, struct ap
         break;
     case WORD:
         memcpy(&word, from, sizeof word);
-        if (word != (int)(key->words == schedules ? silent_schedule(line)
-                                                  : AP_LINE_RECOMPUTE_NONE))
+        if (word != (int)(key->words == ap_schedule_names ? silent_schedule(line)
+                                                          : AP_LINE_RECOMPUTE_NONE))
             ap_buf_printf(out, "%s%s=%s", sep, key->name, key->words[word]);
         break;
     case LAYERS:

@@ -46,8 +46,9 @@ extern const struct ap_line ap_line_least;
  */
 int ap_line_read(struct ap_arena *arena, const char *text, struct ap_line *line,
                  struct ap_err *err);
-/* The line (arena) as ap_line_read reads it, in one order of keys, without what is said
- * by silence; data 1 is not said either, since the devices of the others leave it. */
+/* The line (arena) in one order of keys, without what is said by silence. ap_line_read
+ * reads a grid's line back; data 1 is not written, so that it reads as 0: all devices
+ * that the other degrees leave. */
 const char *ap_line_text(struct ap_arena *arena, const struct ap_line *line);
 
 int ap_line_stages(const struct ap_line *line);

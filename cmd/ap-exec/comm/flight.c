@@ -3,12 +3,12 @@
  * progress only inside of its calls, and a thread that calls it takes the processor from
  * the kernels. Idea: the kernel's TCP stack (or a network card) needs no processor of
  * ours, it needs data in time. A collective is cut into pieces, whose messages are
- * nonblocking; between two kernels the main thread looks at the pieces under way: those
- * whose messages have arrived are summed, in the order of ranks, and passed on. Several
- * pieces are under way at once, so that the link has work until the next look. A piece
- * has two rounds of messages at most: every rank's part of a block to the rank that sums
- * it, the sum to all. Messages carry the number of their piece and round as tag, so that
- * ranks may be at different pieces.
+ * nonblocking; between two kernels the main thread looks at the pieces that have begun:
+ * those whose messages have arrived are summed, in the order of ranks, and passed on.
+ * Several pieces are under way at once, so that the link has work until the next look. A
+ * piece has two rounds of messages at most: every rank's part of a block to the rank that
+ * sums it, the sum to all. Messages carry the number of their piece and round as tag, so
+ * that ranks may be at different pieces.
  *
  * Cost: a test for each piece under way at each look.
  */

@@ -221,8 +221,8 @@ int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices
                    struct plan_submesh **out);
 bool plan_may_have(const struct plan_params *params, int hosts, int devices);
 
-/* The number of kinds of devices, 1 if all are alike; the number of hosts of a kind; its
- * first host. */
+/* The number of kinds of devices, 1 if all are of one kind; the number of hosts of a
+ * kind; its first host. */
 int plan_n_kinds(const struct plan_instance *inst);
 int plan_kind_hosts(const struct plan_instance *inst, int kind);
 int plan_kind_first(const struct plan_instance *inst, int kind);
