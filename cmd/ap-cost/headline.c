@@ -1,6 +1,6 @@
 /*
  * Problem: say in three lines which plan this is, how fast, and whether it fits. Idea:
- * the words and rates of libcommon (pipeline/line.h, plan_rates.h), wrapped between
+ * the words of line/line.h and the rates of plan_rates.h, wrapped between
  * their parts; reports start with them, the section "cost" and pages hold them.
  */
 #include <string.h>

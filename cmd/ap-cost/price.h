@@ -5,7 +5,7 @@
 #include "doc/doc.h"
 #include "pipeline/pipeline_price.h"
 #include "pipeline/pipeline_program.h"
-#include "pipeline/plan_rates.h"
+#include "plan_rates.h"
 #include "plan/named_plan.h"
 #include "plan/overlap.h"
 

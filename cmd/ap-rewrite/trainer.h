@@ -6,7 +6,7 @@
 #ifndef REWRITE_TRAINER_H
 #define REWRITE_TRAINER_H
 
-#include "pipeline/line.h"
+#include "line/line.h"
 #include "pipeline/pipeline_price.h"
 #include "tool/tool.h"
 

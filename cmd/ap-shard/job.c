@@ -10,7 +10,7 @@
 #include "doc/families_json.h"
 #include "doc/fingerprint.h"
 #include "memory/memory.h"
-#include "pipeline/line.h"
+#include "line/line.h"
 #include "pipeline/pipeline_program.h"
 #include "plan/microbatch.h"
 #include "plan/overlap.h"

@@ -13,7 +13,7 @@
 
 #include "base/array.h"
 #include "oracle/stage_memo.h"
-#include "pipeline/line.h"
+#include "line/line.h"
 #include "planners/recompute_select.h"
 
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,

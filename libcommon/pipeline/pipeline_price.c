@@ -10,7 +10,7 @@
 
 #include "base/threads.h"
 #include "cost/convert.h"
-#include "pipeline/plan_rates.h"
+#include "plan/model_flops.h"
 
 #include <limits.h>
 #include <string.h>

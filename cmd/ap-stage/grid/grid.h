@@ -3,7 +3,7 @@
 #define GRID_H
 
 #include "oracle/instance.h"
-#include "pipeline/line.h"
+#include "line/line.h"
 #include "result.h"
 
 /*

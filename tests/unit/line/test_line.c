@@ -1,5 +1,5 @@
 /* Lines: random ones are read as they were written; what silence says. */
-#include "pipeline/line.h"
+#include "line/line.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -5,38 +5,7 @@
  * appendix B), HFU counts what is recomputed again; one device is the plan on a mesh of
  * one, priced as all plans are. Cost: linear in the graph.
  */
-#include "pipeline/plan_rates.h"
-
-static double contraction_flops(const struct ap_graph *g, int i)
-{
-    return ap_node_heavy_flops(g, i) + (double)g->nodes[i].attrs->flops;
-}
-
-void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *cluster,
-                          struct ap_model_flops *out)
-{
-    *out = (struct ap_model_flops){.dtype = AP_F32, .peak_of = "f32"};
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *node = &g->nodes[i];
-        double flops = contraction_flops(g, i);
-        if (flops <= 0)
-            continue;
-        if (node->attrs->recomputed)
-            out->again += flops;
-        else
-            out->model += flops;
-        enum ap_dtype dtype =
-            node->n_in ? g->nodes[node->in[0]].shape.dtype : node->shape.dtype;
-        double peak = ap_cluster_peak(cluster, dtype);
-        if (peak > out->peak) {
-            out->peak = peak;
-            out->dtype = dtype;
-            out->peak_of = dtype == AP_F32 && cluster->tf32_flops_per_sec > 0
-                               ? "tf32"
-                               : ap_dtype_name(dtype);
-        }
-    }
-}
+#include "plan_rates.h"
 
 double ap_stages_recomputed_flops(const struct ap_graph *g, const struct ap_stages *s)
 {
@@ -46,11 +15,11 @@ double ap_stages_recomputed_flops(const struct ap_graph *g, const struct ap_stag
         const struct ap_stage *st = &s->stage[i];
         if (st->recompute == AP_RECOMPUTE_SELECTED)
             for (int k = 0; k < st->n_recomputed; k++)
-                sum += contraction_flops(g, st->recomputed[k]);
+                sum += ap_contraction_flops(g, st->recomputed[k]);
         if (st->recompute == AP_RECOMPUTE_ALL)
             for (int k = 0; k < st->sub.graph.n_nodes; k++)
                 if (st->sub.graph.nodes[k].phase == AP_FORWARD)
-                    sum += contraction_flops(&st->sub.graph, k);
+                    sum += ap_contraction_flops(&st->sub.graph, k);
     }
     return sum;
 }

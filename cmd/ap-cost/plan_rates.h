@@ -3,25 +3,11 @@
  * and hardware FLOPs utilization (MFU, HFU), and whether the devices are of any use. Only
  * the step on one device is priced here.
  */
-#ifndef AP_PLAN_RATES_H
-#define AP_PLAN_RATES_H
+#ifndef COST_PLAN_RATES_H
+#define COST_PLAN_RATES_H
 
-#include "pipeline/line.h"
-
-/*
- * FLOPs of contractions, and of custom calls with known FLOPs, of a step on all devices.
- */
-struct ap_model_flops {
-    double model; /* of the forward and backward pass, each once */
-    double again; /* marked as recomputed in the graph (jax.checkpoint) */
-    /* the fastest of the dtypes that are contracted, and its FLOP/s on a device: MFU
-       against it is at most 1 */
-    enum ap_dtype dtype;
-    const char *peak_of; /* its name; tf32 if f32 operands are rounded to it */
-    double peak;
-};
-void ap_model_flops_count(const struct ap_graph *g, const struct ap_cluster *cluster,
-                          struct ap_model_flops *out);
+#include "line/line.h"
+#include "plan/model_flops.h"
 
 struct ap_plan_rates {
     double step_sec;

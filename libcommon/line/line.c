@@ -3,7 +3,7 @@
  * table of keys, each with its place in struct ap_line, its range, and the value that is
  * said by silence; reader, writer and messages go through the table.
  */
-#include "pipeline/line.h"
+#include "line/line.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * if others differ; a report's first line lists the runs of layers or stages that are
  * alike. Cost: finding the stages' degrees.
  */
-#include "pipeline/line.h"
+#include "line/line.h"
 
 #include <string.h>
 
