@@ -33,15 +33,9 @@ struct trainer_price {
     int64_t peak_bytes; /* of the fullest device */
 };
 
-/* What is recomputed under "selected". */
-enum trainer_selected {
-    SELECTED_ATTENTION,  /* what lies between the two contractions of attention */
-    SELECTED_ELEMENTWISE /* all but contractions */
-};
-
 struct trainer {
     const char *name, *title;
-    enum trainer_selected selected;
+    enum ap_line_recompute selected;
     bool shards_staged_weights; /* ZeRO-3 within stages */
     /* Moves what the trainer cannot express to the nearest that it can, in the degrees
        and in the uses of the axes. A sentence for each change. */

@@ -365,10 +365,10 @@ static void fit_deepspeed(struct trainer_plan *p, struct trainer_notes *notes)
 }
 
 const struct trainer trainers[N_TRAINERS] = {
-    {"megatron", "Megatron-LM", SELECTED_ATTENTION, false, fit_megatron, put_megatron,
-     "# "},
-    {"torchtitan", "torchtitan", SELECTED_ELEMENTWISE, true, fit_torchtitan,
+    {"megatron", "Megatron-LM", AP_LINE_RECOMPUTE_SELECTIVE, false, fit_megatron,
+     put_megatron, "# "},
+    {"torchtitan", "torchtitan", AP_LINE_RECOMPUTE_OPERATORS, true, fit_torchtitan,
      put_torchtitan, "# "},
-    {"deepspeed", "DeepSpeed", SELECTED_ATTENTION, false, fit_deepspeed, put_deepspeed,
-     NULL},
+    {"deepspeed", "DeepSpeed", AP_LINE_RECOMPUTE_SELECTIVE, false, fit_deepspeed,
+     put_deepspeed, NULL},
 };

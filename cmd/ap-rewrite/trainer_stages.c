@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/blocks.h"
+#include "line/line_plan.h"
 
 /* ---- layers of stages ---- */
 
@@ -143,50 +143,25 @@ static int number_blocks(struct ap_arena *arena, const struct ap_graph *g, int *
 
 /* ---- what is recomputed ---- */
 
-/* Between two contractions of values: attention's scores and what is done with them. */
-static bool *attention_nodes(struct ap_arena *arena, const struct ap_graph *g,
-                             const struct ap_nests *nests)
+struct stage_builder {
+    struct ap_arena *arena;
+    const struct ap_staged_graph *of;
+    const struct ap_line_model *model;
+    const struct trainer *trainer;
+    const struct trainer_plan *plan;
+    const int *block_of;
+    const int64_t *devices; /* of the whole plan */
+    int64_t per_stage;
+};
+
+static void select_nodes(const struct stage_builder *b, struct ap_stage *st)
 {
-    const int *origin = ap_weight_origins(arena, g, nests);
-    bool *from = AP_NEW_N(arena, g->n_nodes + 1, bool);
-    bool *to = AP_NEW_N(arena, g->n_nodes + 1, bool);
-    bool *weighted = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    const bool *again = b->model->again[b->trainer->selected];
+    int *ids = AP_NEW_N(b->arena, st->sub.graph.n_nodes + 1, int);
 
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *n = &g->nodes[i];
-        bool heavy = ap_ops[n->op].class == AP_CLASS_HEAVY;
-        for (int k = 0; k < n->n_in; k++) {
-            weighted[i] |= heavy && origin[g->nodes[n->in[k]].group] >= 0;
-            from[i] |= from[n->in[k]];
-        }
-        from[i] = n->phase == AP_FORWARD && !weighted[i] && (from[i] || heavy);
-    }
-    for (int i = g->n_nodes - 1; i >= 0; i--) {
-        const struct ap_node *n = &g->nodes[i];
-        to[i] |= from[i] && ap_ops[n->op].class == AP_CLASS_HEAVY;
-        for (int k = 0; k < n->n_in && to[i] && !weighted[i]; k++)
-            to[n->in[k]] = n->phase == AP_FORWARD;
-    }
-    for (int i = 0; i < g->n_nodes; i++)
-        from[i] = from[i] && to[i];
-    return from;
-}
-
-static void select_nodes(struct ap_arena *arena, const struct ap_staged_graph *of,
-                         enum trainer_selected selected, struct ap_stage *st)
-{
-    const bool *attention = attention_nodes(arena, of->graph, of->nests);
-    int *ids = AP_NEW_N(arena, st->sub.graph.n_nodes + 1, int);
-
-    for (int i = 0; i < st->sub.graph.n_nodes; i++) {
-        const struct ap_node *n = &st->sub.graph.nodes[i];
-        int id = st->sub.source[i];
-        enum ap_op_class class = ap_ops[n->op].class;
-        if (of->graph->nodes[id].phase != AP_FORWARD || class == AP_CLASS_LEAF)
-            continue;
-        if (selected == SELECTED_ATTENTION ? attention[id] : class != AP_CLASS_HEAVY)
-            ids[st->n_recomputed++] = id;
-    }
+    for (int i = 0; i < st->sub.graph.n_nodes; i++)
+        if (again[st->sub.source[i]])
+            ids[st->n_recomputed++] = st->sub.source[i];
     st->recomputed = ids;
     if (st->n_recomputed == 0)
         st->recompute = AP_RECOMPUTE_NONE;
@@ -263,16 +238,6 @@ static void lay_out(const struct ap_degrees *d, struct ap_axis_uses *out,
     ap_degrees_count(out, mesh, d->expert > 0);
 }
 
-struct stage_builder {
-    struct ap_arena *arena;
-    const struct ap_staged_graph *of;
-    const struct trainer *trainer;
-    const struct trainer_plan *plan;
-    const int *block_of;
-    const int64_t *devices; /* of the whole plan */
-    int64_t per_stage;
-};
-
 static int build_stage(const struct stage_builder *b, int i, int lo, int hi,
                        struct ap_stage *st, struct ap_err *err)
 {
@@ -303,7 +268,7 @@ static int build_stage(const struct stage_builder *b, int i, int lo, int hi,
                              .stopped = "rule"};
     lay_out(&line->degrees, &uses, &st->sharding.plan.mesh);
     if (st->recompute == AP_RECOMPUTE_SELECTED)
-        select_nodes(b->arena, b->of, b->trainer->selected, st);
+        select_nodes(b, st);
     return ap_degrees_plan(b->arena, &uses, &st->sharding.plan, err);
 }
 
@@ -328,8 +293,12 @@ int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *mod
     struct ap_blocks blocks = {.algorithm = trainer->name, .n = n, .block_of = block};
     if (ap_blocks_check(arena, of->graph, &blocks, err))
         return -1;
+    const struct ap_staged_graph again = {of->graph, of->nests, &blocks, of->cluster};
+    struct ap_line_model lines;
+    ap_line_model_find(arena, &again, &lines);
     const struct stage_builder b = {
-        arena, of, trainer, p, block, devices, d->tensor * d->data * d->context};
+        arena, &again, &lines,  trainer,
+        p,     block,  devices, d->tensor * d->data * d->context};
     if (b.per_stage * line->pipeline > n_devices)
         return ap_err_set(err, "%lld sets of %lld devices are more than %lld",
                           (long long)line->pipeline, (long long)b.per_stage,
@@ -346,7 +315,6 @@ int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *mod
     for (int i = 0; i < now.n; i++)
         if (build_stage(&b, i, first[i], first[i + 1], &now.stage[i], err))
             return -1;
-    const struct ap_staged_graph again = {of->graph, of->nests, &blocks, of->cluster};
     if (ap_pipeline_price(arena, &again, &now, &out, err))
         return -1;
     *price = (struct trainer_price){out.result.step_sec, out.peak_bytes};

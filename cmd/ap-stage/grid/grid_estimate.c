@@ -20,13 +20,12 @@ static int measure_class(const struct grid_rows *r, const struct grid_sharding *
     const struct grid_class *class = &r->class[c];
     const struct ap_line line = ap_line_least;
     struct ap_stages stages = {.microbatches = 1};
-    struct grid_maker k = {.arena = arena,
-                           .m = r->m,
-                           .facts = &r->facts,
-                           .line = &line,
-                           .stages = &stages,
-                           .uses = s->uses,
-                           .mesh = s->mesh};
+    struct ap_line_maker k = {.arena = arena,
+                              .model = &r->model,
+                              .line = &line,
+                              .stages = &stages,
+                              .uses = s->uses,
+                              .mesh = s->mesh};
     struct ap_plan plan = {
         .graph = &class->sub.graph, .nests = &class->nests, .mesh = s->mesh};
     struct ap_cluster own;
@@ -37,7 +36,7 @@ static int measure_class(const struct grid_rows *r, const struct grid_sharding *
         k.uses.expert_use[a] = k.uses.use[a];
     if (!class->experts)
         k.uses.degrees.expert = 0;
-    if (grid_shard(&k, arena, &plan, err) ||
+    if (ap_line_shard(&k, arena, &plan, err) ||
         ap_cluster_take(&r->m->cluster, s->n_devices, s->devices, &own, err) ||
         ap_cost_init(arena, &cost, AP_COST_DEFAULT, &own, &s->mesh, err))
         return -1;
@@ -47,7 +46,7 @@ static int measure_class(const struct grid_rows *r, const struct grid_sharding *
         if (!s->asked[i])
             continue;
         const struct grid_at_once *a = &r->at_once[i];
-        const bool *marks = r->facts.again[a->recompute];
+        const bool *marks = r->model.again[a->recompute];
         for (int v = 0; v < class->sub.graph.n_nodes; v++)
             again[v] = marks[class->sub.source[v]];
         ap_stage_measure_plan(

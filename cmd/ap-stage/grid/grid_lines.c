@@ -138,7 +138,7 @@ static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
     return same;
 }
 
-static int find_sharding(struct grid_rows *r, const struct grid_maker *k)
+static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
 {
     struct grid_sharding *s;
 
@@ -169,11 +169,8 @@ static void add_line(struct grid_rows *r, const struct ap_line *line,
     struct grid_candidate row = {
         .line = *line,
         .stages = {.each = r->want->each, .resharding = r->want->resharding}};
-    struct grid_maker k = {.arena = r->arena,
-                           .m = r->m,
-                           .facts = &r->facts,
-                           .line = &row.line,
-                           .stages = &row.stages};
+    struct ap_line_maker k = {
+        .arena = r->arena, .model = &r->model, .line = &row.line, .stages = &row.stages};
     const int64_t microbatches = r->m->batch / (line->degrees.data * line->micro_batch);
     bool asked = inst->n_microbatches != 1;
     struct ap_mark mark = ap_arena_mark(r->arena);
@@ -183,7 +180,7 @@ static void add_line(struct grid_rows *r, const struct ap_line *line,
     if (!asked ||
         (inst->memory_bytes > 0 && least_bytes(line, all) > (double)inst->memory_bytes))
         return;
-    const bool ok = grid_lay(&k, &r->why) == 0;
+    const bool ok = ap_line_lay(&k, &r->why) == 0;
     const double least = ok ? least_sec(r, &row) : INFINITY;
     r->least_sec = fmin(r->least_sec, least);
     if (least * share_of_full(r, line) >= r->want->below) {
@@ -206,7 +203,7 @@ static bool may_recompute(const struct grid_rows *r, enum ap_line_recompute how)
     if (how == AP_LINE_RECOMPUTE_OPERATORS)
         return false;
     for (int v = 0; v < r->m->graph.n_nodes && !any; v++)
-        any = r->facts.again[how][v];
+        any = r->model.again[how][v];
     if (asked == STAGE_RECOMPUTE_NONE)
         return how == AP_LINE_RECOMPUTE_NONE;
     return any && (asked != STAGE_RECOMPUTE_ALL || how == AP_LINE_RECOMPUTE_FULL);
@@ -241,7 +238,7 @@ static void add_schedules(struct grid_rows *r, const struct ap_line *degrees,
                           const struct stored *all)
 {
     const int asked = r->want->schedule, want = r->want->n_stages;
-    const int layers = r->facts.layers.n;
+    const int layers = r->model.layers.n;
     struct ap_line line = *degrees;
 
     for (line.chunks = 1; line.chunks <= (line.pipeline > 1 ? MOST_CHUNKS : 1);

@@ -74,17 +74,14 @@ static bool price_row(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct ap_arena own = {0};
     struct ap_stages stages = {.each = r->want->each, .resharding = r->want->resharding};
-    struct grid_maker k = {.arena = &own,
-                           .m = r->m,
-                           .facts = &r->facts,
-                           .line = &row->line,
-                           .stages = &stages};
+    struct ap_line_maker k = {
+        .arena = &own, .model = &r->model, .line = &row->line, .stages = &stages};
     const struct plan_instance *inst = r->want->inst;
     struct ap_pipeline_price price;
     struct ap_err why = {0};
     bool fits = false;
 
-    if (grid_build(&k, &price, &why) == 0) {
+    if (grid_build(&k, r->m, &price, &why) == 0) {
         const int64_t peak = stage_result_peak(&own, r->m, inst, &stages, &price);
         row->step_sec = price.result.step_sec;
         row->bytes = (double)peak;
@@ -160,7 +157,7 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
     int n = 0;
 
     *out = (struct grid_found){.step_sec = INFINITY};
-    grid_facts_find(arena, m, &r.facts);
+    grid_model_find(arena, m, &r.model);
     if (number_classes(&r, err) || grid_list(&r, err) || grid_estimate(&r, err))
         return -1;
     struct grid_candidate **row = AP_NEW_N(arena, r.n + 1, struct grid_candidate *);
@@ -179,14 +176,14 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
               const struct grid_found *found, const struct ap_stages *like,
               struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
 {
-    struct grid_facts facts;
-    struct grid_maker k = {
-        .arena = arena, .m = m, .facts = &facts, .line = &found->line, .stages = stages};
+    struct ap_line_model model;
+    struct ap_line_maker k = {
+        .arena = arena, .model = &model, .line = &found->line, .stages = stages};
     struct ap_pipeline_price price;
 
     *stages = *like;
-    grid_facts_find(arena, m, &facts);
-    if (grid_build(&k, &price, err))
+    grid_model_find(arena, m, &model);
+    if (grid_build(&k, m, &price, err))
         return -1;
     stages->algorithm = like->algorithm;
     stages->stopped = like->stopped;

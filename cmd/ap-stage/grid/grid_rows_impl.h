@@ -47,7 +47,7 @@ struct grid_rows {
     struct ap_arena *arena;
     const struct stage_model *m;
     const struct grid_want *want;
-    struct grid_facts facts;
+    struct ap_line_model model;
     int n_classes, *class_of; /* [block] */
     struct grid_class *class;
     bool experts; /* some class has */

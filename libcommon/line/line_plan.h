@@ -1,0 +1,59 @@
+/*
+ * The plan that a line means, exactly: which layers are in which stage, on which devices,
+ * how each stage is sharded, what is recomputed. What trainers cannot divide evenly is
+ * refused.
+ */
+#ifndef AP_LINE_PLAN_H
+#define AP_LINE_PLAN_H
+
+#include "line/line.h"
+
+/* What the lines of one model have in common (arena). */
+struct ap_line_model {
+    struct ap_staged_graph of;
+    int64_t batch; /* rows of a step; 0: no input has a batch */
+    struct ap_layers layers;
+    const int *first, *last;                 /* [layer]: blocks */
+    const uint8_t *origins;                  /* [node] enum ap_origin */
+    const bool *again[AP_N_LINE_RECOMPUTES]; /* [node]: is recomputed */
+};
+/* Linear in the graph; what *of points to must outlive the model. */
+void ap_line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of,
+                        struct ap_line_model *model);
+
+/* A line on the model's cluster: arena, model, line and stages are given. */
+struct ap_line_maker {
+    struct ap_arena *arena;
+    const struct ap_line_model *model;
+    const struct ap_line *line;
+    struct ap_stages *stages;
+    struct ap_axis_uses uses;
+    struct ap_mesh mesh; /* of every stage */
+};
+
+/*
+ * Fills *stages but for the members each, resharding, and the stages' texts: mesh,
+ * microbatches, blocks and devices of each stage, its sharding and what it recomputes.
+ * Stages are sharded side by side. -1: the model or the cluster has no such plan; err has
+ * the reason.
+ */
+int ap_line_build(struct ap_line_maker *k, struct ap_err *err);
+
+/* Its steps, for searches. Mesh, degrees and microbatches, and the blocks of each stage.
+ * -1: the model or the cluster cannot be divided so. */
+int ap_line_lay(struct ap_line_maker *k, struct ap_err *err);
+/* The plan of a part of the model, whose graph and nests are there. -1: as above. */
+int ap_line_shard(const struct ap_line_maker *k, struct ap_arena *arena,
+                  struct ap_plan *plan, struct ap_err *err);
+
+/* ---- private to the plan of a line: line_recompute.c ---- */
+
+bool ap_line_is_contraction(const struct ap_graph *g, int v);
+/* A contraction of two values that both depend on the inputs. */
+bool ap_line_is_of_activations(const struct ap_graph *g, const uint8_t *from, int v);
+/* Fills again of a model whose other members are there. */
+void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model);
+/* What each stage recomputes. */
+void ap_line_list_recomputed(const struct ap_line_maker *k);
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * Problem: which operators a stage runs again before each backward, by the words of a
+ * line. Idea: walks along the graph from contractions of two activations (scores and
+ * softmax of attention), or all of a block with layers but what other blocks read. Cost:
+ * linear in the graph. Source: Korthikanti et al., "Reducing Activation Recomputation in
+ * Large Transformer Models", section 5.
+ */
+#include "line/line_plan.h"
+
+bool ap_line_is_contraction(const struct ap_graph *g, int v)
+{
+    return g->nodes[v].op == AP_OP_DOT || g->nodes[v].op == AP_OP_CONVOLUTION;
+}
+
+bool ap_line_is_of_activations(const struct ap_graph *g, const uint8_t *from, int v)
+{
+    return ap_line_is_contraction(g, v) && from[g->nodes[v].in[0]] == AP_FROM_INPUTS &&
+           from[g->nodes[v].in[1]] == AP_FROM_INPUTS;
+}
+
+/* [node]: made of positions and scalars, one of which is an input: random numbers. */
+static const bool *find_drawn(struct ap_arena *arena, const struct ap_line_model *model)
+{
+    const struct ap_graph *g = model->of.graph;
+    bool *drawn = AP_NEW_N(arena, g->n_nodes, bool);
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_node *n = &g->nodes[v];
+        drawn[v] = n->op != AP_OP_PARAMETER && n->shape.rank > 0 &&
+                   model->origins[v] == AP_FROM_INPUTS;
+        for (int i = 0; i < n->n_in; i++)
+            drawn[v] &= drawn[n->in[i]] || g->nodes[n->in[i]].shape.rank == 0 ||
+                        model->origins[n->in[i]] == AP_FROM_CONSTANTS;
+    }
+    return drawn;
+}
+
+/* Attention's scores, and what is made of them up to the values' contraction, with the
+ * random numbers that are drawn there. */
+static void mark_scores(struct ap_arena *arena, const struct ap_line_model *model,
+                        bool *again)
+{
+    const struct ap_graph *g = model->of.graph;
+    const uint8_t *from = model->origins;
+    bool *behind = AP_NEW_N(arena, g->n_nodes, bool); /* scores */
+    bool *ahead = AP_NEW_N(arena, g->n_nodes, bool);  /* of such a contraction */
+    const bool *drawn = find_drawn(arena, model);
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_node *n = &g->nodes[v];
+        behind[v] = n->phase == AP_FORWARD && ap_line_is_of_activations(g, from, v);
+        for (int i = 0;
+             i < n->n_in && n->phase == AP_FORWARD && !ap_line_is_contraction(g, v); i++)
+            behind[v] |= behind[n->in[i]];
+    }
+    for (int v = g->n_nodes - 1; v >= 0; v--) {
+        const struct ap_node *n = &g->nodes[v];
+        bool use =
+            n->phase == AP_FORWARD && (ap_line_is_of_activations(g, from, v) ||
+                                       (ahead[v] && !ap_line_is_contraction(g, v)));
+        for (int i = 0; i < n->n_in && use; i++)
+            ahead[n->in[i]] = true;
+        again[v] = ahead[v] && (behind[v] || drawn[v]);
+    }
+}
+
+/* All of the layers' forward but what other blocks read; with `operators` less what
+ * attention and every other contraction make. */
+static void mark_layers(struct ap_arena *arena, const struct ap_line_model *model,
+                        bool operators, bool *again)
+{
+    const struct ap_graph *g = model->of.graph;
+    const int *block_of = model->of.blocks->block_of;
+    const uint8_t *from = model->origins;
+    bool *has_layer = AP_NEW_N(arena, model->of.blocks->n, bool), odd = false;
+
+    for (int v = 0; v < g->n_nodes; v++)
+        if (model->layers.of_node[v] >= 0)
+            has_layer[block_of[v]] = true;
+    for (int v = 0; v < g->n_nodes; v++) {
+        const struct ap_node *n = &g->nodes[v];
+        bool keep = n->phase != AP_FORWARD || n->op == AP_OP_PARAMETER ||
+                    from[v] != AP_FROM_INPUTS || !has_layer[block_of[v]];
+        for (int u = g->user_start[v]; u < g->user_start[v + 1] && !keep; u++)
+            keep = g->nodes[g->users[u]].phase == AP_FORWARD &&
+                   block_of[g->users[u]] != block_of[v];
+        if (operators && !keep && ap_line_is_contraction(g, v)) {
+            if (n->attrs->attention || ap_line_is_of_activations(g, from, v))
+                keep = true;
+            else
+                keep = odd = !odd;
+        } else if (operators && n->attrs->attention) {
+            keep = true;
+        }
+        again[v] = !keep;
+    }
+}
+
+void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model)
+{
+    bool *again[AP_N_LINE_RECOMPUTES];
+
+    for (int i = 0; i < AP_N_LINE_RECOMPUTES; i++)
+        model->again[i] = again[i] = AP_NEW_N(arena, model->of.graph->n_nodes, bool);
+    mark_scores(arena, model, again[AP_LINE_RECOMPUTE_SELECTIVE]);
+    mark_layers(arena, model, true, again[AP_LINE_RECOMPUTE_OPERATORS]);
+    mark_layers(arena, model, false, again[AP_LINE_RECOMPUTE_FULL]);
+}
+
+void ap_line_list_recomputed(const struct ap_line_maker *k)
+{
+    const bool *again = k->model->again[k->line->recompute];
+    const int *block_of = k->model->of.blocks->block_of,
+              n_nodes = k->model->of.graph->n_nodes;
+    int *stage_of = AP_NEW_N(k->arena, k->model->of.blocks->n, int);
+    int *count = AP_NEW_N(k->arena, k->stages->n, int);
+    int **list = AP_NEW_N(k->arena, k->stages->n, int *);
+
+    for (int s = 0; s < k->stages->n; s++)
+        for (int b = 0; b < k->stages->stage[s].n_blocks; b++)
+            stage_of[k->stages->stage[s].blocks[b]] = s;
+    for (int v = 0; v < n_nodes; v++)
+        count[stage_of[block_of[v]]] += again[v];
+    for (int s = 0; s < k->stages->n; s++) {
+        struct ap_stage *st = &k->stages->stage[s];
+        list[s] = AP_NEW_N(k->arena, count[s] + 1, int);
+        st->recomputed = list[s];
+        st->recompute = count[s] ? AP_RECOMPUTE_SELECTED : AP_RECOMPUTE_NONE;
+    }
+    for (int v = 0; v < n_nodes; v++)
+        if (again[v]) {
+            const int s = stage_of[block_of[v]];
+            list[s][k->stages->stage[s].n_recomputed++] = v;
+        }
+}
