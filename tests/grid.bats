@@ -203,6 +203,15 @@ words() {
             ap-stage --quiet --grid dp=1,mbs=4 --cluster "$(one)" | ap-cost --quiet |
             jq -c '.cost | [.step_sec, .peak_bytes]'
     done | jq -se '.[1][0] < 0.8 * .[0][0] and .[1][1] < 0.7 * .[0][1]'
+    # layers are one family still, and runs of their blocks are asked for once
+    ap-model gpt --layers 8 --hidden 64 --heads 4 --seq 32 --vocab 64 --batch 8 | ap-fuse --quiet --kernels |
+        ap-prune | ap-coarsen --blocks 8 >"$f"
+    jq -e '.families.instances == 8 and .families.nodes_inside > 0.95 * (.graph.nodes | length)' "$f"
+    ap-stage --cluster h100-8 --stages 2 --microbatches 2 --stats "$f" 2>&1 >"$BATS_TEST_TMPDIR/plan" |
+        jq -e '.runs == 36 and .distinct < 24'
+    # a cluster whose devices have no such kernels has none
+    ap-fuse --quiet --kernels --cluster p3x1 "$(imported gpt2l)" | jq -e 'all(.graph.nodes[]; has("kernel") | not)'
+    ap-fuse --quiet --kernels --cluster h100-8 "$(imported gpt2l)" | jq -e 'any(.graph.nodes[]; .kernel)'
 }
 
 @test "ap-fuse --norms, --eager: which parts of the model have kernels" {

@@ -90,7 +90,8 @@ int main(int argc, char **argv)
     struct ap_list eager = {0};
     const struct ap_opt opts[] = {
         {"cluster", AP_OPT_CLUSTER, &cluster, "FILE",
-         "fuse only if its devices have kernels for attention", NULL, 0, 0, 0, NULL},
+         "fuse, and make kernels, only if its devices have some for attention", NULL, 0,
+         0, 0, NULL},
         {"attention", AP_OPT_CHOICE, &attention, "WHAT", "what attentions become",
          attentions, sizeof *attentions, 0, 0, NULL},
         {"kernels", AP_OPT_FLAG, &kernels, NULL,
@@ -122,7 +123,10 @@ int main(int argc, char **argv)
     ap_tool_read(&tool, &arena, &doc);
     if (ap_doc_graph(&arena, &doc, &read, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    bool fuse = attention == 0 && (!cluster || has_kernels(&arena, &doc, cluster));
+    const bool have = !cluster || has_kernels(&arena, &doc, cluster);
+    const bool fuse = have && attention == 0;
+    kernels &= have;
+    norms &= have;
     graph = read;
     if (fuse)
         check_document(&doc);

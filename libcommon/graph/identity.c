@@ -58,7 +58,7 @@ static bool attrs_equal(const struct ap_graph *g, const struct ap_node *a,
 
     if (given != (ap_attrs_given(b->attrs) & compared))
         return false;
-    for (; given; given &= given - 1) {
+    for (given &= ~ap_attr_bit(AP_ATTR_kernel); given; given &= given - 1) {
         const enum ap_attr attr = ap_attr_first(given);
         if (ap_attr_table[attr].kind == AP_ATTR_IS_REDUCER
                 ? !reducers_equal(g, *(const int *)ap_attr_place(attr, a->attrs),
@@ -90,7 +90,10 @@ static uint64_t attrs_hash(const struct ap_graph *g, const struct ap_node *node)
         const enum ap_attr attr = ap_attr_first(given);
         if (attr == AP_ATTR_argument || attr == AP_ATTR_recomputed)
             continue;
-        h = ap_hash_mix(h, ap_attr_hash(attr, node->attrs, ap_attr_value_shape(node)));
+        h = attr == AP_ATTR_kernel
+                ? ap_hash_mix(h, 1)
+                : ap_hash_mix(h,
+                              ap_attr_hash(attr, node->attrs, ap_attr_value_shape(node)));
         if (ap_attr_table[attr].kind == AP_ATTR_IS_REDUCER)
             h = ap_hash_mix(
                 h, reducer_hash(g, *(const int *)ap_attr_place(attr, node->attrs)));

@@ -1,7 +1,7 @@
 /*
  * When two nodes are identical: equal operators, shapes, attributes, roles and phases,
  * and equal numbers of operands; names, scopes and the operands themselves are not
- * compared. Reducers are compared by their computations.
+ * compared. Reducers are compared by their computations, of kernels whether there is one.
  */
 #ifndef AP_IDENTITY_H
 #define AP_IDENTITY_H

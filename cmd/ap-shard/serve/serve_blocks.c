@@ -97,8 +97,10 @@ static void put_node(struct reader *r, int block, int v)
     put_word(r, r->sig[v]);
     put_word(r, 2 * (uint64_t)n->n_in + is_split(r, v));
     for (int k = 0; k < n->n_in; k++) {
-        bool one = r->g->nodes[n->in[k]].group == n->group; /* of a part's groups */
-        put_word(r, 2 * refer(r, block, n->in[k]) + one);
+        const struct ap_node *in = &r->g->nodes[n->in[k]]; /* of a part's groups */
+        const bool one = in->group == n->group,
+                   kernel = in->attrs->kernel == n->attrs->kernel;
+        put_word(r, 4 * refer(r, block, n->in[k]) + 2 * kernel + one);
     }
     for (int i = r->first_result[v]; i > 0; i = r->next_result[i]) {
         const struct ap_result *result = &r->g->results[i - 1];
