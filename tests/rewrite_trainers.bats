@@ -123,6 +123,17 @@ check_golden() {
     [ "$status" -eq 0 ] || { echo "$output" | grep '^not'; return 1; }
 }
 
+@test "trainers: facts of models that conditions ask for" {
+    ap-model mixtral-8x7b --layers 2 --batch 8 --seq 512 --dtype bf16 |
+        ap-fuse --cluster h100-8 -o "$BATS_TEST_TMPDIR/mixtral.json"
+    run "$AP_BUILD/unit/test_trainer" "$BATS_TEST_TMPDIR/mixtral.json" \
+        "$BATS_FILE_TMPDIR/gpt.model.json"
+    diff - <(echo "$output") <<'EOF'
+batch 8 x 512, 2 layers, 32 heads, 8 of keys, 8 experts, 32000 tokens x 4096, bf16 of bf16, moments bf16
+batch 16 x 16, 4 layers, 4 heads, 4 of keys, 0 experts, 128 tokens x 64 tied, f32 of f32, moments f32
+EOF
+}
+
 @test "trainers: a plan that is theirs is written without a word" {
     for name in data zero2 zero3 tensor; do # sequence: its table's gradient is reduced as ap-shard likes
         run --separate-stderr ap-rewrite --to megatron "$BATS_FILE_TMPDIR/$name.json"

@@ -14,7 +14,7 @@
  * Actions that the trainer of a plan takes by itself, bits of ap_stages.trainer; ap-exec
  * does none of them, which is 0.
  */
-enum ap_trainer {
+enum ap_trainer_trait {
     /* sends gradients and gathered weights together, with one latency for each kind and
        set of devices: buckets, flat parameters */
     AP_TRAINER_PACKS = 1,

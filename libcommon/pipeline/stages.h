@@ -66,7 +66,7 @@ struct ap_stages {
     /* weights are gathered and gradients reduced while passes run, and devices wait only
        for those that take longer */
     bool overlap;
-    unsigned trainer;    /* bits of enum ap_trainer */
+    unsigned trainer;    /* bits of enum ap_trainer_trait */
     int64_t n_devices;   /* number of the cluster's devices that the plan may use */
     int64_t limit_bytes; /* memory limit per device in the search; 0: all its memory */
     bool throughput;     /* inference: seconds are the time between consecutive batches */

@@ -1,0 +1,251 @@
+/*
+ * Problem: whether a trainer can run a line. Idea: the line's sizes are found once;
+ * conditions that all trainers share are here, with the names of the trainer's own flags,
+ * the others in the files of the rows; the first that does not hold is said.
+ */
+#include "line/trainer.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "line/trainer_impl.h"
+
+const struct ap_line_facts ap_line_facts_none = {
+    .compute = AP_TUPLE, .master = AP_TUPLE, .moments = AP_TUPLE};
+
+const struct ap_trainer *const ap_trainers[AP_N_TRAINERS] = {
+    &trainer_megatron, &trainer_torchtitan, &trainer_torchtitan_main, &trainer_deepspeed};
+
+const struct ap_trainer *ap_trainer_find(const char *name)
+{
+    for (int i = 0; i < AP_N_TRAINERS; i++)
+        if (!strcmp(ap_trainers[i]->name, name))
+            return ap_trainers[i];
+    return NULL;
+}
+
+void ap_note(struct ap_notes *notes, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    AP_ROOM_IN(notes->arena, notes->note, notes->n, notes->cap);
+    notes->note[notes->n++] = ap_arena_strdup(notes->arena, text);
+}
+
+/* ---- sizes ---- */
+
+int ap_line_sizes_find(const struct ap_line *line, const struct ap_line_facts *facts,
+                       struct ap_line_sizes *sizes, struct ap_err *err)
+{
+    const struct ap_degrees *d = &line->degrees;
+    const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), line->pipeline);
+    struct ap_line_sizes s = {.tensor = d->tensor,
+                              .pipeline = line->pipeline,
+                              .chunks = line->chunks,
+                              .context = d->context,
+                              .expert = d->expert > 0 ? d->expert : 1,
+                              .micro_batch = line->micro_batch,
+                              .stages = ap_line_stages(line)};
+
+    s.data = d->data ? d->data : facts->world / model;
+    s.expert_tensor = d->expert_tensor ? d->expert_tensor : s.tensor;
+    if (d->idle > 1)
+        return ap_err_set(err, "%lld devices do the same", (long long)d->idle);
+    if (s.data < 1 || (facts->world && ap_mul64(model, s.data) != facts->world))
+        return ap_err_set(
+            err, "tp=%lld x cp=%lld x pp=%lld x dp=%lld are not the %lld devices",
+            (long long)s.tensor, (long long)s.context, (long long)s.pipeline,
+            (long long)s.data, (long long)facts->world);
+    const int64_t all = s.data * s.context, at_once = ap_mul64(s.data, s.micro_batch);
+    s.shard = d->zero == 0 ? 1 : d->shard ? d->shard : all;
+    s.copies = all / s.shard;
+    if (all % s.shard)
+        return ap_err_set(err, "shard=%lld does not divide dp=%lld x cp=%lld",
+                          (long long)s.shard, (long long)s.data, (long long)s.context);
+    if (at_once < 1 || facts->batch % at_once)
+        return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld",
+                          (long long)s.data, (long long)s.micro_batch,
+                          (long long)facts->batch);
+    s.microbatches = facts->batch / at_once;
+    *sizes = s;
+    return 0;
+}
+
+static bool has_equal_layers(const struct ap_line *line)
+{
+    for (int i = 1; i < line->n_layers; i++)
+        if (line->layers[i] != line->layers[0])
+            return false;
+    return true;
+}
+
+int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
+                      struct ap_line *line, struct ap_err *err)
+{
+    struct ap_degrees *d = &line->degrees;
+    struct ap_line_sizes sizes;
+
+    if (d->expert == 0)
+        d->expert = 1;
+    if (d->expert_tensor == 0)
+        d->expert_tensor = trainer->habits(line).expert_tensor;
+    if (ap_line_sizes_find(line, facts, &sizes, err))
+        return -1;
+    d->data = sizes.data;
+    if (d->data * d->context == 1)
+        d->zero = 0;
+    d->shard = d->zero ? sizes.shard : 1;
+    const struct ap_trainer_habits habits = trainer->habits(line);
+    line->trainer = (line->trainer & trainer->may) | habits.traits;
+    if (habits.overlap != AP_OVERLAP_ASKED)
+        line->overlap = habits.overlap == AP_OVERLAP_ALWAYS;
+    if (has_equal_layers(line))
+        line->n_layers = 0;
+    return 0;
+}
+
+/* ---- conditions ---- */
+
+/* "--tensor-model-parallel-size 8" */
+const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree which,
+                         char *text, size_t size)
+{
+    static const char *const keys[] = {"tp", "pp", "cp", "ep", "etp", "mbs"};
+    const int64_t value[] = {c->is.tensor, c->is.pipeline,      c->is.context,
+                             c->is.expert, c->is.expert_tensor, c->is.micro_batch};
+    const char *flag = c->trainer->parallelism[which];
+
+    snprintf(text, size, "%s %lld", flag ? flag : keys[which], (long long)value[which]);
+    return text;
+}
+
+#define SAID(c, which) trainer_said(c, which, (char[96]){0}, 96)
+
+int trainer_has_layers(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const struct ap_line *l = c->line;
+    int64_t sum = 0;
+
+    for (int i = 0; i < l->n_layers; i++)
+        sum += l->layers[i];
+    if (c->facts->layers == 0 || c->is.stages == 1)
+        return 0;
+    if (l->n_layers && sum != c->facts->layers)
+        return ap_err_set(err, "stages have %lld layers, the model has %lld",
+                          (long long)sum, (long long)c->facts->layers);
+    if (l->n_layers == 0 && c->facts->layers % c->is.stages)
+        return ap_err_set(err,
+                          "%lld layers are not a multiple of the %d stages of %s%s: "
+                          "layers=A:B:... says how many each has",
+                          (long long)c->facts->layers, c->is.stages, SAID(c, TRAINER_PP),
+                          c->is.chunks > 1 ? " with chunks" : "");
+    return 0;
+}
+
+int trainer_has_heads(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    if (c->facts->heads % c->is.tensor == 0)
+        return 0;
+    return ap_err_set(err, "%s does not divide the %lld heads of attention",
+                      SAID(c, TRAINER_TP), (long long)c->facts->heads);
+}
+
+/* No model without experts has expert parallelism; else each device has as many. */
+int trainer_has_experts(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    if (c->is.expert == 1)
+        return 0;
+    if (c->facts->experts == 0)
+        return ap_err_set(err, "%s: the model has no experts", SAID(c, TRAINER_EP));
+    if (c->facts->experts % c->is.expert == 0)
+        return 0;
+    return ap_err_set(err, "%s does not divide the %lld experts", SAID(c, TRAINER_EP),
+                      (long long)c->facts->experts);
+}
+
+/* The experts' own grid of a stage's devices. */
+int trainer_has_expert_grid(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const int64_t of = c->is.expert * c->is.expert_tensor;
+    const int64_t each = c->is.tensor * c->is.context * c->is.data;
+
+    if (c->facts->experts == 0 || each % of == 0)
+        return 0;
+    return ap_err_set(err, "%s x %s do not divide the %lld devices of a stage",
+                      SAID(c, TRAINER_EP), SAID(c, TRAINER_ETP), (long long)each);
+}
+
+/* Tokens of a sample are cut in equal parts: two for each device of the context, with the
+ * first and the last part on one (less work under a causal mask is evened out), and for
+ * sequence parallelism. */
+int trainer_has_sequence(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const int64_t context = c->is.context > 1 ? 2 * c->is.context : 1;
+    const int64_t tensor = c->line->degrees.sequence ? c->is.tensor : 1;
+
+    if (c->facts->sequence % (context * tensor) == 0)
+        return 0;
+    return ap_err_set(err, "%lld tokens of a sample are not a multiple of %lld: %s%s%s%s",
+                      (long long)c->facts->sequence, (long long)(context * tensor),
+                      context > 1 ? "2 parts for each device of " : "",
+                      context > 1 ? SAID(c, TRAINER_CP) : "",
+                      tensor > 1 ? " sequence parallelism over " : "",
+                      tensor > 1 ? SAID(c, TRAINER_TP) : "");
+}
+
+int trainer_has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const enum ap_schedule s = c->line->schedule;
+
+    if (c->is.stages == 1 || s == AP_SCHEDULE_1F1B || s == AP_SCHEDULE_INTERLEAVED)
+        return 0;
+    return ap_err_set(err, "schedule %s: its pipelines run 1f1b or interleaved-1f1b",
+                      ap_schedule_names[s]);
+}
+
+/* Interleaved stages take microbatches in groups of as many as there are devices. */
+int trainer_has_groups(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    if (c->is.chunks == 1 || c->is.microbatches % c->is.pipeline == 0)
+        return 0;
+    return ap_err_set(err,
+                      "%lld microbatches are not a multiple of %s, which interleaved "
+                      "stages take at a time",
+                      (long long)c->is.microbatches, SAID(c, TRAINER_PP));
+}
+
+static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const struct ap_trainer_habits habits = c->trainer->habits(c->line);
+    const unsigned odd = c->line->trainer & ~(c->trainer->may | habits.traits);
+
+    for (int i = 0; i < AP_N_TRAINER; i++)
+        if (odd >> i & 1)
+            return ap_err_set(err, "%s: it does not do so", ap_trainer_names[i]);
+    if (c->line->overlap && habits.overlap == AP_OVERLAP_NEVER)
+        return ap_err_set(err, "overlap: it reduces gradients after the passes");
+    return 0;
+}
+
+int ap_trainer_check(const struct ap_trainer *trainer, const struct ap_line *line,
+                     const struct ap_line_facts *facts, struct ap_err *err)
+{
+    struct ap_trainer_case c = {.trainer = trainer, .line = line, .facts = facts};
+    const char *at = trainer->title;
+
+    if (ap_line_sizes_find(line, facts, &c.is, err))
+        return -1;
+    if (line->degrees.expert_tensor == 0)
+        c.is.expert_tensor = trainer->habits(line).expert_tensor;
+    struct ap_err why = {""};
+    int rc = has_traits(&c, &why);
+    for (int i = 0; rc == 0 && trainer->conditions[i]; i++)
+        rc = trainer->conditions[i](&c, &why);
+    return rc ? ap_err_set(err, "%s: %s", at, why.msg) : 0;
+}

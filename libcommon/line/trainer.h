@@ -1,0 +1,112 @@
+/*
+ * Trainers: which lines each can run, what it does by itself, and how its flags or file
+ * say a line. A table with a row for each; sources and versions are in the files of the
+ * rows.
+ */
+#ifndef AP_LINE_TRAINER_H
+#define AP_LINE_TRAINER_H
+
+#include "line/line.h"
+
+/*
+ * What the conditions of trainers ask beside the line: of a model and the devices, or of
+ * a trainer's flags, where 0 is unsaid.
+ */
+struct ap_line_facts {
+    int64_t world;           /* devices */
+    int64_t batch, sequence; /* samples of a step, tokens of a sample */
+    int64_t layers, heads, kv_heads;
+    int64_t experts, experts_per_token; /* 0: the model has none */
+    int64_t vocab, hidden;
+    bool tied; /* the embedding is the head's weight, too */
+    /* types of contractions, of the weights that the optimizer updates, and of its
+       moments; AP_TUPLE: unknown */
+    enum ap_dtype compute, master, moments;
+};
+
+/* Facts of which nothing is known. */
+extern const struct ap_line_facts ap_line_facts_none;
+
+/*
+ * What the graph says: all but world and experts_per_token. Heads are those of the first
+ * attention, layers those that weights are numbered by. Linear in the graph.
+ */
+void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
+                        const struct ap_nests *nests, struct ap_line_facts *facts);
+
+/* A line with what silence leaves open, and what follows from it. */
+struct ap_line_sizes {
+    int64_t tensor, pipeline, chunks, context, data, expert, expert_tensor;
+    int64_t shard, copies; /* devices that ZeRO shards over; data x context / shard */
+    int64_t micro_batch, microbatches;
+    int stages;
+};
+/* Experts split like other weights (etp unsaid) unless the trainer says otherwise. -1:
+ * the degrees are not the world's devices, or the batch cannot be cut so; err says it in
+ * the line's keys. */
+int ap_line_sizes_find(const struct ap_line *line, const struct ap_line_facts *facts,
+                       struct ap_line_sizes *sizes, struct ap_err *err);
+
+/* ---- the table ---- */
+
+/* A line to be checked. */
+struct ap_trainer_case {
+    const struct ap_trainer *trainer;
+    const struct ap_line *line;
+    const struct ap_line_facts *facts;
+    struct ap_line_sizes is;
+};
+/* A condition: 0, or -1 with a message in the trainer's words, with the numbers. */
+typedef int ap_trainer_condition(const struct ap_trainer_case *c, struct ap_err *err);
+
+/* Whether gradients and gathered weights are sent while passes run (line.overlap). */
+enum ap_trainer_overlap { AP_OVERLAP_NEVER, AP_OVERLAP_ALWAYS, AP_OVERLAP_ASKED };
+
+/* What a trainer does by itself with a line whose degrees are there. */
+struct ap_trainer_habits {
+    unsigned traits; /* without those that a flag turns on */
+    enum ap_trainer_overlap overlap;
+    int64_t expert_tensor; /* devices that split each expert where the line is silent */
+};
+
+/* Sentences for people, one after the other (arena). */
+struct ap_notes {
+    struct ap_arena *arena;
+    int n, cap;
+    const char **note;
+};
+void ap_note(struct ap_notes *notes, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+struct ap_trainer {
+    const char *name, *title; /* "megatron", "Megatron-LM 0.20" */
+    /* before each line of a comment in what is written; NULL: the format has none */
+    const char *comment;
+    const char *parallelism[6]; /* flags of tp, pp, cp, ep, etp, mbs; NULL: it has none */
+    ap_trainer_condition *const *conditions; /* ends with NULL */
+    unsigned may;                            /* traits that a flag of it turns on */
+    struct ap_trainer_habits (*habits)(const struct ap_line *line);
+};
+
+#define AP_N_TRAINERS 4
+extern const struct ap_trainer *const ap_trainers[AP_N_TRAINERS];
+/* NULL: there is none of that name. */
+const struct ap_trainer *ap_trainer_find(const char *name);
+
+/*
+ * Gives the line all that the trainer's silence says: data, shard, etp, its traits, the
+ * overlap that it always or never has; a list of equal layers goes. Call it before the
+ * price: what the trainer runs is the line afterwards. -1: as ap_line_sizes_find.
+ */
+int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
+                      struct ap_line *line, struct ap_err *err);
+
+/*
+ * Whether the trainer can run the line, which need not be settled. -1: err has the first
+ * condition that does not hold, in the trainer's flags and with the numbers. Conditions
+ * whose facts are 0 (unknown) hold. No memory, a fraction of a microsecond.
+ */
+int ap_trainer_check(const struct ap_trainer *trainer, const struct ap_line *line,
+                     const struct ap_line_facts *facts, struct ap_err *err);
+
+#endif
