@@ -85,9 +85,9 @@ golden_losses() {
 @test "grad: low precision follows f32, weights in it or not" {
     needs_exec
     adam='--optimizer adam --lr 3e-3 --beta2 0.99 --eps 1e-6'
-    for how in bf16 'bf16 --master-weights' 'f16 --master-weights' \
-        'f16 --master-weights --cast-weights --low-gradients'; do
-        near 2e-2 "$(train gpt2l $adam --dtype $how)" "$(golden_losses gpt2l)"
+    for how in '--dtype bf16' '--dtype bf16 --master-weights' '--dtype f16 --master-weights' \
+        '--recipe mixed,gradients=f16 --dtype f16' '--recipe mixed,moments=bf16' '--recipe bf16,moments=f32'; do
+        near 2e-2 "$(train gpt2l $adam $how)" "$(golden_losses gpt2l)"
     done
     ap-import "$(hlo gpt2l_fwd)" | ap-grad $adam --dtype f16 --master-weights \
         >"$BATS_TEST_TMPDIR/f16.json"

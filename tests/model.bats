@@ -415,6 +415,44 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
     [ "$(ap-model $gpt --dtype bf16 --master-weights --cast-weights --low-gradients | low)" = 6 ]
 }
 
+@test "model: recipes are names of options, and moments in a type of their own" {
+    gpt='gpt --layers 1 --hidden 32 --heads 4 --seq 16 --vocab 64 --no-history'
+    while IFS=: read -r recipe options; do
+        # shellcheck disable=SC2086
+        diff <(ap-model $gpt --recipe $recipe) <(ap-model $gpt $options) || { echo "$recipe"; return 1; }
+    done <<'END'
+mixed:--dtype bf16 --master-weights --cast-weights
+mixed --dtype f16:--dtype f16 --master-weights --cast-weights
+mixed,gradients=f32:--dtype bf16 --master-weights --cast-weights
+mixed,gradients=bf16:--dtype bf16 --master-weights --cast-weights --low-gradients
+mixed,moments=f32:--dtype bf16 --master-weights --cast-weights
+bf16:--dtype bf16
+bf16,moments=bf16:--dtype bf16
+f32:
+END
+    # types of weights, of matrices of states, and of the operators that change them
+    types() {
+        jq -r '[(.graph.nodes[] | select(.op == "parameter" and .role == "weight")),
+            (.graph.nodes[] | select(.role == "state" and (.name | test("/[mv]/")))),
+            (.graph.nodes[] | select(.op == "sqrt" and .phase == "update"))] | map(.shape[0:3]) | unique | join(" ")'
+    }
+    [ "$(ap-model $gpt --recipe mixed,moments=bf16 | types)" = 'bf1 f32' ]
+    [ "$(ap-model $gpt --recipe bf16,moments=f32 | types)" = 'bf1 f32' ]
+    [ "$(ap-model $gpt --recipe mixed,moments=bf16 |
+        jq -r '[.graph.nodes[] | select(.op == "sqrt" and .phase == "update") | .shape[0:3]] | unique[]')" = f32 ]
+    [ "$(ap-model $gpt --recipe mixed,moments=bf16 |
+        jq -r '[.graph.nodes[] | select(.role == "state" and (.name | test("/[mv]/"))) | .shape[0:3]] | unique[]')" = bf1 ]
+    refuses 2 "--recipe: 'half' is not one of mixed, bf16, f32, fp8" ap-model $gpt --recipe half
+    refuses 2 '--recipe fp8: products in fp8 are made by ap-fuse --fp8' ap-model $gpt --recipe fp8
+    refuses 2 '--recipe mixed: --dtype f32 is' ap-model $gpt --recipe mixed --dtype f32
+    refuses 2 '--recipe bf16: --dtype f16 is' ap-model $gpt --recipe bf16 --dtype f16
+    refuses 2 "moments: 'fp8' is not one of f32, bf16, f16" ap-model $gpt --recipe mixed,moments=fp8
+    refuses 2 'gradients are bf16 or f32' ap-model $gpt --recipe mixed,gradients=f16
+    refuses 2 'gradients are bf16' ap-model $gpt --recipe bf16,gradients=f32
+    refuses 2 "'sums=f32' is not one of moments=TYPE, gradients=TYPE" ap-model $gpt --recipe mixed,sums=f32
+    refuses 2 'sgd has no moments' ap-model mlp --optimizer sgd --recipe mixed,moments=bf16
+}
+
 @test "model: sizes and flags reach the weights and the shapes" {
     local doc=$BATS_TEST_TMPDIR/sized.json tiny='--layers 2 --hidden 16 --heads 2 --vocab 12 --batch 2'
     # of NAME: shapes of the parameters, or of the nodes of a scope, that match

@@ -33,6 +33,9 @@ struct ap_grad_params {
        weights in the type `compute`, so that values between layers have this type;
        low_gradients: gradients keep this type up to the update. */
     bool cast_weights, low_gradients;
+    /* In which states are kept, AP_F32, AP_BF16 or AP_F16; 0: each in its weight's. The
+       update is computed in the wider of the two types. */
+    enum ap_dtype moments;
     /* Further node ids that the caller needs: `compute` puts the new ones here. */
     int *keep, n_keep;
     /*

@@ -39,8 +39,9 @@ struct train {
     int step, new_step;        /* -1: none, like all below */
     int bias[2];               /* 1 - beta^t, f32 scalars */
     int scale, new_scale, good, new_good;
-    int scale_now; /* what the loss is multiplied with */
-    int finite;    /* whether this step counts */
+    int scale_now;      /* what the loss is multiplied with */
+    int finite;         /* whether this step counts */
+    enum ap_dtype wide; /* of the weight and its states: its update is computed in it */
 };
 
 static int find(const char *name)
@@ -137,15 +138,21 @@ static int average(struct ap_build *b, int old, int x, double decay)
     return BINARY(ADD, WITH(MULTIPLY, old, decay), WITH(MULTIPLY, x, 1 - decay));
 }
 
+/* Weight k, or its state s, as the update reads it. */
+static int read_wide(const struct train *t, int s, int k)
+{
+    return ap_build_convert(t->b, t->param[s][k], t->wide);
+}
+
 static void adam(struct train *t, int k)
 {
     struct ap_build *b = t->b;
     const struct ap_grad_params *p = t->p;
-    int w = t->weight[k], g = t->grad[k];
+    int w = read_wide(t, 0, k), g = t->grad[k];
 
-    int m = t->result[1][k] = average(b, t->param[1][k], g, p->beta1);
+    int m = t->result[1][k] = average(b, read_wide(t, 1, k), g, p->beta1);
     int v = t->result[2][k] =
-        average(b, t->param[2][k], BINARY(MULTIPLY, g, g), p->beta2);
+        average(b, read_wide(t, 2, k), BINARY(MULTIPLY, g, g), p->beta2);
     int mean = BINARY(DIVIDE, m, spread(b, t->bias[0], m));
     int size = UNARY(SQRT, BINARY(DIVIDE, v, spread(b, t->bias[1], v)));
     int move = BINARY(DIVIDE, mean, WITH(ADD, size, p->eps));
@@ -157,12 +164,13 @@ static void adam(struct train *t, int k)
 static void descent(struct train *t, int k)
 {
     struct ap_build *b = t->b;
-    int w = t->weight[k], move = t->grad[k];
+    int move = t->grad[k];
 
     if (t->row == MOMENTUM)
         move = t->result[1][k] =
-            BINARY(ADD, WITH(MULTIPLY, t->param[1][k], t->p->momentum), move);
-    t->result[0][k] = BINARY(SUBTRACT, w, WITH(MULTIPLY, move, t->p->lr));
+            BINARY(ADD, WITH(MULTIPLY, read_wide(t, 1, k), t->p->momentum), move);
+    t->result[0][k] =
+        BINARY(SUBTRACT, read_wide(t, 0, k), WITH(MULTIPLY, move, t->p->lr));
 }
 
 /* The new value, or the old one after a step that does not count. */
@@ -184,6 +192,11 @@ static void low_gradient(struct train *t, int k)
     node->scope = t->b->scope;
 }
 
+static enum ap_dtype type_of(const struct train *t, int node)
+{
+    return t->b->nodes[node].shape.dtype;
+}
+
 static void update(struct train *t, int k)
 {
     struct ap_build *b = t->b;
@@ -192,16 +205,23 @@ static void update(struct train *t, int k)
     b->scope =
         ap_arena_printf(b->arena, "%s/%s", t->p->optimizer, path_of(b, b->nodes[w].name));
     low_gradient(t, k);
+    t->wide = type_of(t, w);
+    if (ap_dtype_precision(t->p->moments) > ap_dtype_precision(t->wide))
+        t->wide = t->p->moments;
+    t->grad[k] = ap_build_convert(b, t->grad[k], t->wide);
     if (t->p->weight_decay != 0 && t->row != ADAMW)
-        t->grad[k] = BINARY(ADD, t->grad[k], WITH(MULTIPLY, w, t->p->weight_decay));
+        t->grad[k] = BINARY(ADD, t->grad[k],
+                            WITH(MULTIPLY, read_wide(t, 0, k), t->p->weight_decay));
     if (t->row >= ADAM)
         adam(t, k);
     else
         descent(t, k);
-    keep_unless_finite(t, &t->result[0][k], w);
-    for (int s = 1; s < 3; s++)
-        if (t->param[s][k] >= 0)
-            keep_unless_finite(t, &t->result[s][k], t->param[s][k]);
+    for (int s = 0; s < 3; s++)
+        if (t->param[s][k] >= 0) {
+            int *result = &t->result[s][k], old = t->param[s][k];
+            *result = ap_build_convert(b, *result, type_of(t, old));
+            keep_unless_finite(t, result, old);
+        }
 }
 
 /* ---- step counter and loss scale ---- */
@@ -340,8 +360,10 @@ static void add_states(struct train *t)
         for (int k = 0; k < t->n; k++) {
             const struct ap_node w = b->nodes[t->weight[k]];
             const char *kind = t->row == SGD ? NULL : kinds[t->row][s];
+            struct ap_shape shape = w.shape;
+            shape.dtype = t->p->moments ? t->p->moments : shape.dtype;
             t->param[s][k] = s == 0 ? t->weight[k]
-                             : kind ? state(t, kind, path_of(b, w.name), w.shape)
+                             : kind ? state(t, kind, path_of(b, w.name), shape)
                                     : -1;
         }
     }

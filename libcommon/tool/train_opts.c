@@ -15,6 +15,24 @@ static const struct {
     {{NULL, NULL}, AP_F32},
 };
 
+/*
+ * What trainers call a precision. Megatron-LM's --bf16, DeepSpeed's bf16 and torchtitan's
+ * defaults (parameters in f32, which FSDP casts and whose gradients it reduces in f32)
+ * are mixed.
+ */
+static const struct recipe {
+    const char *name;
+    int dtype;  /* row of dtypes */
+    bool exact; /* that type alone, else any of 16 bits */
+    bool mixed; /* weights and states in f32, of which all operators read casts */
+} recipes[] = {
+    {"mixed", 1, false, true},
+    {"bf16", 1, true, false},
+    {"f32", 0, true, false},
+    {"fp8", 1, false, true}, /* mixed, and what ap-fuse --fp8 makes of it */
+};
+enum { N_RECIPES = sizeof recipes / sizeof *recipes };
+
 #define NUM(n, field, h)                                                        \
     {                                                                           \
         .name = n, .kind = AP_OPT_NUM, .out = &o->field, .arg = "X", .help = h, \
@@ -31,6 +49,11 @@ void ap_train_opts_init(struct ap_train_opts *o, struct ap_opt rows[AP_N_TRAIN_O
          .help = "type of contractions and weights (f32)",
          .choices = &dtypes[0].choice,
          .choice_stride = sizeof dtypes[0]},
+        {.name = "recipe",
+         .kind = AP_OPT_STR,
+         .out = &o->recipe,
+         .arg = "NAME",
+         .help = "types by name: mixed, bf16 or f32; with ,moments=TYPE ,gradients=TYPE"},
         {.name = "master-weights",
          .out = &o->master_weights,
          .help = "with --dtype: keep weights and states in f32",
@@ -80,6 +103,65 @@ static bool is_frozen(const char *name, void *ctx)
     return frozen;
 }
 
+/* ---- recipes ---- */
+
+/* The row of dtypes with this name. */
+static int read_dtype(const char *recipe, const char *key, const char *name)
+{
+    for (int i = 0; dtypes[i].choice.name; i++)
+        if (strcmp(dtypes[i].choice.name, name) == 0)
+            return i;
+    ap_die_usage("--recipe %s: %s: '%s' is not one of f32, bf16, f16", recipe, key, name);
+}
+
+/* One part after the name. */
+static void read_part(struct ap_train_opts *o, const char *part, struct ap_grad_params *p)
+{
+    if (strncmp(part, "moments=", 8) == 0) {
+        p->moments = dtypes[read_dtype(o->recipe, "moments", part + 8)].dtype;
+        if (strcmp(p->optimizer, "sgd") == 0)
+            ap_die_usage("--recipe %s: sgd has no moments", o->recipe);
+    } else if (strncmp(part, "gradients=", 10) == 0) {
+        int dtype = read_dtype(o->recipe, "gradients", part + 10);
+        if (dtype != o->dtype && (dtype != 0 || !o->cast_weights))
+            ap_die_usage("--recipe %s: gradients are %s%s", o->recipe,
+                         dtypes[o->dtype].choice.name, o->cast_weights ? " or f32" : "");
+        o->low_gradients = o->cast_weights && dtype == o->dtype;
+    } else {
+        ap_die_usage("--recipe %s: '%s' is not one of moments=TYPE, gradients=TYPE",
+                     o->recipe, part);
+    }
+}
+
+/* Sets the options that the recipe stands for. */
+static void read_recipe(struct ap_train_opts *o, const struct ap_tool *tool,
+                        struct ap_grad_params *p)
+{
+    char text[64], *rest = text;
+    const struct recipe *r = recipes;
+
+    if (!o->recipe)
+        return;
+    snprintf(text, sizeof text, "%s", o->recipe);
+    const char *name = strtok_r(text, ",", &rest);
+    while (r < recipes + N_RECIPES && (!name || strcmp(r->name, name) != 0))
+        r++;
+    if (r == recipes + N_RECIPES)
+        ap_die_usage("--recipe: '%s' is not one of mixed, bf16, f32, fp8", o->recipe);
+    if (strcmp(r->name, "fp8") == 0)
+        ap_die_usage("--recipe fp8: products in fp8 are made by ap-fuse --fp8, of what "
+                     "--recipe mixed makes");
+    if (!ap_tool_given(tool, "dtype"))
+        o->dtype = r->dtype;
+    if (r->exact ? o->dtype != r->dtype : o->dtype == 0)
+        ap_die_usage("--recipe %s: --dtype %s is another recipe's", o->recipe,
+                     dtypes[o->dtype].choice.name);
+    o->master_weights |= r->mixed;
+    o->cast_weights |= r->mixed;
+    for (const char *part; (part = strtok_r(NULL, ",", &rest));)
+        read_part(o, part, p);
+}
+
 static void set(double *to, double given)
 {
     if (!isnan(given))
@@ -91,14 +173,15 @@ void ap_train_opts_fill(struct ap_train_opts *o, const struct ap_tool *tool,
 {
     struct ap_err err = {{0}};
 
+    if (ap_grad_defaults(optimizer, p, &err))
+        ap_die_usage("%s", err.msg);
+    read_recipe(o, tool, p);
     if (o->master_weights && dtypes[o->dtype].dtype == AP_F32)
         ap_die_usage("--master-weights needs --dtype bf16 or f16");
     if (o->cast_weights && !o->master_weights)
         ap_die_usage("--cast-weights needs --master-weights");
     if (o->low_gradients && !o->cast_weights)
         ap_die_usage("--low-gradients needs --cast-weights");
-    if (ap_grad_defaults(optimizer, p, &err))
-        ap_die_usage("%s", err.msg);
     for (const struct ap_opt *opt = tool->opts; opt->name; opt++)
         if (ap_tool_given(tool, opt->name) && !ap_grad_uses(optimizer, opt->name))
             ap_die_usage("--%s is not for --optimizer %s", opt->name, optimizer);

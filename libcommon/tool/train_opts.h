@@ -6,11 +6,12 @@
 #include "grad/grad.h"
 #include "tool/tool.h"
 
-enum { AP_N_TRAIN_OPTS = 12 };
+enum { AP_N_TRAIN_OPTS = 13 };
 
 struct ap_train_opts {
     double lr, beta1, beta2, eps, momentum, weight_decay, loss_scale; /* NaN: default */
     int dtype;                                                        /* row of choices */
+    const char *recipe; /* NULL: types as the other options say */
     bool master_weights, cast_weights, low_gradients;
     struct ap_list freeze; /* patterns for names of weights */
     bool freeze_used[AP_MAX_LIST];
