@@ -37,7 +37,8 @@ vpp=2 vpp=2: there is no pipeline (pp)
 ring,tp=2 ring: there is no context parallelism (cp)
 sp,pp=2 sp: there is no tensor parallelism (tp)
 pp=2,layers=1:2:1 layers: 3 numbers for 2 stages
-dp=4,ep=3 ep=3 does not divide dp=4
+dp=4,ep=3 ep=3 x etp=1 do not divide tp=1 x cp=1 x dp=4
+dp=4,zero=1,shard=3 shard=3 does not divide cp=1 x dp=4
 zero=4 zero: expected a number from 0 to 3
 shard=2 shard=2: nothing is sharded (zero)
 pp=2,vpp=2,schedule=1f1b schedule: vpp=2 is interleaved-1f1b
@@ -61,7 +62,7 @@ END
     while IFS='|' read -r line why; do
         refuses 3 "$why" ap-stage --grid "$line" --cluster cpu-4 "$f"
     done <<'END'
-tp=2,dp=4|tp=2 x cp=1 x pp=1 x dp=4 are 8 devices, cluster cpu-4 has 4
+tp=2,dp=4|tp=2 x cp=1 x pp=1 x dp=4 are 8 devices, there are 4
 tp=4,mbs=3|dp=1 x mbs=3 do not divide the batch of 8
 pp=4,vpp=2|4 layers in 8 stages: layers=A:B:... says how many are in each
 pp=2,tp=2,layers=2:3|layers: 5, the model has 4
@@ -83,8 +84,19 @@ words() {
 @test "ap-stage --grid: the plan is what the line says" {
     [ "$(words 2 tp=4,pp=2,mbs=2,sp)" = 'TP 4 with sequence parallelism · PP 2 · micro-batch 2' ]
     [ "$(words 1 tp=1,pp=2,vpp=2,dp=2,recompute=full)" = \
-        'PP 2 × VPP 2 · DP 2 · micro-batch 1 · recompute selected' ]
+        'PP 2 × VPP 2 · DP 2 · micro-batch 1 · recompute all' ]
     [ "$(words 1 dp=4,zero=3,overlap)" = 'DP 4 · ZeRO-3 · micro-batch 1' ]
+    # one microbatch, and several: ZeRO's stages differ in when gradients are reduced
+    for zero in 1 2; do
+        for mbs in 1 2; do
+            [ "$(words 1 dp=4,zero=$zero,mbs=$mbs)" = "DP 4 · ZeRO-$zero · micro-batch $mbs" ]
+        done
+    done
+    # the section says the whole line, but for what silence says; a plan that was changed has its own words
+    small | ap-stage --quiet --grid tp=4,zero=2,mbs=2 --cluster "$(cluster 2)" >"$BATS_TEST_TMPDIR/l.json"
+    jq -e '.stages.line == "tp=4,dp=2,zero=2,mbs=2"' "$BATS_TEST_TMPDIR/l.json"
+    small | ap-stage --quiet --grid tp=4,mbs=8,pp=2 --cluster "$(cluster 2)" | jq -e '.stages.line == "tp=4,pp=2,dp=1,mbs=8"'
+    [ "$(jq -c 'del(.stages.trainer)' "$BATS_TEST_TMPDIR/l.json" | ap-cost --quiet | jq -r .cost.plan.words)" = 'TP 4 · DP 2 · ZeRO-1 · micro-batch 2' ]
     [ "$(words 1 cp=2,dp=2,zero=1 --dtype bf16 --master-weights)" = 'CP 2 · DP 2 · ZeRO-1 · micro-batch 1' ]
 }
 

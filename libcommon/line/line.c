@@ -38,7 +38,8 @@ static const struct key {
     {"cp", NUMBER, AT(degrees.context), 1, AP_MAX_DEVICES, 1, NULL},
     {"ring", FLAG, AT(degrees.ring), 0, 0, 0, NULL},
     {"ep", NUMBER, AT(degrees.expert), 1, AP_MAX_DEVICES, 1, NULL},
-    {"dp", NUMBER, AT(degrees.data), 1, AP_MAX_DEVICES, 1, NULL},
+    {"etp", NUMBER, AT(degrees.expert_tensor), 1, AP_MAX_DEVICES, 0, NULL},
+    {"dp", NUMBER, AT(degrees.data), 1, AP_MAX_DEVICES, 0, NULL},
     {"zero", NUMBER, AT(degrees.zero), 0, 3, 0, NULL},
     {"shard", NUMBER, AT(degrees.shard), 1, AP_MAX_DEVICES, 0, NULL},
     {"sp", FLAG, AT(degrees.sequence), 0, 0, 0, NULL},
@@ -198,6 +199,52 @@ static int get_item(struct ap_arena *arena, char *text, uint64_t *given,
     return get_key(arena, &keys[i], value, line, err);
 }
 
+static int64_t expert_tensor(const struct ap_degrees *d)
+{
+    return d->expert_tensor > 0 ? d->expert_tensor : d->tensor;
+}
+
+/* Groups of devices of a stage whose size is known. */
+static int check_groups(const struct ap_line *line, struct ap_err *err)
+{
+    const struct ap_degrees *d = &line->degrees;
+    const int64_t share = ap_mul64(d->data, d->context);
+    const int64_t experts = ap_mul64(d->expert, expert_tensor(d));
+
+    if (ap_mul64(share, d->tensor) % experts)
+        return ap_err_set(
+            err, "ep=%lld x etp=%lld do not divide tp=%lld x cp=%lld x dp=%lld",
+            (long long)d->expert, (long long)expert_tensor(d), (long long)d->tensor,
+            (long long)d->context, (long long)d->data);
+    if (d->shard > 0 && share % d->shard)
+        return ap_err_set(err, "shard=%lld does not divide cp=%lld x dp=%lld",
+                          (long long)d->shard, (long long)d->context, (long long)d->data);
+    return 0;
+}
+
+int ap_line_complete(struct ap_line *line, int64_t devices, struct ap_err *err)
+{
+    struct ap_degrees *d = &line->degrees;
+    const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), line->pipeline);
+
+    d->data = d->data > 0 ? d->data : devices / model;
+    if (d->data == 0 || ap_mul64(d->data, model) != devices)
+        return ap_err_set(err,
+                          "tp=%lld x cp=%lld x pp=%lld x dp=%lld are %lld devices, "
+                          "there are %lld",
+                          (long long)d->tensor, (long long)d->context,
+                          (long long)line->pipeline, (long long)d->data,
+                          (long long)ap_mul64(d->data, model), (long long)devices);
+    if (check_groups(line, err))
+        return -1;
+    d->expert_tensor = expert_tensor(d);
+    if (d->zero == 0)
+        d->shard = 1;
+    else if (d->shard == 0)
+        d->shard = d->data * d->context;
+    return 0;
+}
+
 static int check(const struct ap_line *line, struct ap_err *err)
 {
     const struct ap_degrees *d = &line->degrees;
@@ -224,10 +271,7 @@ static int check(const struct ap_line *line, struct ap_err *err)
     if (d->shard > 1 && d->zero == 0)
         return ap_err_set(err, "shard=%lld: nothing is sharded (zero)",
                           (long long)d->shard);
-    if (d->data > 0 && d->data % d->expert)
-        return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)d->expert,
-                          (long long)d->data);
-    return 0;
+    return d->data > 0 ? check_groups(line, err) : 0;
 }
 
 int ap_line_read(struct ap_arena *arena, const char *text, struct ap_line *line,
@@ -250,6 +294,18 @@ int ap_line_read(struct ap_arena *arena, const char *text, struct ap_line *line,
 
 /* ---- writing ---- */
 
+/* A number that follows from others is not written. */
+static bool is_said(const struct ap_line *line, const struct key *key, int64_t number)
+{
+    const struct ap_degrees *d = &line->degrees;
+
+    if (key->at == AT(degrees.shard))
+        return d->zero > 0 && number > 0 && number != d->data * d->context;
+    if (key->at == AT(degrees.expert_tensor))
+        return d->expert > 0 && number > 0 && number != d->tensor;
+    return number > key->silent;
+}
+
 static void put_key(const struct ap_line *line, const struct key *key, struct ap_buf *out)
 {
     const void *from = (const char *)line + (key->kind == TRAINER ? 0 : key->at);
@@ -258,7 +314,7 @@ static void put_key(const struct ap_line *line, const struct key *key, struct ap
 
     switch (key->kind) {
     case NUMBER:
-        if (*(const int64_t *)from > key->silent)
+        if (is_said(line, key, *(const int64_t *)from))
             ap_buf_printf(out, "%s%s=%lld", sep, key->name,
                           (long long)*(const int64_t *)from);
         break;

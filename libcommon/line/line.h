@@ -22,7 +22,8 @@ enum ap_line_recompute {
 #define AP_LINE_MOST_STAGES 1024
 struct ap_line {
     /* of each stage; in a line that was typed, data 0 takes all devices that the others
-       leave, and with shard 0 ZeRO shards over all devices that have other data */
+       leave, with shard 0 ZeRO shards over all devices that have other data, and
+       expert_tensor 0 is tensor (ap_line_complete) */
     struct ap_degrees degrees;
     int64_t pipeline, chunks; /* sets of devices, and stages on each */
     int n_layers;             /* 0: as many layers in each stage; else number of stages */
@@ -40,16 +41,18 @@ extern const struct ap_line ap_line_least;
 /* ---- line.c: as text ---- */
 
 /*
- * Reads and checks a line; what it does not say is as in ap_line_least, but data and
- * shard are 0, and the schedule is interleaved where there are chunks. -1: err names the
- * key.
+ * Reads and checks a line; what it does not say is as in ap_line_least, but data, shard
+ * and expert_tensor are 0, and the schedule is interleaved where there are chunks. -1:
+ * err names the key.
  */
 int ap_line_read(struct ap_arena *arena, const char *text, struct ap_line *line,
                  struct ap_err *err);
-/* The line (arena) in one order of keys, without what is said by silence. ap_line_read
- * reads a grid's line back; data 1 is not written, so that it reads as 0: all devices
- * that the other degrees leave. */
+/* The line (arena) in one order of keys, without what is said by silence: ap_line_read
+ * reads the same line back. */
 const char *ap_line_text(struct ap_arena *arena, const struct ap_line *line);
+/* Gives a line what silence says on so many devices: data, shard (1 without ZeRO) and
+ * expert_tensor. -1: they cannot be divided so. */
+int ap_line_complete(struct ap_line *line, int64_t devices, struct ap_err *err);
 
 int ap_line_stages(const struct ap_line *line);
 /* What the trainer does, with what it does at the line's stage of ZeRO. */

@@ -48,7 +48,7 @@ static void add_axis(struct ap_line_maker *k, int degree, int64_t size, const ch
     k->uses.use[at] = degrees[degree].use;
     k->uses.expert_use[at] = degree == EXPERT ? AP_USE_EXPERT : degrees[degree].use;
     if (degree != TENSOR)
-        k->uses.zero[at] = (uint8_t)k->line->degrees.zero;
+        k->uses.zero[at] = (uint8_t)k->line.degrees.zero;
 }
 
 /* ZeRO shards over the innermost axes of `shard` devices in all. */
@@ -56,19 +56,19 @@ static int limit_shards(struct ap_line_maker *k, struct ap_err *err)
 {
     int64_t devices = 1;
 
-    for (int a = k->mesh.n_axes - 1; a >= 0 && k->line->degrees.shard > 0; a--) {
+    for (int a = k->mesh.n_axes - 1; a >= 0 && k->line.degrees.zero > 0; a--) {
         if (k->uses.use[a] == AP_USE_TENSOR)
             continue;
-        if (devices >= k->line->degrees.shard)
+        if (devices >= k->line.degrees.shard)
             k->uses.zero[a] = 0;
         else
             devices *= k->mesh.size[a];
     }
-    if (k->line->degrees.shard > 0 && devices != k->line->degrees.shard)
+    if (k->line.degrees.zero > 0 && devices != k->line.degrees.shard)
         return ap_err_set(err,
                           "shard=%lld: the nearest groups of devices with other data "
                           "have %lld",
-                          (long long)k->line->degrees.shard, (long long)devices);
+                          (long long)k->line.degrees.shard, (long long)devices);
     return 0;
 }
 
@@ -76,25 +76,19 @@ static int limit_shards(struct ap_line_maker *k, struct ap_err *err)
  * inside hosts first. */
 static int lay_mesh(struct ap_line_maker *k, struct ap_err *err)
 {
-    const struct ap_line *l = k->line;
-    const struct ap_degrees *d = &l->degrees;
-    const int64_t devices = ap_cluster_devices(k->model->of.cluster);
-    const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), l->pipeline);
-    const int64_t data = d->data ? d->data : devices / model;
+    const struct ap_degrees *d = &k->line.degrees;
 
-    if (data == 0 || ap_mul64(data, model) != devices)
-        return ap_err_set(err,
-                          "tp=%lld x cp=%lld x pp=%lld x dp=%lld are %lld devices, "
-                          "cluster %s has %lld",
-                          (long long)d->tensor, (long long)d->context,
-                          (long long)l->pipeline, (long long)data,
-                          (long long)ap_mul64(data, model), k->model->of.cluster->name,
-                          (long long)devices);
-    if (data % d->expert)
+    if (ap_line_complete(&k->line, ap_cluster_devices(k->model->of.cluster), err))
+        return -1;
+    if (d->expert_tensor != d->tensor)
+        return ap_err_set(err, "etp=%lld: experts are split as tp=%lld says",
+                          (long long)d->expert_tensor, (long long)d->tensor);
+    if (d->data % d->expert)
         return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)d->expert,
-                          (long long)data);
-    const int64_t size[N_DEGREES] = {data / d->expert, d->expert, d->context, d->tensor};
-    int64_t inside = d->tensor * d->context * data; /* devices of a step on the axis */
+                          (long long)d->data);
+    const int64_t size[N_DEGREES] = {d->data / d->expert, d->expert, d->context,
+                                     d->tensor};
+    int64_t inside = d->tensor * d->context * d->data; /* devices of a step on the axis */
     for (int i = 0; i < N_DEGREES; i++) {
         inside /= size[i];
         const int64_t within = in_host(k, inside, size[i]);
@@ -116,19 +110,19 @@ static int lay_mesh(struct ap_line_maker *k, struct ap_err *err)
 
 static int cut_batch(struct ap_line_maker *k, struct ap_err *err)
 {
-    const int64_t at_once = ap_mul64(k->uses.degrees.data, k->line->micro_batch);
+    const int64_t at_once = ap_mul64(k->uses.degrees.data, k->line.micro_batch);
     const int64_t n = k->model->batch / at_once;
 
     if (k->model->batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
     if (k->model->batch % at_once)
         return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld",
-                          (long long)k->uses.degrees.data,
-                          (long long)k->line->micro_batch, (long long)k->model->batch);
-    if (k->line->chunks > 1 && n % k->line->pipeline)
+                          (long long)k->uses.degrees.data, (long long)k->line.micro_batch,
+                          (long long)k->model->batch);
+    if (k->line.chunks > 1 && n % k->line.pipeline)
         return ap_err_set(
             err, "vpp=%lld: %lld microbatches are not a multiple of pp=%lld",
-            (long long)k->line->chunks, (long long)n, (long long)k->line->pipeline);
+            (long long)k->line.chunks, (long long)n, (long long)k->line.pipeline);
     k->stages->microbatches = n;
     return 0;
 }
@@ -142,7 +136,7 @@ static void place(const struct ap_line_maker *k, int s)
     int64_t *list = AP_NEW_N(k->arena, n, int64_t);
 
     for (int64_t i = 0; i < n; i++)
-        list[i] = s % k->line->pipeline * n + i;
+        list[i] = s % k->line.pipeline * n + i;
     st->n_devices = n;
     st->devices = list;
     st->devices_per_host = n < host ? n : host;
@@ -175,7 +169,7 @@ static void span_layers(struct ap_arena *arena, struct ap_line_model *model)
 
 static int layers_of_stage(const struct ap_line_maker *k, int s)
 {
-    return k->line->n_layers ? k->line->layers[s] : k->model->layers.n / k->stages->n;
+    return k->line.n_layers ? k->line.layers[s] : k->model->layers.n / k->stages->n;
 }
 
 static int check_layers(const struct ap_line_maker *k, struct ap_err *err)
@@ -188,7 +182,7 @@ static int check_layers(const struct ap_line_maker *k, struct ap_err *err)
         sum += layers_of_stage(k, s);
     if (sum == k->model->layers.n || k->stages->n == 1)
         return 0;
-    if (k->line->n_layers)
+    if (k->line.n_layers)
         return ap_err_set(err, "layers: %lld, the model has %d", (long long)sum,
                           k->model->layers.n);
     return ap_err_set(err,
@@ -377,7 +371,7 @@ static int shard_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *
 
 int ap_line_lay(struct ap_line_maker *k, struct ap_err *err)
 {
-    const struct ap_line *line = k->line;
+    const struct ap_line *line = &k->line;
     struct ap_stages *stages = k->stages;
 
     stages->n = ap_line_stages(line);
@@ -389,21 +383,24 @@ int ap_line_lay(struct ap_line_maker *k, struct ap_err *err)
     stages->overlap = line->overlap;
     stages->trainer = ap_line_trainer(line);
     stages->n_devices = ap_cluster_devices(k->model->of.cluster);
-    return lay_mesh(k, err) || cut_batch(k, err) || cut_blocks(k, err) ? -1 : 0;
+    if (lay_mesh(k, err) || cut_batch(k, err) || cut_blocks(k, err))
+        return -1;
+    stages->line = ap_line_text(k->arena, line);
+    return 0;
 }
 
 /* A line that says ring has one in some stage. */
 static int check_ring(const struct ap_line_maker *k, struct ap_err *err)
 {
-    for (int s = 0; s < k->stages->n && k->line->degrees.ring; s++) {
+    for (int s = 0; s < k->stages->n && k->line.degrees.ring; s++) {
         const struct ap_plan *plan = &k->stages->stage[s].sharding.plan;
         for (int i = 0; i < plan->nests->n; i++)
             if (ap_choice_ring_axis(&plan->nests->nest[i], &plan->mesh,
                                     &plan->choice[i]) >= 0)
                 return 0;
     }
-    return k->line->degrees.ring ? ap_err_set(err, "ring: no attention has one (ap-fuse)")
-                                 : 0;
+    return k->line.degrees.ring ? ap_err_set(err, "ring: no attention has one (ap-fuse)")
+                                : 0;
 }
 
 int ap_line_build(struct ap_line_maker *k, struct ap_err *err)

@@ -25,7 +25,7 @@ void ap_line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of
 struct ap_line_maker {
     struct ap_arena *arena;
     const struct ap_line_model *model;
-    const struct ap_line *line;
+    struct ap_line line; /* laying completes it */
     struct ap_stages *stages;
     struct ap_axis_uses uses;
     struct ap_mesh mesh; /* of every stage */

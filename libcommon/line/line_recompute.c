@@ -109,7 +109,7 @@ void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model
 
 void ap_line_list_recomputed(const struct ap_line_maker *k)
 {
-    const bool *again = k->model->again[k->line->recompute];
+    const bool *again = k->model->again[k->line.recompute];
     const int *block_of = k->model->of.blocks->block_of,
               n_nodes = k->model->of.graph->n_nodes;
     int *stage_of = AP_NEW_N(k->arena, k->model->of.blocks->n, int);

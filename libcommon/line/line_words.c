@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "pipeline/stage_cost.h"
 #include "plan/named_plan.h"
 
 #define MOSTLY 0.995 /* of the FLOPs: what the line says is said of all */
@@ -65,9 +66,60 @@ static int main_stage(const struct ap_stages *s, const struct ap_plan_degrees *e
             most = flops;
             best = i;
         }
-        *differ |= !same(s, each, 0, i);
     }
+    for (int i = 0; i < s->n; i++)
+        *differ |= each[i].flops > 0 && !same(s, each, best, i);
     return best;
+}
+
+/* With several microbatches, a plan's stages 1 and 2 differ in when the trainer reduces
+ * gradients. */
+static void settle_zero(const struct ap_stages *s, struct ap_degrees *d)
+{
+    if (d->zero == 1 && s->trainer & AP_TRAINER_SCATTERS)
+        d->zero = 2;
+}
+
+/* Whether a plan of these degrees is of that stage of ZeRO: with one microbatch 1 is 2.
+ */
+static bool same_zero(const struct ap_stages *s, const struct ap_degrees *said,
+                      const struct ap_degrees *d)
+{
+    const bool one = d->data * d->context == 1;
+
+    return one || (said->zero == d->zero && said->shard == d->shard) ||
+           (s->microbatches == 1 && said->zero == 1 && d->zero == 2);
+}
+
+/* The line that the section says, if it is that of the plan, which may have been changed
+ * since: some words of a line are not seen in a plan. */
+static void take_said(struct ap_arena *arena, const struct ap_stages *s,
+                      struct ap_plan_line *out)
+{
+    const struct ap_degrees found = out->line.degrees;
+    struct ap_degrees same_but_zero;
+    struct ap_line said;
+    struct ap_err ignored = {0};
+
+    if (!s->line || ap_line_read(arena, s->line, &said, &ignored) ||
+        ap_line_complete(&said, s->n_devices, &ignored) || out->stages_differ)
+        return;
+    if (found.expert == 0) /* the model has none */
+        said.degrees.expert = said.degrees.expert_tensor = 0;
+    same_but_zero = said.degrees;
+    same_but_zero.idle = found.idle;
+    same_but_zero.zero = found.zero;
+    same_but_zero.shard = found.shard;
+    if (!ap_degrees_equal(&same_but_zero, &found) ||
+        !same_zero(s, &said.degrees, &found) || said.pipeline != out->line.pipeline ||
+        said.chunks != out->line.chunks || said.schedule != out->line.schedule ||
+        said.micro_batch != out->line.micro_batch || said.overlap != s->overlap ||
+        ap_line_trainer(&said) != s->trainer ||
+        (said.recompute == AP_LINE_RECOMPUTE_NONE) !=
+            (out->line.recompute == AP_LINE_RECOMPUTE_NONE))
+        return;
+    said.degrees.idle = found.idle;
+    out->line = said;
 }
 
 /* Which stages lie on which kind of device, runs of them together. */
@@ -112,6 +164,9 @@ void ap_line_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
     for (int i = 0; i < stages->n; i++) {
         ap_degrees_find(arena, &stages->stage[i].sharding.plan, stages->microbatches,
                         &d[i]);
+        settle_zero(stages, &d[i].all.degrees);
+        for (int l = 0; l < d[i].layers.n; l++)
+            settle_zero(stages, &d[i].layer[l].degrees);
         if (i < line->pipeline)
             out->n_devices += stages->stage[i].n_devices;
     }
@@ -122,6 +177,9 @@ void ap_line_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
             line->degrees = d[i].all.degrees;
     line->recompute = ap_line_recompute_of(stages->stage[best].recompute);
     line->micro_batch = micro_batch_of(out->batch, out->microbatches, line->degrees.data);
+    line->overlap = stages->overlap;
+    line->trainer = stages->trainer & ~(unsigned)AP_TRAINER_SCATTERS;
+    take_said(arena, stages, out);
     find_kinds(arena, of->cluster, stages, out);
     *each = d;
 }

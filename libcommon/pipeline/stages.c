@@ -58,6 +58,8 @@ void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out)
     ap_json_str(out, s->algorithm);
     if (s->shard_command)
         ap_put_str(out, "shard_command", s->shard_command);
+    if (s->line)
+        ap_put_str(out, "line", s->line);
     ap_put_str(out, "schedule", ap_schedule_names[s->schedule]);
     ap_put_int(out, "chunks", s->chunks);
     ap_put_int(out, "microbatches", s->microbatches);
@@ -429,6 +431,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
     if (ap_opt_str(o, at, "algorithm", &s->algorithm, err) ||
         ap_opt_str(o, at, "stopped", &s->stopped, err) ||
         ap_opt_str(o, at, "shard_command", &s->shard_command, err) ||
+        ap_opt_str(o, at, "line", &s->line, err) ||
         ap_opt_name(o, at, "schedule", ap_schedule_names, AP_N_SCHEDULES, &schedule,
                     err) ||
         ap_opt_name(o, at, "microbatch", modes, 2, &mode, err) ||
@@ -442,6 +445,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
     s->algorithm = ap_arena_strdup(arena, s->algorithm);
     s->stopped = ap_arena_strdup(arena, s->stopped);
     s->shard_command = s->shard_command ? ap_arena_strdup(arena, s->shard_command) : NULL;
+    s->line = s->line ? ap_arena_strdup(arena, s->line) : NULL;
     s->schedule = (enum ap_schedule)schedule;
     s->each = mode == 1;
     s->resharding = (enum ap_resharding)resharding;

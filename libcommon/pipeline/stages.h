@@ -58,6 +58,7 @@ struct ap_stages {
     bool alone;
     const char *algorithm, *stopped;
     const char *shard_command; /* NULL: written by hand */
+    const char *line;          /* that the plan was built from (ap-stage --grid); NULL */
     enum ap_schedule schedule;
     int chunks;
     int64_t microbatches;

@@ -18,11 +18,10 @@ static int measure_class(const struct grid_rows *r, const struct grid_sharding *
                          struct ap_arena *arena, struct ap_err *err)
 {
     const struct grid_class *class = &r->class[c];
-    const struct ap_line line = ap_line_least;
     struct ap_stages stages = {.microbatches = 1};
     struct ap_line_maker k = {.arena = arena,
                               .model = &r->model,
-                              .line = &line,
+                              .line = ap_line_least,
                               .stages = &stages,
                               .uses = s->uses,
                               .mesh = s->mesh};

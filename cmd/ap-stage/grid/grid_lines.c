@@ -144,14 +144,14 @@ static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
 
     for (int i = 0; i < r->n_shardings; i++) {
         s = &r->sharding[i];
-        if (s->pipeline == k->line->pipeline && same_mesh(&s->mesh, &k->mesh) &&
+        if (s->pipeline == k->line.pipeline && same_mesh(&s->mesh, &k->mesh) &&
             s->uses.degrees.sequence == k->uses.degrees.sequence &&
             !memcmp(s->uses.zero, k->uses.zero, sizeof s->uses.zero))
             return i;
     }
     AP_ROOM_IN(r->arena, r->sharding, r->n_shardings, r->cap_shardings);
     s = &r->sharding[r->n_shardings];
-    *s = (struct grid_sharding){.pipeline = k->line->pipeline,
+    *s = (struct grid_sharding){.pipeline = k->line.pipeline,
                                 .mesh = k->mesh,
                                 .uses = k->uses,
                                 .n_devices = ap_mesh_devices(&k->mesh)};
@@ -170,7 +170,7 @@ static void add_line(struct grid_rows *r, const struct ap_line *line,
         .line = *line,
         .stages = {.each = r->want->each, .resharding = r->want->resharding}};
     struct ap_line_maker k = {
-        .arena = r->arena, .model = &r->model, .line = &row.line, .stages = &row.stages};
+        .arena = r->arena, .model = &r->model, .line = row.line, .stages = &row.stages};
     const int64_t microbatches = r->m->batch / (line->degrees.data * line->micro_batch);
     bool asked = inst->n_microbatches != 1;
     struct ap_mark mark = ap_arena_mark(r->arena);

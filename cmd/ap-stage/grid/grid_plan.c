@@ -69,7 +69,7 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
 {
     struct ap_line_model model;
     struct ap_line_maker k = {
-        .arena = arena, .model = &model, .line = line, .stages = stages};
+        .arena = arena, .model = &model, .line = *line, .stages = stages};
     struct ap_pipeline_price price;
 
     grid_model_find(arena, m, &model);

@@ -75,7 +75,7 @@ static bool price_row(const struct grid_rows *r, struct grid_candidate *row)
     struct ap_arena own = {0};
     struct ap_stages stages = {.each = r->want->each, .resharding = r->want->resharding};
     struct ap_line_maker k = {
-        .arena = &own, .model = &r->model, .line = &row->line, .stages = &stages};
+        .arena = &own, .model = &r->model, .line = row->line, .stages = &stages};
     const struct plan_instance *inst = r->want->inst;
     struct ap_pipeline_price price;
     struct ap_err why = {0};
@@ -178,7 +178,7 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
 {
     struct ap_line_model model;
     struct ap_line_maker k = {
-        .arena = arena, .model = &model, .line = &found->line, .stages = stages};
+        .arena = arena, .model = &model, .line = found->line, .stages = stages};
     struct ap_pipeline_price price;
 
     *stages = *like;
