@@ -86,7 +86,7 @@ golden_losses() {
     needs_exec
     adam='--optimizer adam --lr 3e-3 --beta2 0.99 --eps 1e-6'
     for how in '--dtype bf16' '--dtype bf16 --master-weights' '--dtype f16 --master-weights' \
-        '--recipe mixed,gradients=f16 --dtype f16' '--recipe mixed,moments=bf16' '--recipe bf16,moments=f32'; do
+        '--dtype f16 --master-weights --cast-weights --low-gradients' '--recipe mixed,moments=bf16' '--recipe bf16,moments=f32'; do
         near 2e-2 "$(train gpt2l $adam $how)" "$(golden_losses gpt2l)"
     done
     ap-import "$(hlo gpt2l_fwd)" | ap-grad $adam --dtype f16 --master-weights \

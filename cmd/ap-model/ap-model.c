@@ -69,8 +69,10 @@ static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
                         .out = &r->optimizer,
                         .arg = "NAME",
                         .help = "sgd, momentum, adam or adamw (by family)"};
-    opts[N_OPTS - 1] = (struct ap_opt){
-        .name = "forward", .out = &r->forward, .help = "forward pass only"};
+    opts[N_OPTS - 1] = (struct ap_opt){.name = "forward",
+                                       .out = &r->forward,
+                                       .help = "forward pass only",
+                                       .group = "training"};
     opts[N_OPTS] = (struct ap_opt){.name = NULL};
 }
 
