@@ -70,9 +70,7 @@ struct ap_reshard ap_reshard_new(struct ap_arena *arena, const struct ap_shape *
                                  const struct ap_reshard_side *to, int message,
                                  enum ap_resharding how);
 
-/* The number of elements in both index sets of a value: a product over dimensions. */
-int64_t ap_reshard_common(int rank, const struct ap_index_set *a,
-                          const struct ap_index_set *b);
+/* The number of elements in the index sets of a value: a product over dimensions. */
 int64_t ap_reshard_elems(int rank, const struct ap_index_set *a);
 
 /*
