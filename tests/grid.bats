@@ -428,3 +428,17 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
     [[ $output == *'6 of 6 rows'* ]]
     grep -E 'Somebody +1 +50\.0% +50\.0%  dp of 3, quickest tp$' <<<"$output"
 }
+
+@test "a line on 16384 devices is priced by its different devices, not one by one" {
+    local f=$BATS_TEST_TMPDIR/m.json
+    ap-model gpt --layers 16 --hidden 256 --heads 8 --vocab 512 --batch 4096 --seq 64 |
+        ap-coarsen --quiet --algorithm layers |
+        ap-stage --quiet --cluster h100x2048 --grid tp=8,pp=8,vpp=2,zero=1,sp,mbs=1 >"$f"
+    # lists of all pairs of devices take 2.5 GB and 18 s
+    (ulimit -t 6 && ap-cost --stats "$f" >"$f.priced" 2>"$f.stats")
+    jq -e '.peak_bytes < 200e6' "$f.stats"
+    # the first 2048 devices have two chunks, whose values go to the next 2048 once, with some scalars
+    jq -e '([.cost.links[] | select(.[0] < 2048 and .[1] >= 2048 and .[1] < 4096) | .[2] * (.[3] // 1)] | add)
+        / (4096 * 64 * 256 * 4 * 2) | . >= 1 and . < 1.01' "$f.priced"
+    jq -e '.cost.links | length < 100000' "$f.priced"
+}

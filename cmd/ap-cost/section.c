@@ -217,8 +217,11 @@ static void put_schedule(const struct cost_input *in, const struct ap_pipeline_p
     ap_buf_puts(out, "],\"links\":[");
     for (int i = 0; i < p->n_links; i++) {
         const struct ap_device_link *link = &p->links[i];
-        ap_buf_printf(out, "%s[%lld,%lld,%lld]", i ? "," : "", (long long)link->from,
+        ap_buf_printf(out, "%s[%lld,%lld,%lld", i ? "," : "", (long long)link->from,
                       (long long)link->to, (long long)link->bytes);
+        if (link->n > 1)
+            ap_buf_printf(out, ",%lld", (long long)link->n);
+        ap_buf_putc(out, ']');
     }
     ap_buf_puts(out, "],\"stages\":[");
     for (int i = 0; i < in->of.stages.n; i++) {

@@ -335,8 +335,10 @@ static int price(struct ap_pricing *p, struct ap_err *err)
         return -1;
     ap_pipeline_links(p);
     for (int i = 0; i < out->n_links; i++)
-        out->level_bytes[level_between(p->cluster, out->links[i].from,
-                                       out->links[i].to)] += (double)out->links[i].bytes;
+        for (int64_t k = 0; k < out->links[i].n; k++)
+            out->level_bytes[level_between(p->cluster, out->links[i].from + k,
+                                           out->links[i].to + k)] +=
+                (double)out->links[i].bytes;
     count_flops(p);
     return 0;
 }

@@ -81,11 +81,12 @@ struct ap_send {
     struct ap_link link;
 };
 
-/* The bytes that one device sends another in a step, between stages and in exchanges of
- * receivers (reshard.h). */
+/* The bytes that a device sends another in a step, between stages and in exchanges of
+ * receivers (reshard.h), of n devices that follow each other to n that do. */
 struct ap_device_link {
-    int64_t from, to; /* global numbers */
-    int64_t bytes;
+    int64_t from, to; /* global numbers of the first */
+    int64_t bytes;    /* of each of the n */
+    int64_t n;
 };
 
 /* ---- the plan ---- */
@@ -118,7 +119,7 @@ struct ap_pipeline_price {
     struct ap_send *sends;
     int n_links;
     struct ap_device_link
-        *links; /* sorted by from, then to; not filled by ap_pipeline_compare */
+        *links; /* by sets of devices; not filled by ap_pipeline_compare */
     double level_bytes[AP_MAX_LEVELS]; /* of a step, between and inside stages */
     int64_t peak_bytes;                /* of the fullest device */
 };
