@@ -1,7 +1,8 @@
 /*
- * Problem: say in three lines which plan this is, how fast, and whether it fits. Idea:
- * the words of line/line.h and the rates of plan_rates.h, wrapped between
- * their parts; reports start with them, the section "cost" and pages hold them.
+ * Problem: say in four lines which plan this is, how fast, whether it fits, and in which
+ * types it trains. Idea: the words of line/line.h and precision.c and the rates of
+ * plan_rates.h, wrapped between their parts; reports start with them, the section "cost"
+ * and pages hold them.
  */
 #include <string.h>
 
@@ -32,6 +33,7 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
         ap_line_of_plan(arena, &plan->plan, &d, &out->says);
         ap_plan_line_words(&out->says, &d, NULL, &out->words);
     }
+    out->parameter_bytes = precision_put(in, &out->precision);
     ap_rates_find(arena, &out->says, &of, out->in_seconds ? price_aim_sec(in, plan) : 0,
                   recomputed, &out->rates);
 }
@@ -39,6 +41,7 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
 void headline_free(struct headline *h)
 {
     ap_buf_free(&h->words);
+    ap_buf_free(&h->precision);
 }
 
 /* Breaks the line before a part: after "; ", ", " or before " · ". */
@@ -106,6 +109,8 @@ void headline_put(const struct headline *h, struct ap_buf *out)
                       100 * r->hfu, r->flops.peak_of);
     }
     put_fit(h, out);
+    if (h->parameter_bytes > 0)
+        put_wrapped(h->precision.data, out);
 }
 
 void headline_json(const struct headline *h, struct ap_buf *out)
@@ -129,6 +134,10 @@ void headline_json(const struct headline *h, struct ap_buf *out)
         price_put_num(out, "one_device_sec", r->one_device_sec);
     }
     ap_put_int(out, "spare_bytes", h->limit_bytes - h->peak_bytes);
+    if (h->parameter_bytes > 0) {
+        ap_put_str(out, "precision", h->precision.data);
+        price_put_num(out, "bytes_per_parameter", h->parameter_bytes);
+    }
     if (r->no_use)
         ap_put_str(out, "no_use", r->no_use);
     ap_buf_putc(out, '}');

@@ -136,7 +136,8 @@ void price_kernels(struct ap_arena *arena, const struct cost_input *in,
 
 /* A plan in words and its rates: the head of reports and pages. */
 struct headline {
-    struct ap_buf words; /* freed by headline_free */
+    struct ap_buf words, precision; /* freed by headline_free */
+    double parameter_bytes;         /* of each parameter; 0: the graph has none */
     struct ap_plan_line says;
     struct ap_plan_rates rates;
     int64_t peak_bytes, limit_bytes;
@@ -149,6 +150,11 @@ void headline_free(struct headline *h);
 void headline_put(const struct headline *h, struct ap_buf *out);
 /* Member "plan" of the section, with a comma in front. */
 void headline_json(const struct headline *h, struct ap_buf *out);
+
+/* precision.c: "bf16 products; weights bf16 with f32 master, moments f32, gradient sums
+ * f32: 18 bytes per parameter", of the document's graph on one device. Returns these
+ * bytes; 0, and nothing is put: there are no weights. */
+double precision_put(const struct cost_input *in, struct ap_buf *out);
 
 /* A member of an object, with a comma in front. */
 void price_put_num(struct ap_buf *out, const char *key, double v);
