@@ -134,6 +134,29 @@ batch 16 x 16, 4 layers, 4 heads, 4 of keys, 0 experts, 128 tokens x 64 tied, f3
 EOF
 }
 
+@test "trainers: command lines and files as people write them" {
+    cd "$DIR/from" || return 1
+    while read -r file devices layers want; do
+        run "$AP_BUILD/unit/test_trainer" --read "${file##*.}" "$devices" "$layers" "$file"
+        [ "${output##*$'\n'}" = "$want" ] || { echo "$file: '$output', not '$want'"; return 1; }
+    done <<'END'
+fsdp.megatron 64 32 dp=16,zero=3,mbs=2,overlap,packs of 256, 16 devices
+gpt3-175b.megatron 1536 96 tp=8,pp=16,vpp=6,dp=12,recompute=selective,mbs=1,packs,low-sums of 1536, 1536 devices
+llama3-8b.megatron 8 32 tp=2,pp=2,dp=16,zero=1,sp,mbs=1,overlap,packs,low-sums of 128, 64 devices
+mixtral.megatron 8 32 tp=2,pp=4,vpp=4,ep=8,dp=8,zero=1,sp,mbs=1,overlap,packs of 256, 64 devices
+uneven.megatron 8 32 tp=8,pp=4,layers=7:8:8:9,cp=2,dp=4,zero=1,shard=4,sp,recompute=full,mbs=1,packs of 64, 256 devices
+unknown.megatron 8 32 refused: --tensor-model-parallel-size: nothing in the text gives $TP a value
+llama3.torchtitan 8 80 tp=8,dp=32,zero=3,sp,recompute=full,mbs=4,overlap,packs of 128, 256 devices
+moe.torchtitan 8 27 tp=2,ep=8,dp=32,zero=2,shard=16,sp,mbs=1,overlap,packs of 32, 64 devices
+pipeline.torchtitan 8 32 tp=2,pp=4,vpp=2,layers=4:5:4:4:4:4:4:3,dp=4,zero=1,shard=2,recompute=operators,mbs=1,packs of 32, 32 devices
+tokens.torchtitan-main 8 64 pp=2,dp=32,zero=1,recompute=operators,mbs=2,packs of 1024, 64 devices
+zero3.deepspeed 64 32 dp=64,zero=3,mbs=2,overlap of 512, 64 devices
+pipeline.deepspeed 64 32 pp=8,dp=8,zero=1,recompute=full,mbs=1,packs,keeps-gradients,waits of 512, 64 devices
+moe.deepspeed 64 32 tp=2,ep=8,dp=32,zero=2,mbs=8,overlap,packs of 512, 64 devices
+huggingface.deepspeed 64 32 refused: train_batch_size: "auto" is for a launcher to fill in: give the number
+END
+}
+
 @test "trainers: a plan that is theirs is written without a word" {
     for name in data zero2 zero3 tensor; do # sequence: its table's gradient is reduced as ap-shard likes
         run --separate-stderr ap-rewrite --to megatron "$BATS_FILE_TMPDIR/$name.json"

@@ -93,14 +93,16 @@ int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_fac
 
     if (d->expert == 0)
         d->expert = 1;
-    if (d->expert_tensor == 0)
+    if (d->expert_tensor == 0 || facts->experts == 0)
         d->expert_tensor = trainer->habits(line).expert_tensor;
     if (ap_line_sizes_find(line, facts, &sizes, err))
         return -1;
     d->data = sizes.data;
-    if (d->data * d->context == 1)
+    if (sizes.shard == 1)
         d->zero = 0;
-    d->shard = d->zero ? sizes.shard : 1;
+    d->shard = d->zero && sizes.copies > 1 ? sizes.shard : 0;
+    if (sizes.stages == 1)
+        line->schedule = AP_SCHEDULE_1F1B;
     const struct ap_trainer_habits habits = trainer->habits(line);
     line->trainer = (line->trainer & trainer->may) | habits.traits;
     if (habits.overlap != AP_OVERLAP_ASKED)
@@ -248,4 +250,64 @@ int ap_trainer_check(const struct ap_trainer *trainer, const struct ap_line *lin
     for (int i = 0; rc == 0 && trainer->conditions[i]; i++)
         rc = trainer->conditions[i](&c, &why);
     return rc ? ap_err_set(err, "%s: %s", at, why.msg) : 0;
+}
+
+/* ---- reading ---- */
+
+int ap_trainer_parse(const struct ap_trainer *trainer, const char *text,
+                     const struct ap_line_facts *known, struct ap_trainer_said *said,
+                     struct ap_notes *notes, struct ap_err *err)
+{
+    *said = (struct ap_trainer_said){ap_line_least, ap_line_facts_none};
+    said->line.degrees.data = said->line.degrees.shard = 0;
+    if (trainer->read(text, known, said, notes, err))
+        return -1;
+    struct ap_line_facts facts = said->facts;
+    facts.experts = facts.experts ? facts.experts : known->experts;
+    return ap_trainer_settle(trainer, &facts, &said->line, err);
+}
+
+int ap_line_facts_agree(const struct ap_line_facts *said,
+                        const struct ap_line_facts *model, struct ap_err *err)
+{
+    const struct {
+        const char *name;
+        int64_t said, is;
+    } facts[] = {
+        {"layers", said->layers, model->layers},
+        {"attention heads", said->heads, model->heads},
+        {"heads of keys and values", said->kv_heads, model->kv_heads},
+        {"experts", said->experts, model->experts},
+        {"features of a token (hidden size)", said->hidden, model->hidden},
+        {"tokens of a sample (sequence length)", said->sequence, model->sequence},
+        {"samples of a step (batch)", said->batch, model->batch},
+        {"devices", said->world, model->world}};
+
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        if (facts[i].said && facts[i].is && facts[i].said != facts[i].is)
+            return ap_err_set(err, "it says %lld %s, and there are %lld",
+                              (long long)facts[i].said, facts[i].name,
+                              (long long)facts[i].is);
+    return 0;
+}
+
+int64_t trainer_shards(const struct ap_line *line)
+{
+    const struct ap_degrees *d = &line->degrees;
+
+    return d->zero == 0 ? 1 : d->shard ? d->shard : d->data * d->context;
+}
+
+int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n)
+{
+    int *layers = AP_NEW_N(arena, n + 1, int);
+
+    line->n_layers = n;
+    line->layers = layers;
+    return layers;
+}
+
+void trainer_put_flag(struct ap_buf *out, const char *name, int64_t value)
+{
+    ap_buf_printf(out, "    %s %lld\n", name, (long long)value);
 }

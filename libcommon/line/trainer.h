@@ -78,6 +78,12 @@ struct ap_notes {
 void ap_note(struct ap_notes *notes, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* What a text says to a trainer. */
+struct ap_trainer_said {
+    struct ap_line line; /* settled */
+    struct ap_line_facts facts;
+};
+
 struct ap_trainer {
     const char *name, *title; /* "megatron", "Megatron-LM 0.20" */
     /* before each line of a comment in what is written; NULL: the format has none */
@@ -86,6 +92,13 @@ struct ap_trainer {
     ap_trainer_condition *const *conditions; /* ends with NULL */
     unsigned may;                            /* traits that a flag of it turns on */
     struct ap_trainer_habits (*habits)(const struct ap_line *line);
+    /* Flags or file of a settled, legal line; notes: what the file cannot say and the
+       script must. */
+    void (*write)(const struct ap_line *line, const struct ap_line_facts *facts,
+                  struct ap_buf *out, struct ap_notes *notes);
+    /* See ap_trainer_parse. */
+    int (*read)(const char *text, const struct ap_line_facts *known,
+                struct ap_trainer_said *said, struct ap_notes *notes, struct ap_err *err);
 };
 
 #define AP_N_TRAINERS 4
@@ -94,8 +107,9 @@ extern const struct ap_trainer *const ap_trainers[AP_N_TRAINERS];
 const struct ap_trainer *ap_trainer_find(const char *name);
 
 /*
- * Gives the line all that the trainer's silence says: data, shard, etp, its traits, the
- * overlap that it always or never has; a list of equal layers goes. Call it before the
+ * Gives the line all that the trainer's silence says: data, etp, its traits, the overlap
+ * that it always or never has; what says nothing goes: a list of equal layers, shards
+ * over all devices or one, the schedule of one stage. Call it before the
  * price: what the trainer runs is the line afterwards. -1: as ap_line_sizes_find.
  */
 int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
@@ -108,5 +122,20 @@ int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_fac
  */
 int ap_trainer_check(const struct ap_trainer *trainer, const struct ap_line *line,
                      const struct ap_line_facts *facts, struct ap_err *err);
+
+/*
+ * What a text says: a command line or script of Megatron-LM or torchtitan, a file of
+ * DeepSpeed. What it leaves out is as the trainer has it by default. known: the world
+ * where the text does not say it, layers, and others that the text may leave open; they
+ * are 0 where they are not known. notes (whose arena gets the line's layers): what does
+ * not map, and makes little difference. -1: bad input, or a flag that no line says; err
+ * names it.
+ */
+int ap_trainer_parse(const struct ap_trainer *trainer, const char *text,
+                     const struct ap_line_facts *known, struct ap_trainer_said *said,
+                     struct ap_notes *notes, struct ap_err *err);
+/* Whether what a text says of the model is true of it. -1: err has both numbers. */
+int ap_line_facts_agree(const struct ap_line_facts *said,
+                        const struct ap_line_facts *model, struct ap_err *err);
 
 #endif

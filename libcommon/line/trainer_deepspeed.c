@@ -3,6 +3,9 @@
  * deepspeed/runtime/config.py, runtime/zero/config.py, runtime/pipe (module.py: stages
  * are the script's), module_inject/auto_ep_folding.py, runtime/engine.py.
  */
+#include <string.h>
+
+#include "doc/doc.h"
 #include "line/trainer_impl.h"
 
 static bool is_staged(const struct ap_trainer_case *c)
@@ -128,9 +131,331 @@ static struct ap_trainer_habits habits(const struct ap_line *line)
 
     return (struct ap_trainer_habits){
         (zero < 3 ? AP_TRAINER_PACKS : 0) | (line->pipeline > 1 ? AP_TRAINER_WAITS : 0) |
-            AP_TRAINER_KEEPS_GRADIENTS,
+            (zero < 2 ? AP_TRAINER_KEEPS_GRADIENTS : 0),
         zero == 0 || line->pipeline > 1 ? AP_OVERLAP_NEVER : AP_OVERLAP_ASKED,
         expert_tensor(line)};
+}
+
+/* ---- writing ---- */
+
+static void note_script(const struct ap_line *l, const struct ap_line_facts *f,
+                        struct ap_notes *notes)
+{
+    const bool full = l->recompute == AP_LINE_RECOMPUTE_FULL;
+
+    if (l->pipeline > 1)
+        ap_note(notes,
+                "in the script: PipelineModule(num_stages=%lld) with a partition_method "
+                "that gives each stage %lld layers%s",
+                (long long)l->pipeline, (long long)(f->layers / l->pipeline),
+                full ? ", activation_checkpoint_interval=1" : "");
+    else if (full)
+        ap_note(notes, "in the script: each layer recomputed "
+                       "(gradient_checkpointing_enable(), deepspeed.checkpointing)");
+    if (f->compute != AP_F32 && f->master != AP_F32 && f->master != AP_TUPLE)
+        ap_note(notes, "it keeps weights and moments in f32, the model does not");
+}
+
+static void write_json(const struct ap_line *l, const struct ap_line_facts *f,
+                       struct ap_buf *out, struct ap_notes *notes)
+{
+    const struct ap_degrees *d = &l->degrees;
+    const int64_t microbatches = f->batch / (l->micro_batch * d->data);
+
+    note_script(l, f, notes);
+    ap_buf_printf(out,
+                  "{\n  \"train_batch_size\": %lld,\n"
+                  "  \"train_micro_batch_size_per_gpu\": %lld,\n"
+                  "  \"gradient_accumulation_steps\": %lld,\n"
+                  "  \"zero_optimization\": {\"stage\": %lld",
+                  (long long)f->batch, (long long)l->micro_batch, (long long)microbatches,
+                  (long long)d->zero);
+    if (d->zero > 0)
+        ap_buf_printf(out, ", \"overlap_comm\": %s", l->overlap ? "true" : "false");
+    if (d->shard)
+        ap_buf_printf(out, ", \"mics_shard_size\": %lld", (long long)d->shard);
+    ap_buf_puts(out, "}");
+    if (f->compute == AP_BF16 || f->compute == AP_F16)
+        ap_buf_printf(out, ",\n  \"%s\": {\"enabled\": true}",
+                      f->compute == AP_BF16 ? "bf16" : "fp16");
+    if (f->compute == AP_BF16)
+        ap_buf_puts(out, ",\n  \"data_types\": {\"grad_accum_dtype\": \"fp32\"}");
+    if (d->tensor > 1)
+        ap_buf_printf(out, ",\n  \"tensor_parallel\": {\"autotp_size\": %lld}",
+                      (long long)d->tensor);
+    if (d->expert > 1)
+        ap_buf_printf(
+            out,
+            ",\n  \"expert_parallel\": {\"enabled\": true, \"autoep_size\": %lld, "
+            "\"expert_tensor_parallel_size\": 1}",
+            (long long)d->expert);
+    if (l->pipeline > 1 && l->recompute == AP_LINE_RECOMPUTE_FULL)
+        ap_buf_puts(out, ",\n  \"pipeline\": {\"activation_checkpoint_interval\": 1}");
+    ap_buf_puts(out, "\n}\n");
+}
+
+/* ---- reading ---- */
+
+/* Of the file: what is passed over, and what is refused. */
+static const struct {
+    const char *name, *why;
+} members[] = {
+    {"elasticity", "the batch changes"},
+    {"curriculum_learning", "the sequence changes"},
+    {"data_efficiency", "the sequence changes"},
+    {"compression_training", "no line says it"},
+    {"compile", "no line says it"},
+    {"zenflow", "no line says it"},
+    {"sparse_attention", "no line says it"},
+    {"quantize_training", "no line says it"},
+    {"optimizer", NULL},
+    {"scheduler", NULL},
+    {"gradient_clipping", NULL},
+    {"prescale_gradients", NULL},
+    {"gradient_predivide_factor", NULL},
+    {"steps_per_print", NULL},
+    {"wall_clock_breakdown", NULL},
+    {"dump_state", NULL},
+    {"tensorboard", NULL},
+    {"wandb", NULL},
+    {"comet", NULL},
+    {"csv_monitor", NULL},
+    {"monitor_config", NULL},
+    {"comms_logger", NULL},
+    {"flops_profiler", NULL},
+    {"aio", NULL},
+    {"checkpoint", NULL},
+    {"zero_allow_untested_optimizer", NULL},
+    {"zero_force_ds_cpu_optimizer", NULL},
+    {"dataloader_drop_last", NULL},
+    {"communication_data_type", NULL},
+    {"data_parallel_size", NULL},
+    {"seed", NULL},
+};
+
+struct reading {
+    const json_t *top;
+    struct ap_notes *notes;
+    struct ap_err *err;
+};
+
+/* "section.key"; NULL: it is not there, or something else is in its place. */
+static const json_t *find(struct reading *r, const char *path)
+{
+    const char *dot = strchr(path, '.');
+    const json_t *o = r->top;
+    char section[64];
+
+    if (!dot)
+        return json_object_get(o, path);
+    snprintf(section, sizeof section, "%.*s", (int)(dot - path), path);
+    o = json_object_get(o, section);
+    if (o && !json_is_object(o))
+        ap_err_set(r->err, "%s: expected an object", section);
+    return json_object_get(o, dot + 1);
+}
+
+static int64_t number(struct reading *r, const char *path, int64_t least, int64_t silent)
+{
+    const json_t *v = find(r, path);
+
+    if (!v)
+        return silent;
+    if (json_is_string(v) && !strcmp(json_string_value(v), "auto")) {
+        ap_err_set(r->err, "%s: \"auto\" is for a launcher to fill in: give the number",
+                   path);
+        return silent;
+    }
+    if (!json_is_integer(v) || json_integer_value(v) < least ||
+        json_integer_value(v) > INT32_MAX) {
+        ap_err_set(r->err, "%s: expected a number from %lld on", path, (long long)least);
+        return silent;
+    }
+    return json_integer_value(v);
+}
+
+static bool is_on(struct reading *r, const char *path, bool silent)
+{
+    const json_t *v = find(r, path);
+
+    if (v && !json_is_boolean(v))
+        ap_err_set(r->err, "%s: expected true or false%s", path,
+                   json_is_string(v) ? ": \"auto\" and the like are for a launcher" : "");
+    return v ? json_is_true(v) : silent;
+}
+
+/* Members that nothing reads. */
+static int check_members(struct reading *r)
+{
+    static const char *const read[] = {"train_batch_size",
+                                       "train_micro_batch_size_per_gpu",
+                                       "gradient_accumulation_steps",
+                                       "zero_optimization",
+                                       "tensor_parallel",
+                                       "sequence_parallel_size",
+                                       "expert_parallel",
+                                       "bf16",
+                                       "bfloat16",
+                                       "fp16",
+                                       "data_types",
+                                       "pipeline",
+                                       "activation_checkpointing"};
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)r->top, key, value)
+    {
+        bool known = false;
+        for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+            known |= !strcmp(key, read[i]);
+        for (size_t i = 0; i < sizeof members / sizeof *members && !known; i++) {
+            known = !strcmp(key, members[i].name);
+            if (known && members[i].why)
+                return ap_err_set(r->err, "%s: %s", key, members[i].why);
+        }
+        if (!known)
+            ap_note(r->notes, "%.60s: not known, passed over", key);
+    }
+    return 0;
+}
+
+static void read_zero(struct reading *r, struct ap_line *line)
+{
+    static const char *const refused[] = {"zero_optimization.offload_optimizer",
+                                          "zero_optimization.offload_param",
+                                          "zero_optimization.zero_quantized_weights",
+                                          "zero_optimization.zero_quantized_gradients"};
+    struct ap_degrees *d = &line->degrees;
+
+    d->zero = number(r, "zero_optimization.stage", 0, 0);
+    if (d->zero > 3)
+        ap_err_set(r->err, "zero_optimization.stage: expected 0 to 3");
+    line->overlap = is_on(r, "zero_optimization.overlap_comm", d->zero == 3);
+    const int64_t mics = number(r, "zero_optimization.mics_shard_size", -1, -1);
+    d->shard = mics > 0 && d->zero == 3 ? mics : 0;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const json_t *v = find(r, refused[i]);
+        const json_t *device = json_object_get(v, "device");
+        const bool none =
+            json_is_string(device) && !strcmp(json_string_value(device), "none");
+        if (v && !json_is_null(v) && !json_is_false(v) && !none)
+            ap_err_set(r->err, "%s: no line says it", refused[i]);
+    }
+    if (number(r, "zero_optimization.zero_hpz_partition_size", 1, 1) > 1)
+        ap_err_set(r->err, "zero_optimization.zero_hpz_partition_size: no line says it");
+}
+
+/* Any two of batch, micro-batch and accumulation give the third; all three the replicas,
+ * and so the stages of the script. */
+static int read_batch(struct reading *r, struct ap_trainer_said *said)
+{
+    struct ap_line *line = &said->line;
+    struct ap_degrees *d = &line->degrees;
+    int64_t train = number(r, "train_batch_size", 1, 0);
+    int64_t micro = number(r, "train_micro_batch_size_per_gpu", 1, 0);
+    int64_t steps = number(r, "gradient_accumulation_steps", 1, 0);
+    const int64_t sets = said->facts.world / ap_mul64(d->tensor, d->context);
+
+    if (*r->err->msg)
+        return -1;
+    if (sets < 1 || sets * d->tensor * d->context != said->facts.world)
+        return ap_err_set(r->err,
+                          "tensor_parallel.autotp_size x sequence_parallel_size = "
+                          "%lld do not divide the %lld devices",
+                          (long long)ap_mul64(d->tensor, d->context),
+                          (long long)said->facts.world);
+    if (!train && !micro)
+        return ap_err_set(r->err, "train_batch_size or train_micro_batch_size_per_gpu: "
+                                  "expected");
+    d->data = sets;
+    if (train && micro && steps) {
+        d->data = train / ap_mul64(micro, steps);
+        if (d->data < 1 || ap_mul64(ap_mul64(micro, steps), d->data) != train ||
+            sets % d->data)
+            return ap_err_set(
+                r->err,
+                "train_batch_size %lld is not train_micro_batch_size_per_gpu "
+                "%lld x gradient_accumulation_steps %lld x replicas, of which "
+                "%lld devices have at most %lld",
+                (long long)train, (long long)micro, (long long)steps,
+                (long long)said->facts.world, (long long)sets);
+    }
+    line->pipeline = sets / d->data;
+    if (line->pipeline > 1)
+        ap_note(r->notes,
+                "%lld replicas of %lld devices: the script's PipelineModule is "
+                "taken to have %lld stages",
+                (long long)d->data, (long long)said->facts.world,
+                (long long)line->pipeline);
+    if (!micro) {
+        steps = steps ? steps : 1;
+        micro = train / ap_mul64(steps, d->data);
+    }
+    if (!train)
+        train = ap_mul64(micro, ap_mul64(steps ? steps : 1, d->data));
+    line->micro_batch = micro;
+    said->facts.batch = train;
+    if (micro < 1 || train % ap_mul64(micro, d->data))
+        return ap_err_set(r->err,
+                          "train_batch_size %lld does not divide by the %lld "
+                          "replicas",
+                          (long long)train, (long long)d->data);
+    return 0;
+}
+
+static int read_members(struct reading *r, const struct ap_line_facts *known,
+                        struct ap_trainer_said *said)
+{
+    struct ap_line *line = &said->line;
+    struct ap_degrees *d = &line->degrees;
+
+    said->facts.world = known->world;
+    said->facts.layers = known->layers;
+    if (known->world == 0)
+        return ap_err_set(r->err, "nothing says the number of devices");
+    const int64_t tensor = number(r, "tensor_parallel.autotp_size", 0, 0);
+    d->tensor = tensor > 1 ? tensor : 1;
+    d->context = number(r, "sequence_parallel_size", 1, 1);
+    if (is_on(r, "expert_parallel.enabled", false))
+        d->expert = number(r, "expert_parallel.autoep_size", 1, 1);
+    d->expert_tensor = number(r, "expert_parallel.expert_tensor_parallel_size", 1, 1);
+    d->expert_tensor = d->expert > 1 ? d->expert_tensor : 0;
+    said->facts.compute =
+        is_on(r, "bf16.enabled", false) || is_on(r, "bfloat16.enabled", false) ? AP_BF16
+        : is_on(r, "fp16.enabled", false)                                      ? AP_F16
+                                                                               : AP_F32;
+    read_zero(r, line);
+    if (read_batch(r, said))
+        return -1;
+    const int64_t every = number(r, "pipeline.activation_checkpoint_interval", 0, 0);
+    line->schedule = AP_SCHEDULE_1F1B;
+    line->recompute =
+        line->pipeline > 1 && every ? AP_LINE_RECOMPUTE_FULL : AP_LINE_RECOMPUTE_NONE;
+    if (every > 1)
+        ap_err_set(r->err,
+                   "pipeline.activation_checkpoint_interval %lld: a line says 1, "
+                   "each layer by itself",
+                   (long long)every);
+    if (json_object_get(r->top, "activation_checkpointing") && line->pipeline == 1)
+        ap_note(r->notes, "activation_checkpointing: what is recomputed is in the script "
+                          "(recompute=full)");
+    return *r->err->msg ? -1 : check_members(r);
+}
+
+static int read_json(const char *text, const struct ap_line_facts *known,
+                     struct ap_trainer_said *said, struct ap_notes *notes,
+                     struct ap_err *err)
+{
+    json_error_t where;
+    json_t *top = json_loadb(text, strlen(text), JSON_REJECT_DUPLICATES, &where);
+    struct reading r = {top, notes, err};
+
+    if (!top)
+        return ap_err_set(err, "%d:%d: %s", where.line, where.column, where.text);
+    const int rc = json_is_object(top) ? read_members(&r, known, said)
+                                       : ap_err_set(err, "expected an object");
+    json_decref(top);
+    return rc;
 }
 
 const struct ap_trainer trainer_deepspeed = {
@@ -141,4 +466,6 @@ const struct ap_trainer trainer_deepspeed = {
                     "expert_parallel.expert_tensor_parallel_size",
                     "train_micro_batch_size_per_gpu"},
     .conditions = conditions,
-    .habits = habits};
+    .habits = habits,
+    .write = write_json,
+    .read = read_json};

@@ -54,6 +54,19 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
                            "selective by modules");
 }
 
+static bool is_low(const struct ap_line_facts *f)
+{
+    return f->compute == AP_BF16 || f->compute == AP_F16;
+}
+
+static int has_low_sums(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    if (!(c->line->trainer & AP_TRAINER_LOW_SUMS) || is_low(c->facts))
+        return 0;
+    return ap_err_set(err, "low-sums (--grad-reduce-in-bf16): the gradients have no 16 "
+                           "bits");
+}
+
 static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    trainer_has_heads,
                                                    trainer_has_layers,
@@ -65,6 +78,7 @@ static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    trainer_has_groups,
                                                    has_instances,
                                                    has_recompute,
+                                                   has_low_sums,
                                                    NULL};
 
 /* Gradients lie in buckets; flags ask for them to be reduced in the last backward. */
@@ -72,6 +86,124 @@ static struct ap_trainer_habits habits(const struct ap_line *line)
 {
     return (struct ap_trainer_habits){AP_TRAINER_PACKS, AP_OVERLAP_ASKED,
                                       line->degrees.tensor};
+}
+
+/* ---- writing ---- */
+
+static void put(struct ap_buf *out, bool is, const char *flags)
+{
+    if (is)
+        ap_buf_printf(out, "    %s\n", flags);
+}
+
+static void put_number(struct ap_buf *out, const char *name, int64_t value)
+{
+    if (value > 0)
+        trainer_put_flag(out, name, value);
+}
+
+static void put_model(const struct ap_line_facts *f, struct ap_buf *out)
+{
+    put_number(out, "--num-layers", f->layers);
+    put_number(out, "--hidden-size", f->hidden);
+    put_number(out, "--num-attention-heads", f->heads);
+    put(out, f->kv_heads < f->heads, "--group-query-attention");
+    put_number(out, "--num-query-groups", f->kv_heads < f->heads ? f->kv_heads : 0);
+    put_number(out, "--num-experts", f->experts);
+    put_number(out, "--moe-router-topk", f->experts ? f->experts_per_token : 0);
+    put_number(out, "--seq-length", f->sequence);
+    put_number(out, "--max-position-embeddings", f->sequence);
+    put(out, f->vocab && !f->tied, "--untie-embeddings-and-output-weights");
+    put(out, f->compute == AP_BF16, "--bf16");
+    put(out, f->compute == AP_F16, "--fp16");
+}
+
+/* "Et*3|t*4|t*4L": embedding, layers, loss; a bar between stages. */
+static void put_layout(const struct ap_line *l, struct ap_buf *out)
+{
+    ap_buf_puts(out, "    --pipeline-model-parallel-layout \"E");
+    for (int i = 0; i < l->n_layers; i++) {
+        ap_buf_puts(out, i ? "|" : "");
+        if (l->layers[i] > 1)
+            ap_buf_printf(out, "t*%d", l->layers[i]);
+        else if (l->layers[i] == 1)
+            ap_buf_putc(out, 't');
+    }
+    ap_buf_puts(out, "L\"\n");
+}
+
+static void put_stages(const struct ap_line *l, struct ap_buf *out)
+{
+    trainer_put_flag(out, "--pipeline-model-parallel-size", l->pipeline);
+    if (l->n_layers)
+        put_layout(l, out);
+    else if (l->chunks > 1)
+        trainer_put_flag(out, "--num-virtual-stages-per-pipeline-rank", l->chunks);
+    /* transfers beside passes need three devices */
+    put(out, l->chunks > 1 && l->pipeline == 2, "--no-overlap-p2p-communication");
+}
+
+static void put_zero(const struct ap_line *l, struct ap_buf *out)
+{
+    static const char *const strategies[] = {"", "optim", "optim_grads",
+                                             "optim_grads_params"};
+    const struct ap_degrees *d = &l->degrees;
+    const int64_t copies = d->zero ? d->data * d->context / trainer_shards(l) : 1;
+
+    put(out, d->zero > 0, "--use-distributed-optimizer");
+    put(out, d->zero > 1, "--use-megatron-fsdp");
+    if (d->zero > 1)
+        ap_buf_printf(out, "    --data-parallel-sharding-strategy %s\n",
+                      strategies[d->zero]);
+    put(out, d->zero > 1, "--ckpt-format fsdp_dtensor");
+    put_number(out, "--num-distributed-optimizer-instances", copies > 1 ? copies : 0);
+    put(out, l->overlap, "--overlap-grad-reduce");
+    put(out, l->overlap && d->zero > 0, "--overlap-param-gather");
+}
+
+static void write_flags(const struct ap_line *l, const struct ap_line_facts *facts,
+                        struct ap_buf *out, struct ap_notes *notes)
+{
+    const struct ap_degrees *d = &l->degrees;
+    const bool low_sums = l->trainer & AP_TRAINER_LOW_SUMS;
+
+    if (d->zero > 1)
+        ap_buf_puts(out,
+                    "# Megatron-FSDP: CUDA_DEVICE_MAX_CONNECTIONS unset or above 1\n");
+    else if (d->tensor * d->context > 1)
+        ap_buf_puts(out, "# before Blackwell: export CUDA_DEVICE_MAX_CONNECTIONS=1\n");
+    if (d->zero > 1 && l->pipeline > 1)
+        ap_note(notes, "Megatron-LM's own tests of --use-megatron-fsdp have no pipeline");
+    if (is_low(facts) && facts->master != AP_F32 && facts->master != AP_TUPLE)
+        ap_note(notes, "it keeps weights and moments in f32, too, the model does not: "
+                       "8 bytes of a parameter more");
+    ap_buf_puts(out, "PARALLEL_ARGS=(\n");
+    put_model(facts, out);
+    trainer_put_flag(out, "--tensor-model-parallel-size", d->tensor);
+    put(out, d->sequence, "--sequence-parallel");
+    put_stages(l, out);
+    trainer_put_flag(out, "--context-parallel-size", d->context);
+    put(out, d->context > 1,
+        d->ring ? "--cp-comm-type p2p" : "--cp-comm-type all_gather");
+    if (facts->experts) {
+        trainer_put_flag(out, "--expert-model-parallel-size", d->expert);
+        trainer_put_flag(out, "--expert-tensor-parallel-size", d->expert_tensor);
+        put(out, true, "--moe-token-dispatcher-type alltoall");
+        put(out, true, "--moe-grouped-gemm");
+        put(out, d->expert_tensor > 1, "--disable-bias-linear");
+    }
+    put_zero(l, out);
+    put(out, low_sums && facts->compute == AP_BF16, "--grad-reduce-in-bf16");
+    put(out, !low_sums && facts->compute == AP_F16,
+        "--accumulate-allreduce-grads-in-fp32");
+    put(out, l->recompute == AP_LINE_RECOMPUTE_FULL,
+        "--recompute-granularity full\n    --recompute-method uniform\n"
+        "    --recompute-num-layers 1");
+    put(out, l->recompute == AP_LINE_RECOMPUTE_SELECTIVE,
+        "--recompute-granularity selective\n    --recompute-modules core_attn");
+    trainer_put_flag(out, "--micro-batch-size", l->micro_batch);
+    put_number(out, "--global-batch-size", facts->batch);
+    ap_buf_puts(out, ")\n");
 }
 
 const struct ap_trainer trainer_megatron = {
@@ -83,4 +215,6 @@ const struct ap_trainer trainer_megatron = {
                     "--expert-tensor-parallel-size", "--micro-batch-size"},
     .conditions = conditions,
     .may = AP_TRAINER_LOW_SUMS,
-    .habits = habits};
+    .habits = habits,
+    .write = write_flags,
+    .read = trainer_megatron_read};

@@ -6,7 +6,10 @@
  * expert parallelism, and whole where there is. Under a pipeline torch keeps gathered
  * weights and whole gradients to the end of the step: ZeRO-1.
  */
+#include <string.h>
+
 #include "line/trainer_impl.h"
+#include "line/trainer_words.h"
 
 #define TP    "--parallelism.tensor_parallel_degree"
 #define PP    "--parallelism.pipeline_parallel_degree"
@@ -159,13 +162,452 @@ static struct ap_trainer_habits habits(const struct ap_line *line)
         expert_tensor(line)};
 }
 
-#define ROW(name_, title_)                                                            \
+/* ---- writing ---- */
+
+/* Names of the batch: samples of a replica at a time (0.3), or tokens (main). */
+struct spelling {
+    bool tokens;
+    const char *local, *global, *length, *part;
+};
+static const struct spelling samples = {
+    false, "--training.local_batch_size", "--training.global_batch_size",
+    "--training.seq_len", "--parallelism.pipeline_parallel_microbatch_size"};
+static const struct spelling tokens = {
+    true, "--training.num_tokens_per_microbatch_per_dp_rank",
+    "--training.num_tokens_per_train_step", "--training.max_context_length",
+    "--parallelism.num_pp_microbatches"};
+
+static void put_parts(const struct ap_line *l, int64_t layers, struct ap_buf *out)
+{
+    const int stages = ap_line_stages(l);
+    int layer = 0;
+
+    ap_buf_puts(out, "    --parallelism.module_fqns_per_model_part");
+    for (int i = 0; i < stages; i++) {
+        const int n = l->n_layers ? l->layers[i] : (int)(layers / stages);
+        const char *sep = " ";
+        if (i == 0) {
+            ap_buf_puts(out, " tok_embeddings");
+            sep = ",";
+        }
+        for (int k = 0; k < n; k++, sep = ",")
+            ap_buf_printf(out, "%slayers.%d", sep, layer++);
+        if (i == stages - 1)
+            ap_buf_printf(out, "%snorm,lm_head", sep);
+    }
+    ap_buf_putc(out, '\n');
+}
+
+static const char *const schedules[AP_N_SCHEDULES] = {[AP_SCHEDULE_GPIPE] = "GPipe",
+                                                      [AP_SCHEDULE_1F1B] = "1F1B",
+                                                      [AP_SCHEDULE_INTERLEAVED] =
+                                                          "Interleaved1F1B"};
+
+static void put_batch(const struct ap_line *l, const struct ap_line_facts *f,
+                      const struct spelling *names, struct ap_buf *out)
+{
+    const int64_t microbatches = f->batch / (l->micro_batch * l->degrees.data);
+    const int64_t unit = names->tokens ? f->sequence : 1;
+    const bool staged = l->pipeline > 1;
+
+    if (staged)
+        trainer_put_flag(out, names->part, names->tokens ? microbatches : l->micro_batch);
+    trainer_put_flag(out, names->local,
+                     l->micro_batch * unit *
+                         (staged && !names->tokens ? microbatches : 1));
+    trainer_put_flag(out, names->global, f->batch * unit);
+    if (f->sequence)
+        trainer_put_flag(out, names->length, f->sequence);
+}
+
+static void put_flags(const struct ap_line *l, const struct ap_line_facts *f,
+                      const struct spelling *names, struct ap_buf *out)
+{
+    static const char *const checkpoints[AP_N_LINE_RECOMPUTES] = {"none", "selective",
+                                                                  "selective", "full"};
+    const struct ap_degrees *d = &l->degrees;
+
+    ap_buf_puts(out, "PARALLEL_ARGS=(\n");
+    trainer_put_flag(out, "--parallelism.data_parallel_replicate_degree",
+                     d->zero ? d->data * d->context / trainer_shards(l) : d->data);
+    trainer_put_flag(out, SHARD, d->zero ? trainer_shards(l) / d->context : 1);
+    if (d->zero)
+        ap_buf_printf(out, "    --parallelism.fsdp_reshard_after_forward %s\n",
+                      d->zero == 3 ? "always" : "never");
+    trainer_put_flag(out, CP, d->context);
+    trainer_put_flag(out, TP, d->tensor);
+    if (d->tensor > 1 && !d->sequence)
+        ap_buf_puts(out, "    --parallelism.no-enable_sequence_parallel\n");
+    if (f->experts)
+        trainer_put_flag(out, EP, d->expert);
+    trainer_put_flag(out, PP, l->pipeline);
+    if (l->pipeline > 1) {
+        ap_buf_printf(out, "    --parallelism.pipeline_parallel_schedule %s\n",
+                      schedules[l->schedule]);
+        put_parts(l, f->layers, out);
+    }
+    if (l->pipeline > 1 || d->expert > 1) /* refused with CUDA graphs */
+        ap_buf_puts(out, "    --training.disable_cuda_graphs\n");
+    put_batch(l, f, names, out);
+    if (f->compute != AP_TUPLE)
+        ap_buf_printf(out, "    --training.mixed_precision_param %s\n",
+                      f->compute == AP_BF16 ? "bfloat16" : "float32");
+    ap_buf_printf(out, "    activation_checkpoint:%s\n)\n", checkpoints[l->recompute]);
+}
+
+static void note_types(const struct ap_line_facts *f, struct ap_notes *notes)
+{
+    if (f->compute == AP_F16)
+        ap_note(notes, "contractions in f16: it has bfloat16 and float32");
+    if (f->compute != AP_F32 && f->master != AP_F32 && f->master != AP_TUPLE)
+        ap_note(notes, "it keeps weights and moments in f32, the model does not");
+}
+
+static void write_samples(const struct ap_line *l, const struct ap_line_facts *f,
+                          struct ap_buf *out, struct ap_notes *notes)
+{
+    note_types(f, notes);
+    put_flags(l, f, &samples, out);
+}
+
+static void write_tokens(const struct ap_line *l, const struct ap_line_facts *f,
+                         struct ap_buf *out, struct ap_notes *notes)
+{
+    note_types(f, notes);
+    put_flags(l, f, &tokens, out);
+}
+
+/* ---- reading ---- */
+
+/* As trainer_flags_find spells them: "-" for "_". */
+static const struct trainer_unread unread[] = {
+    {"--parallelism.pipeline-parallel-schedule-csv", "no line says such an order"},
+    {"--parallelism.expert-tensor-parallel-degree", "torchtitan 0.3 has no such flag"},
+    {"--training.enable-cpu-offload", "no line says where weights and states are"},
+    {"--quantize.* --model.converters --compile.enable-async-tensor-parallel "
+     "--parallelism.enable-async-tensor-parallel",
+     "no line says it"},
+    {"--optimizer.implementation", "no line says moments of 16 bits"},
+    {"--parallelism.* --training.*", "it is not read"},
+    {"--module --config --job.* --model.* --optimizer.* --lr-scheduler.* --checkpoint.* "
+     "--profiling.* --profiler.* --metrics.* --debug.* --comm.* --validation.* "
+     "--validator.* "
+     "--dataloader.* --tokenizer.* --experimental.* --compile.* --hf-assets-path "
+     "--dump-folder "
+     "--training.steps --training.max-norm --training.dataset* --training.seed "
+     "--training.deterministic --training.gc-* --training.dtype "
+     "--training.mixed-precision-reduce --activation-checkpoint.* "
+     "--fault-tolerance.* --loss.*",
+     NULL},
+    {NULL, NULL}};
+
+struct reading {
+    struct ap_arena *arena;
+    struct trainer_flags flags;
+    const struct ap_line_facts *known;
+    struct ap_trainer_said *said;
+    struct ap_notes *notes;
+    struct ap_err *err;
+};
+
+/* "--parallelism.tensor-parallel-degree" of the name with "_". */
+static const char *dashed(const char *name, char *text)
+{
+    snprintf(text, 96, "%s", name);
+    for (char *c = text; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return text;
+}
+#define DASHED(name) dashed(name, (char[96]){0})
+
+static int64_t number(struct reading *r, const char *name, int64_t silent)
+{
+    const int64_t n = trainer_flag_number(&r->flags, DASHED(name), silent);
+
+    if (n < 1 && n != silent)
+        ap_err_set(r->err, "%s: expected a number from 1 on, got %lld", name,
+                   (long long)n);
+    return n;
+}
+
+static const char *word(struct reading *r, const char *name, const char *silent)
+{
+    return trainer_flag_word(&r->flags, DASHED(name), silent);
+}
+
+/* "--x.y", "--x.y True", or "--x.no-y" */
+static bool on(struct reading *r, const char *section, const char *name, bool silent)
+{
+    char yes[96], no[96];
+
+    snprintf(yes, sizeof yes, "--%s.%s", section, name);
+    snprintf(no, sizeof no, "--%s.no-%s", section, name);
+    const struct trainer_flag *f = trainer_flag_find(&r->flags, yes);
+    if (f && f->n == 1)
+        return !strcmp(f->value->text, "True") || !strcmp(f->value->text, "true");
+    return f ? true : trainer_flag_find(&r->flags, no) ? false : silent;
+}
+
+/* Modules separated by commas; counts "layers.N". */
+static int count_layers(const char *text)
+{
+    int n = 0;
+
+    for (const char *at = text; (at = strstr(at, "layers.")); at++)
+        n++;
+    return n;
+}
+
+static void read_parts(struct reading *r, const struct trainer_flag *f)
+{
+    struct ap_line *line = &r->said->line;
+
+    if (f->n > AP_LINE_MOST_STAGES || f->n % line->pipeline) {
+        ap_err_set(r->err,
+                   "--parallelism.module_fqns_per_model_part: %d stages for " PP " %lld",
+                   f->n, (long long)line->pipeline);
+        return;
+    }
+    int *layers = trainer_new_layers(r->arena, line, f->n);
+    line->chunks = f->n / line->pipeline;
+    for (int i = 0; i < f->n; i++) {
+        layers[i] = count_layers(f->value[i].text);
+        if (f->value[i].unknown)
+            ap_err_set(r->err,
+                       "--parallelism.module_fqns_per_model_part: nothing gives "
+                       "$%.60s a value",
+                       f->value[i].unknown);
+    }
+}
+
+/* Layers, and what the embedding and the head count for, are dealt evenly; the first
+ * stages have one more. */
+static void deal_layers(struct reading *r, bool several)
+{
+    struct ap_line *line = &r->said->line;
+    const int64_t layers = r->known->layers;
+    const int64_t each = number(r, "--parallelism.pipeline_parallel_layers_per_stage", 0);
+    const int64_t first = trainer_flag_number(
+        &r->flags, "--parallelism.pipeline-parallel-first-stage-less-layers", 1);
+    const int64_t last = trainer_flag_number(
+        &r->flags, "--parallelism.pipeline-parallel-last-stage-less-layers", 1);
+    const int64_t units = layers + first + last;
+    const int64_t n =
+        each ? ap_ceil_div(units, each) : line->pipeline * (several ? 2 : 1);
+
+    if (layers == 0 || first < 0 || last < 0) {
+        ap_err_set(r->err, PP ": the number of layers is needed to know those of stages");
+        return;
+    }
+    if (n > AP_LINE_MOST_STAGES || n % line->pipeline || n > units ||
+        (n > line->pipeline) != several) {
+        ap_err_set(r->err,
+                   PP " %lld: %lld stages of %lld layers do not agree with the schedule",
+                   (long long)line->pipeline, (long long)n, (long long)layers);
+        return;
+    }
+    int *list = trainer_new_layers(r->arena, line, (int)n);
+    line->chunks = n / line->pipeline;
+    for (int64_t s = 0; s < n; s++) {
+        list[s] = (int)(units / n + (s < units % n) - (s == 0 ? first : 0) -
+                        (s == n - 1 ? last : 0));
+        if (list[s] < 0)
+            ap_err_set(r->err, "stage %lld has fewer layers than none", (long long)s);
+    }
+}
+
+static void read_stages(struct reading *r)
+{
+    struct ap_line *line = &r->said->line;
+    const char *name = word(r, "--parallelism.pipeline_parallel_schedule", "1F1B");
+    const struct trainer_flag *parts =
+        trainer_flag_find(&r->flags, "--parallelism.module-fqns-per-model-part");
+    int s = 0;
+
+    line->pipeline = number(r, PP, 1);
+    while (s < AP_N_SCHEDULES && (!schedules[s] || strcmp(schedules[s], name) != 0))
+        s++;
+    line->schedule = AP_SCHEDULE_1F1B;
+    if (line->pipeline == 1 || *r->err->msg)
+        return;
+    if (s == AP_N_SCHEDULES) {
+        ap_err_set(r->err,
+                   "--parallelism.pipeline_parallel_schedule %.40s: 1F1B, GPipe "
+                   "and Interleaved1F1B are read",
+                   name);
+        return;
+    }
+    line->schedule = (enum ap_schedule)s;
+    if (parts)
+        read_parts(r, parts);
+    else
+        deal_layers(r, s == AP_SCHEDULE_INTERLEAVED);
+    if ((line->chunks > 1) != (s == AP_SCHEDULE_INTERLEAVED))
+        ap_err_set(r->err,
+                   "--parallelism.pipeline_parallel_schedule %s: %lld stages on "
+                   "each device",
+                   name, (long long)line->chunks);
+}
+
+/* Replicas and shards; data 0: what the others leave. */
+static void read_data(struct reading *r)
+{
+    struct ap_line *line = &r->said->line;
+    struct ap_degrees *d = &line->degrees;
+    const char *reshard = word(r, "--parallelism.fsdp_reshard_after_forward", "default");
+    const int64_t copies = number(r, "--parallelism.data_parallel_replicate_degree", 1);
+    const int64_t world = r->said->facts.world;
+    int64_t shard = number(r, SHARD, -1);
+    const int64_t others =
+        ap_mul64(ap_mul64(copies, d->context), ap_mul64(d->tensor, line->pipeline));
+
+    if (*r->err->msg)
+        return;
+    if (shard == -1)
+        shard = world / others;
+    if (shard < 1 || ap_mul64(shard, others) != world) {
+        ap_err_set(r->err, "the degrees make %lld devices, there are %lld",
+                   (long long)ap_mul64(shard, others), (long long)world);
+        return;
+    }
+    d->data = copies * shard;
+    if (strcmp(reshard, "default") != 0 && strcmp(reshard, "always") != 0 &&
+        strcmp(reshard, "never") != 0)
+        ap_err_set(r->err,
+                   "--parallelism.fsdp_reshard_after_forward: %.40s is not one of "
+                   "default, always, never",
+                   reshard);
+    if (shard * d->context == 1)
+        return;
+    d->shard = shard * d->context;
+    d->zero = line->pipeline > 1 ? 1 : strcmp(reshard, "never") ? 3 : 2;
+    if (line->pipeline > 1 && !strcmp(reshard, "always"))
+        ap_err_set(r->err,
+                   "--parallelism.fsdp_reshard_after_forward always: no line says "
+                   "that passes of a pipeline gather weights while gradients are "
+                   "summed whole");
+}
+
+static void read_batch(struct reading *r, const struct spelling *names)
+{
+    struct ap_line *line = &r->said->line;
+    struct ap_line_facts *f = &r->said->facts;
+    const bool staged = line->pipeline > 1;
+    const int64_t data = line->degrees.data;
+
+    f->sequence = number(r, names->length, 2048);
+    const int64_t local = number(r, names->local, names->tokens ? 16384 : 8);
+    const int64_t part = number(r, names->part, 1);
+    int64_t global = trainer_flag_number(&r->flags, DASHED(names->global), -1);
+    if (*r->err->msg)
+        return;
+    const int64_t unit = names->tokens ? f->sequence : 1;
+    const int64_t at_once = names->tokens && staged ? ap_mul64(local, part) : local;
+    if (global == -1)
+        global = ap_mul64(at_once, data);
+    if (global < 1 || global % ap_mul64(at_once, data) || at_once % unit ||
+        local % unit) {
+        ap_err_set(r->err,
+                   "%s %lld, %s %lld: expected a multiple of the %lld that all "
+                   "replicas take at once",
+                   names->global, (long long)global, names->local, (long long)local,
+                   (long long)ap_mul64(at_once, data));
+        return;
+    }
+    f->batch = global / unit;
+    line->micro_batch = names->tokens ? local / unit : staged ? part : local;
+    if (staged && global != ap_mul64(at_once, data))
+        ap_err_set(r->err,
+                   "%s %lld: no line says a pipeline that runs %lld times in a "
+                   "step",
+                   names->global, (long long)global,
+                   (long long)(global / ap_mul64(at_once, data)));
+    if (staged && !names->tokens && local % part)
+        ap_err_set(r->err, "%s %lld does not divide %s %lld", names->part,
+                   (long long)part, names->local, (long long)local);
+}
+
+static void read_checkpoint(struct reading *r)
+{
+    enum ap_line_recompute how = AP_LINE_RECOMPUTE_OPERATORS;
+
+    for (int i = 0; i < r->flags.n; i++) {
+        struct trainer_flag *f = &r->flags.flag[i];
+        const char *mode = strchr(f->name, ':');
+        if (strncmp(f->name, "activation_checkpoint:", 22) != 0 &&
+            strncmp(f->name, "activation-checkpoint:", 22) != 0)
+            continue;
+        f->read = true;
+        if (!strcmp(mode, ":none"))
+            how = AP_LINE_RECOMPUTE_NONE;
+        else if (!strcmp(mode, ":full"))
+            how = AP_LINE_RECOMPUTE_FULL;
+        else if (strcmp(mode, ":selective") != 0)
+            ap_err_set(r->err, "%.60s: none, selective and full are read", f->name);
+    }
+    r->said->line.recompute = how;
+}
+
+static int read_flags(const char *text, const struct ap_line_facts *known,
+                      const struct spelling *names, struct reading *r)
+{
+    struct ap_line *line = &r->said->line;
+    struct ap_degrees *d = &line->degrees;
+    struct trainer_words words;
+    int64_t world;
+
+    if (trainer_words_read(r->arena, text, &words, &world, r->err))
+        return -1;
+    trainer_flags_find(&words, true, &r->flags, r->err);
+    r->said->facts.world = world ? world : known->world;
+    r->said->facts.layers = known->layers;
+    if (r->said->facts.world == 0)
+        return ap_err_set(r->err, "nothing says the number of devices: NGPU=N");
+    if (trainer_flag_find(&r->flags, "--config"))
+        ap_note(r->notes, "--config: what its function sets is not known; defaults are "
+                          "taken where no flag says more");
+    d->tensor = number(r, TP, 1);
+    d->context = number(r, CP, 1);
+    d->expert = number(r, EP, 1);
+    d->sequence = on(r, "parallelism", "enable-sequence-parallel", true) && d->tensor > 1;
+    read_stages(r);
+    read_data(r);
+    read_batch(r, names);
+    read_checkpoint(r);
+    on(r, "training", "disable-cuda-graphs", false);
+    const char *param = word(r, "--training.mixed_precision_param", "bfloat16");
+    r->said->facts.compute = !strcmp(param, "bfloat16") ? AP_BF16 : AP_F32;
+    return trainer_flags_end(&r->flags, unread, r->notes);
+}
+
+static int read_samples(const char *text, const struct ap_line_facts *known,
+                        struct ap_trainer_said *said, struct ap_notes *notes,
+                        struct ap_err *err)
+{
+    struct reading r = {notes->arena, .known = known, .said = said, .notes = notes,
+                        .err = err};
+
+    return read_flags(text, known, &samples, &r);
+}
+
+static int read_tokens(const char *text, const struct ap_line_facts *known,
+                       struct ap_trainer_said *said, struct ap_notes *notes,
+                       struct ap_err *err)
+{
+    struct reading r = {notes->arena, .known = known, .said = said, .notes = notes,
+                        .err = err};
+
+    return read_flags(text, known, &tokens, &r);
+}
+
+#define ROW(name_, title_, spelled)                                                   \
     {                                                                                 \
         .name = name_, .title = title_, .comment = "# ",                              \
         .parallelism = {TP, PP,   CP,                                                 \
                         EP, NULL, "--parallelism.pipeline_parallel_microbatch_size"}, \
-        .conditions = conditions, .habits = habits                                    \
+        .conditions = conditions, .habits = habits, .write = write_##spelled,         \
+        .read = read_##spelled                                                        \
     }
-const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan");
+const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan", samples);
 const struct ap_trainer trainer_torchtitan_main =
-    ROW("torchtitan-main", "torchtitan (main)");
+    ROW("torchtitan-main", "torchtitan (main)", tokens);

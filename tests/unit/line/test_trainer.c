@@ -1,12 +1,15 @@
 /*
- * Trainers: conditions, each with its message. Documents named as arguments: the facts of
- * their graphs are printed.
+ * Trainers: conditions, each with its message; random lines that a trainer can run are
+ * written and read back. Documents named as arguments: the facts of their graphs are
+ * printed. "--read TRAINER DEVICES LAYERS FILE": prints the line that the file says.
  */
 #include "line/trainer.h"
 
 #include <string.h>
 
+#include "base/file.h"
 #include "doc/doc.h"
+#include "pipeline/stage_cost.h"
 #include "tap.h"
 
 /* Llama-3 8B, Mixtral 8x7B, and GPT-2 with tied weights. */
@@ -15,14 +18,16 @@ static const struct ap_line_facts llama = {.world = 64,
                                            .sequence = 8192,
                                            .layers = 32,
                                            .heads = 32,
-                                           .kv_heads = 8};
+                                           .kv_heads = 8,
+                                           .compute = AP_BF16};
 static const struct ap_line_facts mixtral = {.world = 64,
                                              .batch = 256,
                                              .sequence = 4096,
                                              .layers = 32,
                                              .heads = 32,
                                              .kv_heads = 8,
-                                             .experts = 8};
+                                             .experts = 8,
+                                             .compute = AP_BF16};
 static const struct ap_line_facts gpt2 = {.world = 8,
                                           .batch = 64,
                                           .sequence = 1024,
@@ -116,6 +121,182 @@ static void test_conditions(struct ap_arena *arena)
     }
 }
 
+/* ---- random lines ---- */
+
+static uint64_t state = 1;
+static int draw(int n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int)(state >> 33) % n;
+}
+static int64_t power(int most)
+{
+    return (int64_t)1 << draw(most + 1);
+}
+
+static struct ap_line_facts draw_facts(void)
+{
+    static const int64_t layers[] = {12, 24, 32, 40, 80},
+                         heads[] = {6, 8, 12, 20, 32, 64};
+    struct ap_line_facts f = ap_line_facts_none;
+
+    f.world = power(8) * (draw(4) ? 1 : 3);
+    f.sequence = draw(4) ? 1024 << draw(4) : 1000;
+    f.layers = layers[draw(5)];
+    f.heads = heads[draw(6)];
+    f.kv_heads = f.heads % 4 ? f.heads : f.heads / power(2);
+    f.experts = draw(2) ? 4 << draw(6) : 0;
+    f.batch = f.world * power(4) * (draw(4) ? 1 : 3);
+    f.vocab = 32000;
+    f.hidden = f.heads * 128;
+    f.tied = draw(2);
+    f.compute = draw(4) ? AP_BF16 : draw(2) ? AP_F16 : AP_F32;
+    f.master = f.moments = AP_F32;
+    return f;
+}
+
+/* Layers of the stages, not all as many. */
+static void draw_layers(struct ap_arena *arena, const struct ap_line_facts *f,
+                        struct ap_line *line)
+{
+    const int n = ap_line_stages(line);
+    int *layers = AP_NEW_N(arena, n, int);
+
+    for (int i = 0; i < f->layers; i++)
+        layers[draw(n)]++;
+    line->layers = layers;
+    line->n_layers = n;
+}
+
+static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_facts *f)
+{
+    struct ap_line line = ap_line_least;
+    struct ap_degrees *d = &line.degrees;
+
+    d->tensor = draw(2) ? power(4) : draw(8) ? 1 : 3;
+    d->sequence = d->tensor > 1 && draw(2);
+    d->context = draw(3) ? 1 : power(2);
+    d->ring = d->context > 1 && draw(2);
+    d->expert = f->experts && draw(3) ? power(4) : 1;
+    d->expert_tensor = draw(3) ? 0 : power(2);
+    d->zero = draw(4);
+    d->data = 0;
+    d->shard = d->zero && !draw(3) ? power(3) : 0;
+    line.pipeline = draw(2) ? 1 : draw(4) ? power(4) : 1 + draw(6);
+    line.chunks = line.pipeline > 1 && !draw(3) ? 1 + draw(4) : 1;
+    line.schedule = line.chunks > 1 ? AP_SCHEDULE_INTERLEAVED
+                    : !draw(4)      ? AP_SCHEDULE_GPIPE
+                    : !draw(8)      ? AP_SCHEDULE_EAGER
+                                    : AP_SCHEDULE_1F1B;
+    line.recompute = (enum ap_line_recompute)draw(AP_N_LINE_RECOMPUTES);
+    line.micro_batch = power(3);
+    line.overlap = draw(2);
+    line.trainer = draw(4) ? 0 : AP_TRAINER_LOW_SUMS;
+    if (ap_line_stages(&line) > 1 && !draw(3))
+        draw_layers(arena, f, &line);
+    return line;
+}
+
+static bool same(const struct ap_line *a, const struct ap_line *b)
+{
+    const struct ap_degrees *x = &a->degrees, *y = &b->degrees;
+
+    return x->tensor == y->tensor && x->data == y->data && x->context == y->context &&
+           x->expert == y->expert && x->expert_tensor == y->expert_tensor &&
+           x->zero == y->zero && x->shard == y->shard && x->sequence == y->sequence &&
+           x->ring == y->ring && a->pipeline == b->pipeline && a->chunks == b->chunks &&
+           a->n_layers == b->n_layers &&
+           (a->n_layers == 0 ||
+            !memcmp(a->layers, b->layers, (size_t)a->n_layers * sizeof *a->layers)) &&
+           (a->schedule == b->schedule || ap_line_stages(a) == 1) &&
+           a->recompute == b->recompute && a->micro_batch == b->micro_batch &&
+           a->overlap == b->overlap && a->trainer == b->trainer;
+}
+
+/* Written, read, and written again. */
+static bool comes_back(struct ap_arena *arena, const struct ap_trainer *t,
+                       const struct ap_line *line, const struct ap_line_facts *f,
+                       struct ap_err *err)
+{
+    const struct ap_line_facts known = {
+        .world = f->world, .layers = f->layers, .experts = f->experts};
+    struct ap_notes notes = {.arena = arena};
+    struct ap_buf text = {0}, again = {0};
+    struct ap_trainer_said said;
+
+    t->write(line, f, &text, &notes);
+    bool ok = !ap_trainer_parse(t, text.data, &known, &said, &notes, err) &&
+              !ap_line_facts_agree(&said.facts, f, err);
+    if (ok && !strcmp(t->name, "deepspeed") && said.line.pipeline == 1)
+        said.line.recompute = line->recompute; /* is the script's */
+    if (ok && !same(line, &said.line))
+        ok = !ap_err_set(err, "%s is read as %s", ap_line_text(arena, line),
+                         ap_line_text(arena, &said.line));
+    if (ok) {
+        t->write(&said.line, f, &again, &notes);
+        ok = !strcmp(text.data, again.data) || !ap_err_set(err, "%s", again.data);
+    }
+    if (!ok)
+        printf("# %s %s: %s\n# %s", t->name, ap_line_text(arena, line), err->msg,
+               text.data);
+    ap_buf_free(&text);
+    ap_buf_free(&again);
+    return ok;
+}
+
+/* Number of the condition that refuses the line; -1: the sizes or traits do. */
+static int condition_of(const struct ap_trainer *t, const struct ap_line *line,
+                        const struct ap_line_facts *f)
+{
+    struct ap_trainer_case c = {.trainer = t, .line = line, .facts = f};
+    struct ap_err err = {""};
+
+    if (ap_line_sizes_find(line, f, &c.is, &err))
+        return -1;
+    if (line->degrees.expert_tensor == 0)
+        c.is.expert_tensor = t->habits(line).expert_tensor;
+    for (int i = 0; t->conditions[i]; i++)
+        if (t->conditions[i](&c, &err))
+            return i;
+    return -1;
+}
+
+static void test_random(const struct ap_trainer *t, int n)
+{
+    struct ap_arena arena = {0};
+    int legal = 0, wrong = 0, silent = 0, conditions = 0, n_conditions = 0;
+    bool seen[32] = {false};
+
+    for (int64_t tries = 0; legal < n && tries < 4000LL * n; tries++) {
+        struct ap_mark mark = ap_arena_mark(&arena);
+        const struct ap_line_facts f = draw_facts();
+        struct ap_line line = draw_line(&arena, &f);
+        struct ap_err err = {""};
+        if (!ap_trainer_check(t, &line, &f, &err) &&
+            !ap_trainer_settle(t, &f, &line, &err)) {
+            legal++;
+            wrong += !comes_back(&arena, t, &line, &f, &err);
+        } else {
+            silent += !*err.msg;
+            const int c = condition_of(t, &line, &f);
+            if (c >= 0)
+                seen[c] = true;
+        }
+        ap_arena_rewind(&arena, mark);
+    }
+    for (; t->conditions[n_conditions]; n_conditions++) {
+        conditions += seen[n_conditions];
+        if (!seen[n_conditions])
+            printf("# %s: condition %d\n", t->name, n_conditions);
+    }
+    CHECK(legal == n && wrong == 0,
+          "%s: %d random lines, %d of %d are not read as written", t->name, n, wrong,
+          legal);
+    CHECK(silent == 0 && conditions == n_conditions,
+          "%s: each condition refuses one (%d of %d)", t->name, conditions, n_conditions);
+    ap_arena_free(&arena);
+}
+
 static void print_facts(const char *path)
 {
     struct ap_arena arena = {0};
@@ -140,15 +321,47 @@ static void print_facts(const char *path)
     ap_arena_free(&arena);
 }
 
+static int print_line(char **arg)
+{
+    struct ap_arena arena = {0};
+    struct ap_notes notes = {.arena = &arena};
+    const struct ap_line_facts known = {
+        .world = atoll(arg[1]), .layers = atoll(arg[2]), .experts = 64};
+    struct ap_err err = {""};
+    struct ap_trainer_said said;
+    char *text;
+    size_t len;
+
+    const struct ap_trainer *trainer = ap_trainer_find(arg[0]);
+    bool ok = !ap_read_file(&arena, arg[3], false, &text, &len, &err) &&
+              !ap_trainer_parse(trainer, text, &known, &said, &notes, &err);
+    said.facts.experts = ok && said.line.degrees.expert > 1 ? known.experts : 0;
+    ok = ok && !ap_trainer_check(trainer, &said.line, &said.facts, &err);
+    for (int i = 0; i < notes.n; i++)
+        printf("note: %s\n", notes.note[i]);
+    if (ok)
+        printf("%s of %lld, %lld devices\n", ap_line_text(&arena, &said.line),
+               (long long)said.facts.batch, (long long)said.facts.world);
+    else
+        printf("refused: %s\n", err.msg);
+    ap_arena_free(&arena);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct ap_arena arena = {0};
+
+    if (argc == 6 && !strcmp(argv[1], "--read"))
+        return print_line(argv + 2);
 
     for (int i = 1; i < argc; i++)
         print_facts(argv[i]);
     if (argc > 1)
         return 0;
     test_conditions(&arena);
+    for (int i = 0; i < AP_N_TRAINERS; i++)
+        test_random(ap_trainers[i], tap_cases(2000));
     ap_arena_free(&arena);
     return tap_done();
 }

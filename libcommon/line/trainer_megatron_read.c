@@ -1,0 +1,489 @@
+/*
+ * Problem: the line that arguments of Megatron-LM 0.20 say. Idea: flags are looked up one
+ * by one, with the parser's defaults; what has a price that no line says is refused by
+ * its name, what has no part in the plan is passed over. Sources:
+ * megatron/training/arguments.py, core/transformer/pipeline_parallel_layer_layout.py
+ * (layouts), core/transformer/transformer_block.py (uneven stages).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "line/trainer_impl.h"
+#include "line/trainer_words.h"
+
+#define MOST_LAYOUT 65536 /* characters of a layout whose repetitions are written out */
+
+static const struct trainer_unread unread[] = {
+    {"--yaml-cfg --use-checkpoint-args", "it takes the flags from another file"},
+    {"--rampup-batch-size --step-batch-size-schedule", "the batch changes"},
+    {"--hybrid-layer-pattern --hybrid-override-pattern --heterogeneous-layers-config-* "
+     "--is-hybrid-model --spec",
+     "layers of several kinds"},
+    {"--mtp-num-layers", "layers that predict more tokens"},
+    {"--hybrid-context-parallel --hierarchical-context-parallel-sizes "
+     "--tensor-parallel-num-weight-shards --use-tp-pp-dp-mapping --encoder-* "
+     "--moe-extended-tp",
+     "no line says this order or grid of devices"},
+    {"--fp8-* --fp4-*", "no line has contractions of 8 or 4 bits"},
+    {"--use-precision-aware-optimizer --optimizer-cpu-offload --cpu-offloading* "
+     "--fine-grained-activation-offloading --optimizer-offload-fraction "
+     "--distribute-saved-activations",
+     "no line says where optimizer or activations are, or of which type"},
+    {"--overlap-moe-expert-parallel-comm --delay-wgrad-compute "
+     "--overlap-dispatch-backward-with-experts-wgrad --moe-shared-expert-overlap "
+     "--overlap-param-gather-with-optimizer-step",
+     "no line says this overlap"},
+    {"--moe-expert-capacity-factor --moe-pad-expert-input-to-capacity",
+     "tokens are lost"},
+    {"--rl-* --perform-rl-step --inference-*", "it is not plain training"},
+    {"--microbatch-group-size-per-virtual-pipeline-stage",
+     "interleaved stages take as many microbatches at a time as there are devices"},
+    /* data, model, optimizer, checkpoints, logs: nothing of the plan */
+    {"--data-* --train-* --valid-* --test-* --split --mock-data --tokenizer-* --vocab-* "
+     "--merge-file --dataloader-type --num-workers "
+     "--no-create-attention-mask-in-dataloader "
+     "--reset-* --eod-mask-loss --mmap-bin-files --no-mmap-bin-files --legacy-tokenizer",
+     NULL},
+    {"--save* --load* --ckpt-* --dist-ckpt-* --no-load-* --no-save-* --exit-* "
+     "--async-save --auto-detect-ckpt-format --finetune --override-opt_param-scheduler "
+     "--use-dist-ckpt --use-mp-args-from-checkpoint-args --no-use-tokenizer-*",
+     NULL},
+    {"--log-* --tensorboard-* --wandb-* --timing-* --profile* --eval-* --timers-* "
+     "--enable-one-logger --one-logger-* --no-one-logger --distributed-timeout-minutes "
+     "--distributed-backend --manual-gc* --nccl-* --use-nccl-* --seed --data-cache-path "
+     "--enable-experimental --record-memory-history --memory-snapshot-path --local-rank "
+     "--no-log-* --check-* --no-check-* --high-priority-stream-groups",
+     NULL},
+    {"--lr* --min-lr --weight-decay* --adam-* --clip-grad --init-method-* --loss-scale "
+     "--initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis "
+     "--use-checkpoint-opt_param-scheduler --start-weight-decay --end-weight-decay "
+     "--override-* --warmup --sgd-momentum",
+     NULL},
+    {"--ffn-hidden-size --kv-channels --max-position-embeddings "
+     "--position-embedding-type "
+     "--rotary-* --use-rotary-* --no-position-embedding --use-rope-scaling "
+     "--rope-* --normalization --norm-epsilon --swiglu --squared-relu "
+     "--disable-bias-linear "
+     "--add-qkv-bias --qk-layernorm --attention-dropout --hidden-dropout "
+     "--apply-layernorm-1p --make-vocab-size-divisible-by --attention-softmax-in-fp32 "
+     "--no-rope-* --multi-latent-attention --q-lora-rank --kv-lora-rank --qk-head-dim "
+     "--qk-pos-emb-head-dim --v-head-dim --mscale* --window-size --openai-gelu "
+     "--transformer-impl --use-mcore-models --use-legacy-models --apply-query-key-* "
+     "--no-bias-* --no-masked-softmax-fusion --no-persist-layer-norm --use-flash-attn "
+     "--attention-backend --use-cpu-initialization --group-query-attention "
+     "--no-gradient-accumulation-fusion --cross-entropy-* --apply-rope-fusion "
+     "--no-rope-fusion --position-embedding* --fused-* --no-async-tensor-model-* "
+     "--defer-embedding-wgrad-compute --wgrad-deferral-limit --te-rng-tracker "
+     "--deterministic-mode --attention-output-gate",
+     NULL},
+    {"--moe-router-* --moe-aux-loss-coeff --moe-z-loss-coeff --moe-grouped-gemm "
+     "--moe-permute-fusion --moe-layer-freq --moe-ffn-hidden-size "
+     "--moe-shared-expert-intermediate-size --moe-token-drop-policy "
+     "--moe-per-layer-logging --moe-input-jitter-eps --moe-layer-recompute "
+     "--moe-shared-expert-gate --moe-enable-* --moe-use-* --moe-flex-dispatcher-* "
+     "--moe-deepep-* --moe-hybridep-*",
+     NULL},
+    {"--ddp-* --no-align-* --align-* --decrease-batch-size-if-needed "
+     "--overlap-p2p-communication-warmup-flush --no-overlap-p2p-communication "
+     "--calculate-per-token-loss --use-ring-exchange-p2p --empty-unused-memory-level "
+     "--bucket-size "
+     "--gradient-reduce-div-fusion --suggested-communication-unit-size "
+     "--init-model-with-meta-device --megatron-fsdp-* --no-keep-fp8-*",
+     NULL},
+    {NULL, NULL}};
+
+struct reading {
+    struct ap_arena *arena;
+    struct trainer_flags flags;
+    const struct ap_line_facts *known;
+    struct ap_trainer_said *said;
+    struct ap_notes *notes;
+    struct ap_err *err;
+};
+
+static int64_t number(struct reading *r, const char *name, int64_t silent)
+{
+    const int64_t n = trainer_flag_number(&r->flags, name, silent);
+
+    if (n < 1 && n != silent)
+        ap_err_set(r->err, "%s: expected a number from 1 on, got %lld", name,
+                   (long long)n);
+    return n;
+}
+
+static bool on(struct reading *r, const char *name)
+{
+    return trainer_flag_on(&r->flags, name);
+}
+
+static void read_model(struct reading *r)
+{
+    struct ap_line_facts *f = &r->said->facts;
+
+    f->layers = number(r, "--num-layers", 0);
+    f->hidden = number(r, "--hidden-size", 0);
+    f->heads = number(r, "--num-attention-heads", 0);
+    const int64_t groups = number(r, "--num-query-groups", 0);
+    f->kv_heads = on(r, "--group-query-attention") ? groups : f->heads;
+    f->experts = number(r, "--num-experts", 0);
+    f->experts_per_token = number(r, "--moe-router-topk", 0);
+    f->sequence = number(r, "--seq-length", 0);
+    number(r, "--encoder-seq-length", 0);
+    f->tied = !on(r, "--untie-embeddings-and-output-weights");
+    f->compute = on(r, "--bf16") ? AP_BF16 : on(r, "--fp16") ? AP_F16 : AP_F32;
+}
+
+/* ---- stages ---- */
+
+/* Of "x*3" and "(...)*3" x and what is in brackets are written out. */
+static const char *expand_layout(struct ap_buf *out, const char *at, struct ap_err *err)
+{
+    while (*at) {
+        const char *unit = at;
+        size_t len = 1;
+        if (*at == '(') {
+            const char *close = strchr(at, ')');
+            len = close ? (size_t)(close - at) - 1 : 0;
+            unit = at + 1;
+            if (!close || memchr(unit, '(', len))
+                return ap_err_set(err, "brackets do not match"), NULL;
+            at = close;
+        }
+        at++;
+        int64_t times = 1;
+        if (*at == '*') {
+            char *end;
+            times = strtoll(at + 1, &end, 10);
+            if (end == at + 1 || times < 0 || times > MOST_LAYOUT)
+                return ap_err_set(err, "'*' without a number"), NULL;
+            at = end;
+        }
+        if (out->len + (size_t)times * len > MOST_LAYOUT)
+            return ap_err_set(err, "more than %d letters", MOST_LAYOUT), NULL;
+        for (int64_t i = 0; i < times; i++)
+            ap_buf_put(out, unit, len);
+    }
+    return at;
+}
+
+/* Layers of each stage of "Et*3|t*4L". */
+static int read_layers(struct reading *r, const char *text, struct ap_err *err)
+{
+    struct ap_line *line = &r->said->line;
+    int *layers = AP_NEW_N(r->arena, AP_LINE_MOST_STAGES, int), n = 1;
+    const size_t len = strlen(text);
+
+    if (len < 2 || text[0] != 'E' || text[len - 1] != 'L')
+        return ap_err_set(err, "expected E first and L last");
+    for (size_t i = 1; i + 1 < len; i++) {
+        if (text[i] == '|' && n == AP_LINE_MOST_STAGES)
+            return ap_err_set(err, "more than %d stages", AP_LINE_MOST_STAGES);
+        n += text[i] == '|';
+        if (text[i] == 't')
+            layers[n - 1]++;
+        else if (text[i] != '|')
+            return ap_err_set(err, "'%c' is not read: t is a layer", text[i]);
+    }
+    if (n % line->pipeline)
+        return ap_err_set(
+            err,
+            "%d stages are not a multiple of --pipeline-model-parallel-size "
+            "%lld",
+            n, (long long)line->pipeline);
+    line->layers = layers;
+    line->n_layers = n;
+    line->chunks = n / line->pipeline;
+    return 0;
+}
+
+static void read_layout(struct reading *r, const char *text)
+{
+    struct ap_buf once = {0}, all = {0};
+    struct ap_err why = {""};
+
+    for (const char *c = text; *c; c++)
+        if (!strchr(", \t\"'", *c))
+            ap_buf_putc(&once, *c);
+    /* brackets first, then letters */
+    if (!once.data || !expand_layout(&all, once.data, &why) || !all.data ||
+        (ap_buf_free(&once), once = (struct ap_buf){0},
+         !expand_layout(&once, all.data, &why)) ||
+        !once.data || read_layers(r, once.data, &why))
+        ap_err_set(r->err, "--pipeline-model-parallel-layout %.100s: %s", text,
+                   *why.msg ? why.msg : "it is empty");
+    ap_buf_free(&once);
+    ap_buf_free(&all);
+}
+
+/* Layers by rank, each of as many chunks. */
+static void read_uneven(struct reading *r, int64_t first, int64_t last)
+{
+    struct ap_line *line = &r->said->line;
+    const int64_t layers =
+        r->said->facts.layers ? r->said->facts.layers : r->known->layers;
+    const int64_t p = line->pipeline, v = line->chunks;
+    const int64_t middle = p - (first > 0) - (last > 0);
+    const int64_t rest = layers - (first > 0 ? first : 0) - (last > 0 ? last : 0);
+
+    if (layers == 0) {
+        ap_err_set(r->err, "--num-layers: needed to know the layers of each stage");
+        return;
+    }
+    const int64_t each = middle > 0 ? rest / middle : 0;
+    if (rest < 0 || (middle > 0 ? rest % middle : rest) ||
+        (first > 0 ? first : each) % v || (last > 0 ? last : each) % v || each % v) {
+        ap_err_set(
+            r->err,
+            "%lld layers, %lld of them in the first and %lld in the last stage: the "
+            "rest does not divide by the stages between",
+            (long long)layers, (long long)first, (long long)last);
+        return;
+    }
+    int *list = trainer_new_layers(r->arena, line, (int)(p * v));
+    for (int64_t s = 0; s < p * v; s++) {
+        const int64_t rank = s % p;
+        list[s] = (int)((rank == 0 && first > 0      ? first
+                         : rank == p - 1 && last > 0 ? last
+                                                     : each) /
+                        v);
+    }
+}
+
+/* Embedding and head take the place of a layer. */
+static void read_accounted(struct reading *r, int64_t embedding, int64_t loss)
+{
+    struct ap_line *line = &r->said->line;
+    const int64_t layers =
+        r->said->facts.layers ? r->said->facts.layers : r->known->layers;
+    const int n = ap_line_stages(line);
+
+    if (layers == 0 || (layers + embedding + loss) % n) {
+        ap_err_set(r->err,
+                   "--account-for-*-in-pipeline-split: %lld layers and %lld more do not "
+                   "divide by %d stages",
+                   (long long)layers, (long long)(embedding + loss), n);
+        return;
+    }
+    int *list = trainer_new_layers(r->arena, line, n);
+    for (int s = 0; s < n; s++)
+        list[s] = (int)((layers + embedding + loss) / n - (s == 0 ? embedding : 0) -
+                        (s == n - 1 ? loss : 0));
+}
+
+static void read_stages(struct reading *r)
+{
+    struct ap_line *line = &r->said->line;
+    const int64_t layers =
+        r->said->facts.layers ? r->said->facts.layers : r->known->layers;
+    const char *layout =
+        trainer_flag_word(&r->flags, "--pipeline-model-parallel-layout", NULL);
+    const int64_t each = number(r, "--num-layers-per-virtual-pipeline-stage", 0);
+    const int64_t virtual = number(r, "--num-virtual-stages-per-pipeline-rank", 0);
+    const int64_t first = number(r, "--decoder-first-pipeline-num-layers", 0);
+    const int64_t last = number(r, "--decoder-last-pipeline-num-layers", 0);
+    const bool embedding = on(r, "--account-for-embedding-in-pipeline-split");
+    const bool loss = on(r, "--account-for-loss-in-pipeline-split");
+
+    line->pipeline = number(r, "--pipeline-model-parallel-size", 1);
+    if (*r->err->msg)
+        return;
+    if ((layout != NULL) + (each > 0) + (virtual > 0) > 1 ||
+        (layout && (first || last || embedding || loss)) || (each && (first || last)) ||
+        ((first || last) && (embedding || loss))) {
+        ap_err_set(r->err, "flags that cut stages in two ways: layout, virtual stages, "
+                           "first and last layers, account-for");
+        return;
+    }
+    if (each && (layers == 0 || layers % (line->pipeline * each))) {
+        ap_err_set(
+            r->err,
+            "--num-layers-per-virtual-pipeline-stage %lld: --num-layers %lld is not "
+            "a multiple of this times the %lld stages",
+            (long long)each, (long long)layers, (long long)line->pipeline);
+        return;
+    }
+    line->chunks = each ? layers / line->pipeline / each : virtual ? virtual : 1;
+    if (ap_mul64(line->pipeline, line->chunks) > AP_LINE_MOST_STAGES) {
+        ap_err_set(r->err, "more than %d stages", AP_LINE_MOST_STAGES);
+        return;
+    }
+    if (layout)
+        read_layout(r, layout);
+    else if (first || last)
+        read_uneven(r, first, last);
+    else if (embedding || loss)
+        read_accounted(r, embedding, loss);
+    if (line->chunks > 1 && line->pipeline == 1)
+        ap_err_set(r->err, "virtual stages: --pipeline-model-parallel-size is 1");
+    line->schedule = line->chunks > 1 ? AP_SCHEDULE_INTERLEAVED : AP_SCHEDULE_1F1B;
+}
+
+/* ---- the rest ---- */
+
+/* ZeRO's stage. */
+static int64_t read_zero(struct reading *r)
+{
+    static const char *const strategies[] = {"no_shard", "optim", "optim_grads",
+                                             "optim_grads_params"};
+    const bool distributed = on(r, "--use-distributed-optimizer");
+    const char *strategy = trainer_flag_word(
+        &r->flags, "--data-parallel-sharding-strategy", "optim_grads_params");
+    const char *outer =
+        trainer_flag_word(&r->flags, "--outer-dp-sharding-strategy", "no_shard");
+    const bool torch = on(r, "--use-torch-fsdp2");
+    const bool keeps = on(r, "--torch-fsdp2-no-reshard-after-forward");
+
+    if (strcmp(outer, "no_shard") != 0)
+        ap_err_set(r->err, "--outer-dp-sharding-strategy %.40s: no line says it", outer);
+    if (torch)
+        return keeps ? 2 : 3;
+    if (!on(r, "--use-megatron-fsdp"))
+        return distributed;
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(strategy, strategies[i]))
+            return i;
+    ap_err_set(r->err,
+               "--data-parallel-sharding-strategy: %.40s is not one of no_shard, "
+               "optim, optim_grads, optim_grads_params",
+               strategy);
+    return 0;
+}
+
+static void read_context(struct reading *r, struct ap_degrees *d)
+{
+    const struct trainer_flag *f = trainer_flag_find(&r->flags, "--cp-comm-type");
+
+    d->context = number(r, "--context-parallel-size", 1);
+    d->ring = d->context > 1;
+    for (int i = 0; f && i < f->n && d->context > 1; i++) {
+        const char *way = f->value[i].text;
+        if (f->value[i].unknown || strcmp(way, f->value[0].text) != 0 ||
+            (strcmp(way, "p2p") != 0 && strcmp(way, "all_gather") != 0))
+            ap_err_set(r->err,
+                       "--cp-comm-type %.40s: p2p and all_gather are read, the "
+                       "same for all layers",
+                       way);
+        d->ring = !strcmp(way, "p2p");
+    }
+}
+
+static void read_recompute(struct reading *r)
+{
+    const bool activations = on(r, "--recompute-activations");
+    const char *how = trainer_flag_word(&r->flags, "--recompute-granularity",
+                                        activations ? "selective" : "");
+    const char *method = trainer_flag_word(&r->flags, "--recompute-method", "");
+    const int64_t k = number(r, "--recompute-num-layers", 0);
+    const struct trainer_flag *modules =
+        trainer_flag_find(&r->flags, "--recompute-modules");
+    enum ap_line_recompute *to = &r->said->line.recompute;
+
+    if (!strcmp(how, "full")) {
+        *to = AP_LINE_RECOMPUTE_FULL;
+        if (strcmp(method, "uniform") != 0 || k != 1)
+            ap_err_set(r->err,
+                       "--recompute-method %.40s, --recompute-num-layers %lld: a "
+                       "line says uniform 1, each layer by itself",
+                       *method ? method : "(none)", (long long)k);
+    } else if (!strcmp(how, "selective")) {
+        *to = AP_LINE_RECOMPUTE_SELECTIVE;
+        for (int i = 0; modules && i < modules->n; i++)
+            if (modules->n > 1 || strcmp(modules->value[i].text, "core_attn") != 0)
+                ap_err_set(r->err,
+                           "--recompute-modules %.40s: a line says core_attn alone",
+                           modules->value[i].text);
+    } else if (*how) {
+        ap_err_set(r->err, "--recompute-granularity: %.40s is not one of full, selective",
+                   how);
+    }
+}
+
+static void read_experts(struct reading *r, struct ap_degrees *d)
+{
+    const char *dispatcher =
+        trainer_flag_word(&r->flags, "--moe-token-dispatcher-type", "allgather");
+
+    d->expert = number(r, "--expert-model-parallel-size", 1);
+    d->expert_tensor = number(r, "--expert-tensor-parallel-size", d->tensor);
+    if (d->expert > 1 && strcmp(dispatcher, "alltoall") != 0)
+        ap_note(r->notes,
+                "--moe-token-dispatcher-type %.40s: tokens are taken to be exchanged by "
+                "alltoall",
+                dispatcher);
+}
+
+static void read_overlap(struct reading *r)
+{
+    struct ap_line *line = &r->said->line;
+    const bool reduce = on(r, "--overlap-grad-reduce");
+    const bool gather = on(r, "--overlap-param-gather");
+    const bool low = on(r, "--grad-reduce-in-bf16");
+    const bool f32 = on(r, "--accumulate-allreduce-grads-in-fp32");
+    const enum ap_dtype compute = r->said->facts.compute;
+
+    line->overlap = reduce && (gather || line->degrees.zero == 0);
+    if (reduce && !line->overlap)
+        ap_note(r->notes,
+                "--overlap-grad-reduce without --overlap-param-gather: taken as "
+                "no overlap");
+    if (compute == AP_BF16 ? low && !f32 : compute == AP_F16 && !f32)
+        line->trainer |= AP_TRAINER_LOW_SUMS;
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "--tp-comm-overlap" : "--cuda-graph-impl";
+        if (trainer_flag_find(&r->flags, name) ||
+            (!i && trainer_flag_find(&r->flags, "--enable-cuda-graph")))
+            ap_note(r->notes, "%s: not priced", name);
+    }
+}
+
+int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
+                          struct ap_trainer_said *said, struct ap_notes *notes,
+                          struct ap_err *err)
+{
+    struct reading r = {notes->arena, .known = known, .said = said, .notes = notes,
+                        .err = err};
+    struct ap_line *line = &said->line;
+    struct ap_degrees *d = &line->degrees;
+    struct trainer_words words;
+    int64_t world;
+
+    if (trainer_words_read(r.arena, text, &words, &world, err))
+        return -1;
+    trainer_flags_find(&words, false, &r.flags, err);
+    said->facts.world = world ? world : known->world;
+    read_model(&r);
+    d->tensor = number(&r, "--tensor-model-parallel-size", 1);
+    d->sequence = on(&r, "--sequence-parallel") && d->tensor > 1;
+    read_stages(&r);
+    read_context(&r, d);
+    read_experts(&r, d);
+    d->zero = read_zero(&r);
+    read_recompute(&r);
+    read_overlap(&r);
+    line->micro_batch = number(&r, "--micro-batch-size", 0);
+    said->facts.batch = number(&r, "--global-batch-size", 0);
+    const int64_t copies = number(&r, "--num-distributed-optimizer-instances", 1);
+    const char *optimizer = trainer_flag_word(&r.flags, "--optimizer", "adam");
+    if (strcmp(optimizer, "adam") != 0)
+        ap_note(notes, "--optimizer %.40s: the model's optimizer is priced", optimizer);
+    if (line->micro_batch < 1)
+        ap_err_set(err, "--micro-batch-size: expected (samples of a device at a time)");
+    if (said->facts.world == 0)
+        ap_err_set(err, "nothing says the number of devices: WORLD_SIZE=N");
+    if (*err->msg)
+        return -1;
+    const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), line->pipeline);
+    d->data = said->facts.world / model;
+    if (said->facts.batch == 0) /* one microbatch */
+        said->facts.batch = ap_mul64(d->data, line->micro_batch);
+    if (d->zero && copies > 1) {
+        d->shard = d->data * d->context / copies;
+        if (d->shard < 1 || d->data * d->context % copies)
+            return ap_err_set(
+                err,
+                "--num-distributed-optimizer-instances %lld does not divide "
+                "the %lld replicas",
+                (long long)copies, (long long)(d->data * d->context));
+    }
+    return trainer_flags_end(&r.flags, unread, notes);
+}
