@@ -154,9 +154,10 @@ static int plan_weights(struct ap_arena *arena, const struct ap_axis_uses *u, in
                         struct ap_plan *plan, struct ap_sweep *s, struct ap_err *err)
 {
     if (u->use[axis] == AP_USE_TENSOR) {
-        if (u->degrees.sequence && ap_sweep_find_sequence(arena, plan, s, axis, err))
+        if (!u->degrees.sequence)
+            ap_sweep_axis(s, axis, AP_SWEEP_TENSOR);
+        else if (ap_sweep_start_sequence(arena, plan, s, axis, err))
             return -1;
-        ap_sweep_axis(s, axis, u->degrees.sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
         ap_sweep_run(s);
         split_gradients(arena, plan, s);
         return 0;

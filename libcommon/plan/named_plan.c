@@ -272,8 +272,8 @@ static int tensor_axis(const struct ap_mesh *mesh, struct ap_err *err)
     return axis;
 }
 
-int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
-                           struct ap_sweep *s, int axis, struct ap_err *err)
+int ap_sweep_start_sequence(struct ap_arena *arena, struct ap_plan *plan,
+                            struct ap_sweep *s, int axis, struct ap_err *err)
 {
     int64_t devices = plan->mesh.size[axis];
 
@@ -292,6 +292,13 @@ int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
         if (!s->fixed || !s->fixed[i])
             plan->choice[i].axis[axis] = -1;
     }
+    ap_sweep_axis(s, axis, AP_SWEEP_SEQUENCE);
+    for (int i = 0; i < s->g->n_params; i++) {
+        const struct ap_node *p = &s->g->nodes[s->g->params[i]];
+        const int along = s->seq[p->group];
+        if (p->role == AP_ROLE_INPUT && !ap_dtype_is_int(p->shape.dtype) && along >= 0)
+            s->aside[s->g->params[i]] = ap_sweep_try(s, &s->nests->nest[p->group], along);
+    }
     return 0;
 }
 
@@ -305,9 +312,10 @@ static int plan_tensor(const struct asked *ask, struct ap_plan *plan, bool seque
         return -1;
     if (plan->mesh.size[axis] == 1)
         return 0;
-    if (sequence && ap_sweep_find_sequence(ask->arena, plan, &s, axis, err))
+    if (!sequence)
+        ap_sweep_axis(&s, axis, AP_SWEEP_TENSOR);
+    else if (ap_sweep_start_sequence(ask->arena, plan, &s, axis, err))
         return -1;
-    ap_sweep_axis(&s, axis, sequence ? AP_SWEEP_SEQUENCE : AP_SWEEP_TENSOR);
     ap_sweep_run(&s);
     return 0;
 }

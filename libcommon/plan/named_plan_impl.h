@@ -74,10 +74,14 @@ int64_t ap_sweep_seed_sequence(struct ap_sweep *s);
  * else the largest. */
 void ap_sweep_seed_split(struct ap_sweep *s, int id, unsigned axes, bool largest);
 
-/* Fills s->seq by a sweep along the sequence, whose choices are undone afterwards. -1 if
- * no input has a sequence, or it is shorter than the axis. */
-int ap_sweep_find_sequence(struct ap_arena *arena, struct ap_plan *plan,
-                           struct ap_sweep *s, int axis, struct ap_err *err);
+/*
+ * Starts on an axis in AP_SWEEP_SEQUENCE: fills s->seq by a sweep along the sequence,
+ * whose choices are undone afterwards, and splits inputs that are numbers, such as what a
+ * stage gets from another one (Megatron-LM sends each device's share of the sequence). -1
+ * if no input has a sequence, or it is shorter than the axis.
+ */
+int ap_sweep_start_sequence(struct ap_arena *arena, struct ap_plan *plan,
+                            struct ap_sweep *s, int axis, struct ap_err *err);
 /* Whether a dot is batched over a weight; otherwise AP_SWEEP_EXPERT marks nothing as
  * `aside`. */
 bool ap_sweep_has_experts(const struct ap_sweep *s);
