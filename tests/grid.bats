@@ -49,6 +49,31 @@ END
         ap-plan gpt3-350m --grid tp=2 --recompute none --cluster cpu-4
 }
 
+@test "ap-stage --from: the plan that a trainer's flags say" {
+    local d=$BATS_TEST_TMPDIR f=$BATS_TEST_TMPDIR/m.json
+    small >"$f"
+    echo '--num-layers 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+        --seq-length 8 --micro-batch-size 2 --global-batch-size 8 --lr 1e-4 --frobnicate 3' >"$d/args"
+    ap-stage --quiet --grid tp=2,pp=2,mbs=2,packs --cluster cpu-4 -o "$d/grid.json" "$f"
+    run --separate-stderr ap-stage --no-history --from "megatron:$d/args" --cluster cpu-4 -o "$d/from.json" "$f"
+    [[ $status -eq 0 && $stderr == *"args: --frobnicate: not known, passed over" ]]
+    diff <(jq .stages "$d/grid.json") <(jq .stages "$d/from.json")
+    echo '{"train_micro_batch_size_per_gpu": 2}' >"$d/ds.json"
+    ap-stage --quiet --from "deepspeed:$d/ds.json" --grid recompute=full --cluster cpu-4 "$f" |
+        jq -e '.stages.stages[0].recompute == "selected"'
+    sed -i 's/size 8 --lr/size 16 --lr/' "$d/args"
+    refuses 1 "args: it says 16 samples of a step, and the model has 8: make it with --batch 16" \
+        ap-stage --from "megatron:$d/args" --cluster cpu-4 "$f"
+    echo '--micro-batch-size 2 --recompute-modules mlp --recompute-granularity selective' >"$d/args"
+    refuses 1 "args: --recompute-modules mlp: a line says core_attn alone" \
+        ap-stage --from "megatron:$d/args" --cluster cpu-4 "$f"
+    echo '--parallelism.pipeline_parallel_degree 4 --training.local_batch_size 8 --training.seq_len 8' >"$d/args"
+    refuses 3 "embedding and head share a weight" ap-stage --from "torchtitan:$d/args" --cluster cpu-4 "$f"
+    refuses 2 "--from: expected TRAINER:FILE" ap-stage --from "nemo:$d/args" --cluster cpu-4 "$f"
+    refuses 2 "--stages: --from says the whole plan" \
+        ap-stage --from "megatron:$d/args" --stages 2 --cluster cpu-4 "$f"
+}
+
 @test "ap-stage --grid: the man page has the keys that the reader has" {
     small >"$BATS_TEST_TMPDIR/m.json"
     run --separate-stderr ap-stage --grid xp=1 --cluster cpu-4 "$BATS_TEST_TMPDIR/m.json"

@@ -83,6 +83,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          NULL},
         {"grid", AP_OPT_STR, &r->grid, "LINE",
          "build this plan instead of searching: tp=8,pp=4,sp,mbs=1", NULL, 0, 0, 0, NULL},
+        {"from", AP_OPT_STR, &r->from, "TRAINER:FILE",
+         "build the plan of a trainer's flags or file: megatron:train.sh", NULL, 0, 0, 0,
+         NULL},
         {"plan", AP_OPT_STR, &r->plan_path, "FILE",
          "take the stages from a file's plan instead of searching", NULL, 0, 0, 0, NULL},
         {"start", AP_OPT_STR, &r->start_path, "FILE",
@@ -148,15 +151,18 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
             ap_die_usage("--%s: %s has no such option", own_options[i].option,
                          plan_algorithms()[r->algorithm].name);
     }
-    for (size_t i = 0; r->grid && i < sizeof priced / sizeof *priced; i++)
+    const bool line = r->grid || r->from;
+    for (size_t i = 0; line && i < sizeof priced / sizeof *priced; i++)
         if (ap_tool_given(tool, priced[i]))
-            ap_die_usage("--%s: --grid says the whole plan", priced[i]);
-    for (size_t i = 0;
-         (r->grid || r->plan_path) && i < sizeof searched / sizeof *searched; i++)
+            ap_die_usage("--%s: %s says the whole plan", priced[i],
+                         r->from ? "--from" : "--grid");
+    for (size_t i = 0; (line || r->plan_path) && i < sizeof searched / sizeof *searched;
+         i++)
         if (ap_tool_given(tool, searched[i]))
             ap_die_usage("--%s: %s", searched[i],
-                         r->grid ? "--grid says the whole plan"
-                                 : "--plan says the stages");
+                         r->from   ? "--from says the whole plan"
+                         : r->grid ? "--grid says the whole plan"
+                                   : "--plan says the stages");
     if (r->submeshes && ap_tool_given(tool, "submesh-space"))
         ap_die_usage("only one of --submesh-space and --submeshes");
     if (plan_algorithms()[r->algorithm].cuts != PLAN_CUTS_STAGES && r->n_stages > 1)
@@ -370,7 +376,7 @@ static void write_stages(struct ap_tool *tool, const struct ap_doc *doc,
     ap_tool_write(tool, doc, out, (int)(sizeof out / sizeof *out), result->found);
 }
 
-/* The plan of --grid, without a search. */
+/* The plan of --grid or --from, without a search. */
 static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
                     const struct ap_doc *doc, const struct stage_options *r,
                     const struct stage_model *model)
@@ -381,13 +387,17 @@ static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
     struct stage_result result;
     struct ap_err err = {0};
 
-    if (ap_line_read(arena, r->grid, &line, &err))
+    if (!r->from && ap_line_read(arena, r->grid, &line, &err))
         ap_die_usage("--grid: %s", err.msg);
     if (model->n_kinds > 1 || !model->training)
-        ap_die_usage("--grid: %s", model->training ? "a cluster of several kinds"
-                                                   : "the graph has no backward pass");
+        ap_die_usage("--%s: %s", r->from ? "from" : "grid",
+                     model->training ? "a cluster of several kinds"
+                                     : "the graph has no backward pass");
+    if (r->from)
+        grid_from(arena, model, r->from, r->grid, &line);
     if (grid_plan(arena, model, &line, &stages, &result, &err))
-        ap_die(AP_NO_SOLUTION, "--grid %s: %s", r->grid, err.msg);
+        ap_die(AP_NO_SOLUTION, "--grid %s: %s",
+               r->from ? ap_line_text(arena, &line) : r->grid, err.msg);
     write_stages(tool, doc, model, &result);
     return ap_tool_finish(
         tool, ap_arena_printf(arena, "%s,\"stages\":%d", result.found, stages.n));
@@ -461,8 +471,9 @@ int main(int argc, char **argv)
     stage_input_read(&in, &tool, &doc);
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     ap_tool_set_f32_matmul(&model.cluster, req.f32_matmul);
-    ap_passes_warn(&doc, &model.graph, &model.cluster, !req.grid);
-    if (req.grid)
+    const bool line = req.grid || req.from;
+    ap_passes_warn(&doc, &model.graph, &model.cluster, !line);
+    if (line)
         return run_grid(&arena, &tool, &doc, &req, &model);
     check_graph(&req, &model);
     check_kinds(&req, &model);

@@ -38,42 +38,30 @@ void ap_note(struct ap_notes *notes, const char *fmt, ...)
     notes->note[notes->n++] = ap_arena_strdup(notes->arena, text);
 }
 
-/* ---- sizes ---- */
+/* ---- a line and a model ---- */
 
-int ap_line_sizes_find(const struct ap_line *line, const struct ap_line_facts *facts,
-                       struct ap_line_sizes *sizes, struct ap_err *err)
+int ap_trainer_case_find(const struct ap_trainer *trainer, const struct ap_line *line,
+                         const struct ap_line_facts *facts, struct ap_trainer_case *c,
+                         struct ap_err *err)
 {
-    const struct ap_degrees *d = &line->degrees;
-    const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), line->pipeline);
-    struct ap_line_sizes s = {.tensor = d->tensor,
-                              .pipeline = line->pipeline,
-                              .chunks = line->chunks,
-                              .context = d->context,
-                              .expert = d->expert > 0 ? d->expert : 1,
-                              .micro_batch = line->micro_batch,
-                              .stages = ap_line_stages(line)};
+    struct ap_degrees *d = &c->line.degrees;
 
-    s.data = d->data ? d->data : facts->world / model;
-    s.expert_tensor = d->expert_tensor ? d->expert_tensor : s.tensor;
+    *c = (struct ap_trainer_case){.trainer = trainer, .line = *line, .facts = facts};
+    c->stages = ap_line_stages(line);
+    d->expert = d->expert ? d->expert : 1;
+    if (d->expert_tensor == 0 || facts->experts == 0)
+        d->expert_tensor = trainer->habits(line).expert_tensor;
     if (d->idle > 1)
         return ap_err_set(err, "%lld devices do the same", (long long)d->idle);
-    if (s.data < 1 || (facts->world && ap_mul64(model, s.data) != facts->world))
-        return ap_err_set(
-            err, "tp=%lld x cp=%lld x pp=%lld x dp=%lld are not the %lld devices",
-            (long long)s.tensor, (long long)s.context, (long long)s.pipeline,
-            (long long)s.data, (long long)facts->world);
-    const int64_t all = s.data * s.context, at_once = ap_mul64(s.data, s.micro_batch);
-    s.shard = d->zero == 0 ? 1 : d->shard ? d->shard : all;
-    s.copies = all / s.shard;
-    if (all % s.shard)
-        return ap_err_set(err, "shard=%lld does not divide dp=%lld x cp=%lld",
-                          (long long)s.shard, (long long)s.data, (long long)s.context);
+    if (ap_line_complete(&c->line, facts->world, err))
+        return -1;
+    const int64_t at_once = ap_mul64(d->data, line->micro_batch);
     if (at_once < 1 || facts->batch % at_once)
         return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld",
-                          (long long)s.data, (long long)s.micro_batch,
+                          (long long)d->data, (long long)line->micro_batch,
                           (long long)facts->batch);
-    s.microbatches = facts->batch / at_once;
-    *sizes = s;
+    c->microbatches = facts->batch / at_once;
+    c->copies = d->zero ? d->data * d->context / d->shard : 1;
     return 0;
 }
 
@@ -88,20 +76,14 @@ static bool has_equal_layers(const struct ap_line *line)
 int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
                       struct ap_line *line, struct ap_err *err)
 {
-    struct ap_degrees *d = &line->degrees;
-    struct ap_line_sizes sizes;
+    struct ap_trainer_case c;
 
-    if (d->expert == 0)
-        d->expert = 1;
-    if (d->expert_tensor == 0 || facts->experts == 0)
-        d->expert_tensor = trainer->habits(line).expert_tensor;
-    if (ap_line_sizes_find(line, facts, &sizes, err))
+    if (ap_trainer_case_find(trainer, line, facts, &c, err))
         return -1;
-    d->data = sizes.data;
-    if (sizes.shard == 1)
-        d->zero = 0;
-    d->shard = d->zero && sizes.copies > 1 ? sizes.shard : 0;
-    if (sizes.stages == 1)
+    *line = c.line;
+    if (line->degrees.shard == 1)
+        line->degrees.zero = 0;
+    if (c.stages == 1)
         line->schedule = AP_SCHEDULE_1F1B;
     const struct ap_trainer_habits habits = trainer->habits(line);
     line->trainer = (line->trainer & trainer->may) | habits.traits;
@@ -119,8 +101,9 @@ const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree wh
                          char *text, size_t size)
 {
     static const char *const keys[] = {"tp", "pp", "cp", "ep", "etp", "mbs"};
-    const int64_t value[] = {c->is.tensor, c->is.pipeline,      c->is.context,
-                             c->is.expert, c->is.expert_tensor, c->is.micro_batch};
+    const struct ap_degrees *d = &c->line.degrees;
+    const int64_t value[] = {d->tensor, c->line.pipeline, d->context,
+                             d->expert, d->expert_tensor, c->line.micro_batch};
     const char *flag = c->trainer->parallelism[which];
 
     snprintf(text, size, "%s %lld", flag ? flag : keys[which], (long long)value[which]);
@@ -131,28 +114,28 @@ const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree wh
 
 int trainer_has_layers(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const struct ap_line *l = c->line;
+    const struct ap_line *l = &c->line;
     int64_t sum = 0;
 
     for (int i = 0; i < l->n_layers; i++)
         sum += l->layers[i];
-    if (c->facts->layers == 0 || c->is.stages == 1)
+    if (c->facts->layers == 0 || c->stages == 1)
         return 0;
     if (l->n_layers && sum != c->facts->layers)
         return ap_err_set(err, "stages have %lld layers, the model has %lld",
                           (long long)sum, (long long)c->facts->layers);
-    if (l->n_layers == 0 && c->facts->layers % c->is.stages)
+    if (l->n_layers == 0 && c->facts->layers % c->stages)
         return ap_err_set(err,
                           "%lld layers are not a multiple of the %d stages of %s%s: "
                           "layers=A:B:... says how many each has",
-                          (long long)c->facts->layers, c->is.stages, SAID(c, TRAINER_PP),
-                          c->is.chunks > 1 ? " with chunks" : "");
+                          (long long)c->facts->layers, c->stages, SAID(c, TRAINER_PP),
+                          c->line.chunks > 1 ? " with chunks" : "");
     return 0;
 }
 
 int trainer_has_heads(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->facts->heads % c->is.tensor == 0)
+    if (c->facts->heads % c->line.degrees.tensor == 0)
         return 0;
     return ap_err_set(err, "%s does not divide the %lld heads of attention",
                       SAID(c, TRAINER_TP), (long long)c->facts->heads);
@@ -161,26 +144,14 @@ int trainer_has_heads(const struct ap_trainer_case *c, struct ap_err *err)
 /* No model without experts has expert parallelism; else each device has as many. */
 int trainer_has_experts(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->is.expert == 1)
+    if (c->line.degrees.expert == 1)
         return 0;
     if (c->facts->experts == 0)
         return ap_err_set(err, "%s: the model has no experts", SAID(c, TRAINER_EP));
-    if (c->facts->experts % c->is.expert == 0)
+    if (c->facts->experts % c->line.degrees.expert == 0)
         return 0;
     return ap_err_set(err, "%s does not divide the %lld experts", SAID(c, TRAINER_EP),
                       (long long)c->facts->experts);
-}
-
-/* The experts' own grid of a stage's devices. */
-int trainer_has_expert_grid(const struct ap_trainer_case *c, struct ap_err *err)
-{
-    const int64_t of = c->is.expert * c->is.expert_tensor;
-    const int64_t each = c->is.tensor * c->is.context * c->is.data;
-
-    if (c->facts->experts == 0 || each % of == 0)
-        return 0;
-    return ap_err_set(err, "%s x %s do not divide the %lld devices of a stage",
-                      SAID(c, TRAINER_EP), SAID(c, TRAINER_ETP), (long long)each);
 }
 
 /* Tokens of a sample are cut in equal parts: two for each device of the context, with the
@@ -188,8 +159,8 @@ int trainer_has_expert_grid(const struct ap_trainer_case *c, struct ap_err *err)
  * sequence parallelism. */
 int trainer_has_sequence(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const int64_t context = c->is.context > 1 ? 2 * c->is.context : 1;
-    const int64_t tensor = c->line->degrees.sequence ? c->is.tensor : 1;
+    const int64_t context = c->line.degrees.context > 1 ? 2 * c->line.degrees.context : 1;
+    const int64_t tensor = c->line.degrees.sequence ? c->line.degrees.tensor : 1;
 
     if (c->facts->sequence % (context * tensor) == 0)
         return 0;
@@ -203,9 +174,9 @@ int trainer_has_sequence(const struct ap_trainer_case *c, struct ap_err *err)
 
 int trainer_has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const enum ap_schedule s = c->line->schedule;
+    const enum ap_schedule s = c->line.schedule;
 
-    if (c->is.stages == 1 || s == AP_SCHEDULE_1F1B || s == AP_SCHEDULE_INTERLEAVED)
+    if (c->stages == 1 || s == AP_SCHEDULE_1F1B || s == AP_SCHEDULE_INTERLEAVED)
         return 0;
     return ap_err_set(err, "schedule %s: its pipelines run 1f1b or interleaved-1f1b",
                       ap_schedule_names[s]);
@@ -214,23 +185,23 @@ int trainer_has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
 /* Interleaved stages take microbatches in groups of as many as there are devices. */
 int trainer_has_groups(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->is.chunks == 1 || c->is.microbatches % c->is.pipeline == 0)
+    if (c->line.chunks == 1 || c->microbatches % c->line.pipeline == 0)
         return 0;
     return ap_err_set(err,
                       "%lld microbatches are not a multiple of %s, which interleaved "
                       "stages take at a time",
-                      (long long)c->is.microbatches, SAID(c, TRAINER_PP));
+                      (long long)c->microbatches, SAID(c, TRAINER_PP));
 }
 
 static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const struct ap_trainer_habits habits = c->trainer->habits(c->line);
-    const unsigned odd = c->line->trainer & ~(c->trainer->may | habits.traits);
+    const struct ap_trainer_habits habits = c->trainer->habits(&c->line);
+    const unsigned odd = c->line.trainer & ~(c->trainer->may | habits.traits);
 
     for (int i = 0; i < AP_N_TRAINER; i++)
         if (odd >> i & 1)
             return ap_err_set(err, "%s: it does not do so", ap_trainer_names[i]);
-    if (c->line->overlap && habits.overlap == AP_OVERLAP_NEVER)
+    if (c->line.overlap && habits.overlap == AP_OVERLAP_NEVER)
         return ap_err_set(err, "overlap: it reduces gradients after the passes");
     return 0;
 }
@@ -238,18 +209,15 @@ static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
 int ap_trainer_check(const struct ap_trainer *trainer, const struct ap_line *line,
                      const struct ap_line_facts *facts, struct ap_err *err)
 {
-    struct ap_trainer_case c = {.trainer = trainer, .line = line, .facts = facts};
-    const char *at = trainer->title;
-
-    if (ap_line_sizes_find(line, facts, &c.is, err))
-        return -1;
-    if (line->degrees.expert_tensor == 0)
-        c.is.expert_tensor = trainer->habits(line).expert_tensor;
+    struct ap_trainer_case c;
     struct ap_err why = {""};
-    int rc = has_traits(&c, &why);
+    int rc = ap_trainer_case_find(trainer, line, facts, &c, &why);
+
+    if (rc == 0)
+        rc = has_traits(&c, &why);
     for (int i = 0; rc == 0 && trainer->conditions[i]; i++)
         rc = trainer->conditions[i](&c, &why);
-    return rc ? ap_err_set(err, "%s: %s", at, why.msg) : 0;
+    return rc ? ap_err_set(err, "%s: %s", trainer->title, why.msg) : 0;
 }
 
 /* ---- reading ---- */
@@ -273,29 +241,29 @@ int ap_line_facts_agree(const struct ap_line_facts *said,
     const struct {
         const char *name;
         int64_t said, is;
-    } facts[] = {
-        {"layers", said->layers, model->layers},
-        {"attention heads", said->heads, model->heads},
-        {"heads of keys and values", said->kv_heads, model->kv_heads},
-        {"experts", said->experts, model->experts},
-        {"features of a token (hidden size)", said->hidden, model->hidden},
-        {"tokens of a sample (sequence length)", said->sequence, model->sequence},
-        {"samples of a step (batch)", said->batch, model->batch},
-        {"devices", said->world, model->world}};
+        const char *give; /* what would make them agree */
+    } facts[] = {{"layers", said->layers, model->layers, ""},
+                 {"attention heads", said->heads, model->heads, ""},
+                 {"heads of keys and values", said->kv_heads, model->kv_heads, ""},
+                 {"experts", said->experts, model->experts, ""},
+                 {"features of a token", said->hidden, model->hidden, ""},
+                 {"tokens of a sample", said->sequence, model->sequence, "--seq"},
+                 {"samples of a step", said->batch, model->batch, "--batch"},
+                 {"devices", said->world, model->world, ""}};
 
-    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
-        if (facts[i].said && facts[i].is && facts[i].said != facts[i].is)
-            return ap_err_set(err, "it says %lld %s, and there are %lld",
-                              (long long)facts[i].said, facts[i].name,
-                              (long long)facts[i].is);
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        const long long is = facts[i].is, there = facts[i].said;
+        if (!there || !is || there == is)
+            continue;
+        if (*facts[i].give)
+            return ap_err_set(err,
+                              "it says %lld %s, and the model has %lld: make it with "
+                              "%s %lld",
+                              there, facts[i].name, is, facts[i].give, there);
+        return ap_err_set(err, "it says %lld %s, and there are %lld", there,
+                          facts[i].name, is);
+    }
     return 0;
-}
-
-int64_t trainer_shards(const struct ap_line *line)
-{
-    const struct ap_degrees *d = &line->degrees;
-
-    return d->zero == 0 ? 1 : d->shard ? d->shard : d->data * d->context;
 }
 
 int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n)

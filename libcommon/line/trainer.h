@@ -34,28 +34,21 @@ extern const struct ap_line_facts ap_line_facts_none;
 void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
                         const struct ap_nests *nests, struct ap_line_facts *facts);
 
-/* A line with what silence leaves open, and what follows from it. */
-struct ap_line_sizes {
-    int64_t tensor, pipeline, chunks, context, data, expert, expert_tensor;
-    int64_t shard, copies; /* devices that ZeRO shards over; data x context / shard */
-    int64_t micro_batch, microbatches;
-    int stages;
-};
-/* Experts split like other weights (etp unsaid) unless the trainer says otherwise. -1:
- * the degrees are not the world's devices, or the batch cannot be cut so; err says it in
- * the line's keys. */
-int ap_line_sizes_find(const struct ap_line *line, const struct ap_line_facts *facts,
-                       struct ap_line_sizes *sizes, struct ap_err *err);
-
 /* ---- the table ---- */
 
-/* A line to be checked. */
+/* A line to be checked, complete. */
 struct ap_trainer_case {
     const struct ap_trainer *trainer;
-    const struct ap_line *line;
+    struct ap_line line;
     const struct ap_line_facts *facts;
-    struct ap_line_sizes is;
+    int64_t microbatches, copies; /* copies: devices with other data / shard */
+    int stages;
 };
+/* -1: the degrees are not the world's devices, or the batch cannot be cut so; err says it
+ * in the line's keys. */
+int ap_trainer_case_find(const struct ap_trainer *trainer, const struct ap_line *line,
+                         const struct ap_line_facts *facts, struct ap_trainer_case *c,
+                         struct ap_err *err);
 /* A condition: 0, or -1 with a message in the trainer's words, with the numbers. */
 typedef int ap_trainer_condition(const struct ap_trainer_case *c, struct ap_err *err);
 
@@ -107,10 +100,10 @@ extern const struct ap_trainer *const ap_trainers[AP_N_TRAINERS];
 const struct ap_trainer *ap_trainer_find(const char *name);
 
 /*
- * Gives the line all that the trainer's silence says: data, etp, its traits, the overlap
- * that it always or never has; what says nothing goes: a list of equal layers, shards
- * over all devices or one, the schedule of one stage. Call it before the
- * price: what the trainer runs is the line afterwards. -1: as ap_line_sizes_find.
+ * Completes the line (ap_line_complete) with all that the trainer's silence says: etp,
+ * its traits, the overlap that it always or never has; what says nothing goes: a list of
+ * equal layers, shards of one device, the schedule of one stage. Call it before the
+ * price: what the trainer runs is the line afterwards. -1: as ap_trainer_case_find.
  */
 int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
                       struct ap_line *line, struct ap_err *err);

@@ -23,8 +23,6 @@ const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree wh
 
 /* A flag with its value, as a line of a bash array. */
 void trainer_put_flag(struct ap_buf *out, const char *name, int64_t value);
-/* Devices that ZeRO shards over under a settled line. */
-int64_t trainer_shards(const struct ap_line *line);
 /* The list of layers of the line (arena), which has n stages. */
 int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n);
 
@@ -34,7 +32,6 @@ int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
                           struct ap_err *err);
 
 ap_trainer_condition trainer_has_layers, trainer_has_heads, trainer_has_experts,
-    trainer_has_expert_grid, trainer_has_sequence, trainer_has_schedule,
-    trainer_has_groups;
+    trainer_has_sequence, trainer_has_schedule, trainer_has_groups;
 
 #endif

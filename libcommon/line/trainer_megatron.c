@@ -10,7 +10,7 @@
 /* Key and value heads are split, or as many devices hold the same. */
 static int has_kv_heads(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const int64_t kv = c->facts->kv_heads, t = c->is.tensor;
+    const int64_t kv = c->facts->kv_heads, t = c->line.degrees.tensor;
 
     if (kv == 0 || kv % t == 0 || t % kv == 0)
         return 0;
@@ -23,32 +23,33 @@ static int has_kv_heads(const struct ap_trainer_case *c, struct ap_err *err)
 /* moe_layer.py raises an error in training. */
 static int has_sequence_of_experts(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->facts->experts == 0 || c->is.tensor == 1 || c->line->degrees.sequence)
+    if (c->facts->experts == 0 || c->line.degrees.tensor == 1 || c->line.degrees.sequence)
         return 0;
     return ap_err_set(err,
                       "experts under --tensor-model-parallel-size %lld train only with "
                       "--sequence-parallel (sp)",
-                      (long long)c->is.tensor);
+                      (long long)c->line.degrees.tensor);
 }
 
 /* Groups of experts' replicas are cut by instances, too. */
 static int has_instances(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const int64_t each = c->is.tensor * c->is.context * c->is.data;
-    const int64_t replicas = each / (c->is.expert * c->is.expert_tensor);
+    const int64_t each =
+        c->line.degrees.tensor * c->line.degrees.context * c->line.degrees.data;
+    const int64_t replicas =
+        each / (c->line.degrees.expert * c->line.degrees.expert_tensor);
 
-    if (c->line->degrees.zero == 0 || c->facts->experts == 0 ||
-        replicas % c->is.copies == 0)
+    if (c->line.degrees.zero == 0 || c->facts->experts == 0 || replicas % c->copies == 0)
         return 0;
     return ap_err_set(err,
                       "--num-distributed-optimizer-instances %lld does not divide the "
                       "%lld replicas of the experts",
-                      (long long)c->is.copies, (long long)replicas);
+                      (long long)c->copies, (long long)replicas);
 }
 
 static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->line->recompute != AP_LINE_RECOMPUTE_OPERATORS)
+    if (c->line.recompute != AP_LINE_RECOMPUTE_OPERATORS)
         return 0;
     return ap_err_set(err, "recompute=operators: --recompute-granularity is full, or "
                            "selective by modules");
@@ -61,25 +62,17 @@ static bool is_low(const struct ap_line_facts *f)
 
 static int has_low_sums(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (!(c->line->trainer & AP_TRAINER_LOW_SUMS) || is_low(c->facts))
+    if (!(c->line.trainer & AP_TRAINER_LOW_SUMS) || is_low(c->facts))
         return 0;
     return ap_err_set(err, "low-sums (--grad-reduce-in-bf16): the gradients have no 16 "
                            "bits");
 }
 
-static ap_trainer_condition *const conditions[] = {has_kv_heads,
-                                                   trainer_has_heads,
-                                                   trainer_has_layers,
-                                                   trainer_has_experts,
-                                                   trainer_has_expert_grid,
-                                                   trainer_has_sequence,
-                                                   has_sequence_of_experts,
-                                                   trainer_has_schedule,
-                                                   trainer_has_groups,
-                                                   has_instances,
-                                                   has_recompute,
-                                                   has_low_sums,
-                                                   NULL};
+static ap_trainer_condition *const conditions[] = {
+    has_kv_heads,         trainer_has_heads,    trainer_has_layers,
+    trainer_has_experts,  trainer_has_sequence, has_sequence_of_experts,
+    trainer_has_schedule, trainer_has_groups,   has_instances,
+    has_recompute,        has_low_sums,         NULL};
 
 /* Gradients lie in buckets; flags ask for them to be reduced in the last backward. */
 static struct ap_trainer_habits habits(const struct ap_line *line)
@@ -148,7 +141,7 @@ static void put_zero(const struct ap_line *l, struct ap_buf *out)
     static const char *const strategies[] = {"", "optim", "optim_grads",
                                              "optim_grads_params"};
     const struct ap_degrees *d = &l->degrees;
-    const int64_t copies = d->zero ? d->data * d->context / trainer_shards(l) : 1;
+    const int64_t copies = d->zero ? d->data * d->context / d->shard : 1;
 
     put(out, d->zero > 0, "--use-distributed-optimizer");
     put(out, d->zero > 1, "--use-megatron-fsdp");

@@ -19,10 +19,10 @@
 
 static int has_kv_heads(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->facts->kv_heads % c->is.tensor == 0)
+    if (c->facts->kv_heads % c->line.degrees.tensor == 0)
         return 0;
     return ap_err_set(err, TP " %lld does not divide the %lld heads of keys and values",
-                      (long long)c->is.tensor, (long long)c->facts->kv_heads);
+                      (long long)c->line.degrees.tensor, (long long)c->facts->kv_heads);
 }
 
 static int64_t expert_tensor(const struct ap_line *line)
@@ -32,71 +32,74 @@ static int64_t expert_tensor(const struct ap_line *line)
 
 static int has_expert_tensor(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const int64_t is = c->is.expert_tensor, has = expert_tensor(c->line);
+    const int64_t is = c->line.degrees.expert_tensor, has = expert_tensor(&c->line);
 
     if (c->facts->experts == 0 || is == has)
         return 0;
     return ap_err_set(
         err, "etp=%lld: under " EP " %lld each expert is split over %lld devices",
-        (long long)is, (long long)c->is.expert, (long long)has);
+        (long long)is, (long long)c->line.degrees.expert, (long long)has);
 }
 
 /* Experts lie on the devices of tensor parallelism, then of the context, then of those
  * that shard. */
 static int has_expert_mesh(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const int64_t each = c->is.tensor * (c->line->degrees.zero ? c->is.shard : 1);
+    const int64_t each =
+        c->line.degrees.tensor * (c->line.degrees.zero ? c->line.degrees.shard : 1);
 
-    if (c->is.expert == 1 || each % c->is.expert == 0)
+    if (c->line.degrees.expert == 1 || each % c->line.degrees.expert == 0)
         return 0;
     return ap_err_set(
         err, EP " %lld does not divide the %lld devices of " SHARD " x " CP " x " TP,
-        (long long)c->is.expert, (long long)each);
+        (long long)c->line.degrees.expert, (long long)each);
 }
 
 /* Replicated, or FSDP whose weights stay gathered after the forward pass, or not. */
 static int has_zero(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const int64_t zero = c->line->degrees.zero;
+    const int64_t zero = c->line.degrees.zero;
 
-    if (zero == 0 || (c->is.pipeline > 1 ? zero == 1 : zero >= 2))
+    if (zero == 0 || (c->line.pipeline > 1 ? zero == 1 : zero >= 2))
         return 0;
     return ap_err_set(err,
-                      c->is.pipeline > 1
+                      c->line.pipeline > 1
                           ? "zero=%lld: under " PP " %lld gradients are summed whole, "
                             "which is zero=1"
                           : "zero=%lld: FSDP scatters gradients with each microbatch, "
                             "which is zero=2 (" PP " %lld)",
-                      (long long)zero, (long long)c->is.pipeline);
+                      (long long)zero, (long long)c->line.pipeline);
 }
 
 static int has_shards(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const bool sharded = c->line->degrees.zero > 0;
+    const bool sharded = c->line.degrees.zero > 0;
 
-    if (sharded ? c->is.shard % c->is.context == 0 : c->is.context == 1)
+    if (sharded ? c->line.degrees.shard % c->line.degrees.context == 0
+                : c->line.degrees.context == 1)
         return 0;
     return ap_err_set(err,
                       CP " %lld: weights are sharded over these devices, too (zero, "
                          "shard=%lld)",
-                      (long long)c->is.context, (long long)c->is.shard);
+                      (long long)c->line.degrees.context,
+                      (long long)c->line.degrees.shard);
 }
 
 static int has_untied(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->is.pipeline == 1 || !c->facts->tied)
+    if (c->line.pipeline == 1 || !c->facts->tied)
         return 0;
     return ap_err_set(err,
                       PP " %lld: embedding and head share a weight, and lie in "
                          "different stages",
-                      (long long)c->is.pipeline);
+                      (long long)c->line.pipeline);
 }
 
 /* Stages are lists of modules: first and last have the embedding and the head. */
 static int has_modules(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    for (int i = 1; i + 1 < c->line->n_layers; i++)
-        if (c->line->layers[i] == 0)
+    for (int i = 1; i + 1 < c->line.n_layers; i++)
+        if (c->line.layers[i] == 0)
             return ap_err_set(err,
                               "stage %d has no module for "
                               "--parallelism.module_fqns_per_model_part",
@@ -107,22 +110,22 @@ static int has_modules(const struct ap_trainer_case *c, struct ap_err *err)
 /* schedules.py, Schedule1F1B */
 static int has_microbatches(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const bool gpipe = c->line->schedule == AP_SCHEDULE_GPIPE;
+    const bool gpipe = c->line.schedule == AP_SCHEDULE_GPIPE;
 
-    if (c->is.pipeline == 1 || gpipe || c->is.microbatches >= c->is.pipeline)
+    if (c->line.pipeline == 1 || gpipe || c->microbatches >= c->line.pipeline)
         return 0;
     return ap_err_set(err, "%lld microbatches are fewer than " PP " %lld (1F1B)",
-                      (long long)c->is.microbatches, (long long)c->is.pipeline);
+                      (long long)c->microbatches, (long long)c->line.pipeline);
 }
 
 static int has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    return c->line->schedule == AP_SCHEDULE_GPIPE ? 0 : trainer_has_schedule(c, err);
+    return c->line.schedule == AP_SCHEDULE_GPIPE ? 0 : trainer_has_schedule(c, err);
 }
 
 static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->line->recompute != AP_LINE_RECOMPUTE_SELECTIVE)
+    if (c->line.recompute != AP_LINE_RECOMPUTE_SELECTIVE)
         return 0;
     return ap_err_set(err, "recompute=selective: activation_checkpoint:selective keeps "
                            "attention and every other product (recompute=operators)");
@@ -130,9 +133,9 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 
 static int has_gathered_context(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    return c->line->degrees.ring
+    return c->line.degrees.ring
                ? ap_err_set(err, "ring: under " CP " %lld keys and values are gathered",
-                            (long long)c->is.context)
+                            (long long)c->line.degrees.context)
                : 0;
 }
 
@@ -229,8 +232,8 @@ static void put_flags(const struct ap_line *l, const struct ap_line_facts *f,
 
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     trainer_put_flag(out, "--parallelism.data_parallel_replicate_degree",
-                     d->zero ? d->data * d->context / trainer_shards(l) : d->data);
-    trainer_put_flag(out, SHARD, d->zero ? trainer_shards(l) / d->context : 1);
+                     d->zero ? d->data * d->context / d->shard : d->data);
+    trainer_put_flag(out, SHARD, d->zero ? d->shard / d->context : 1);
     if (d->zero)
         ap_buf_printf(out, "    --parallelism.fsdp_reshard_after_forward %s\n",
                       d->zero == 3 ? "always" : "never");

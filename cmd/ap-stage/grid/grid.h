@@ -15,4 +15,12 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
               const struct ap_line *line, struct ap_stages *stages,
               struct stage_result *out, struct ap_err *err);
 
+/*
+ * The line that a file of a trainer says, "TRAINER:FILE", with more keys (NULL: none);
+ * what does not map is a warning. Ends the tool where the file is bad, is about another
+ * model or other devices, or says what no line or the trainer cannot.
+ */
+void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *from,
+               const char *more, struct ap_line *line);
+
 #endif

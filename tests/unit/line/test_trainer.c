@@ -45,7 +45,7 @@ static const struct {
 } cases[] = {
     {"megatron", &llama, "tp=8,sp,pp=4,zero=1,mbs=1", 0, NULL},
     {"megatron", &llama, "tp=8,sp,pp=4,vpp=2,cp=2,ring,zero=1,mbs=1", 0, NULL},
-    {"megatron", &llama, "tp=3,mbs=1", 0, "are not the 64 devices"},
+    {"megatron", &llama, "tp=3,mbs=1", 0, "63 devices, there are 64"},
     {"megatron", &llama, "mbs=16", 0, "do not divide the batch of 512"},
     {"megatron", &llama, "pp=64,mbs=1", 0, "32 layers are not a multiple of the 64"},
     {"megatron", &llama, "pp=4,layers=8:8:8:9,mbs=1", 0, "33 layers, the model has 32"},
@@ -63,8 +63,7 @@ static const struct {
     {"megatron", &llama, "low-sums,overlap,mbs=1", 0, NULL},
     {"megatron", &mixtral, "tp=2,pp=2,ep=8,mbs=1", 0, "only with --sequence-parallel"},
     {"megatron", &mixtral, "tp=2,sp,pp=2,ep=8,mbs=1", 0, NULL},
-    {"megatron", &mixtral, "tp=2,sp,pp=8,ep=8,mbs=1", 0,
-     "x --expert-tensor-parallel-size"},
+    {"megatron", &mixtral, "tp=2,sp,pp=8,ep=8,mbs=1", 0, "ep=8 x etp=2 do not divide"},
     {"megatron", &mixtral, "tp=2,sp,pp=8,ep=8,mbs=1", 1, NULL}, /* over tp, too */
     {"megatron", &mixtral, "ep=16,mbs=1", 0, "16 does not divide the 8 experts"},
     {"megatron", &mixtral, "ep=8,zero=1,shard=4,mbs=1", 0, "replicas of the experts"},
@@ -248,13 +247,11 @@ static bool comes_back(struct ap_arena *arena, const struct ap_trainer *t,
 static int condition_of(const struct ap_trainer *t, const struct ap_line *line,
                         const struct ap_line_facts *f)
 {
-    struct ap_trainer_case c = {.trainer = t, .line = line, .facts = f};
+    struct ap_trainer_case c;
     struct ap_err err = {""};
 
-    if (ap_line_sizes_find(line, f, &c.is, &err))
+    if (ap_trainer_case_find(t, line, f, &c, &err))
         return -1;
-    if (line->degrees.expert_tensor == 0)
-        c.is.expert_tensor = t->habits(line).expert_tensor;
     for (int i = 0; t->conditions[i]; i++)
         if (t->conditions[i](&c, &err))
             return i;

@@ -1,0 +1,69 @@
+/*
+ * Problem: the plan that somebody runs, from what a trainer is given. Idea: the trainer's
+ * row reads it as a line (line/trainer.h), which is then one of --grid; the model and the
+ * cluster must be those that the text is about. Cost: that of reading it.
+ */
+#include <string.h>
+
+#include "base/file.h"
+#include "grid/grid.h"
+#include "line/trainer.h"
+#include "tool/tool.h"
+
+/* "NAME:FILE" */
+static const struct ap_trainer *find_trainer(const char *from, const char **file)
+{
+    const char *colon = strchr(from, ':');
+    struct ap_buf names = {0};
+    char name[32];
+
+    snprintf(name, sizeof name, "%.*s", (int)(colon ? colon - from : 0), from);
+    const struct ap_trainer *trainer = ap_trainer_find(name);
+    for (int i = 0; i < AP_N_TRAINERS; i++)
+        ap_buf_printf(&names, "%s%s", i ? ", " : "", ap_trainers[i]->name);
+    if (!trainer || !colon[1])
+        ap_die_usage("--from: expected TRAINER:FILE, with one of %s, got '%s'",
+                     names.data, from);
+    ap_buf_free(&names);
+    *file = colon + 1;
+    return trainer;
+}
+
+/* Keys that the text leaves to a script. */
+static void add_keys(struct ap_arena *arena, const char *more, struct ap_line *line)
+{
+    struct ap_err err = {0};
+    const char *text = ap_arena_printf(arena, "%s,%s", ap_line_text(arena, line), more);
+
+    if (ap_line_read(arena, text, line, &err))
+        ap_die_usage("--grid %s, beside --from: %s", more, err.msg);
+}
+
+void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *from,
+               const char *more, struct ap_line *line)
+{
+    struct ap_notes notes = {.arena = arena};
+    struct ap_line_facts facts;
+    struct ap_trainer_said said;
+    struct ap_err err = {0};
+    const char *file;
+    char *text;
+    size_t len;
+
+    const struct ap_trainer *trainer = find_trainer(from, &file);
+    if (ap_read_file(arena, file, false, &text, &len, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    ap_line_facts_find(arena, &m->graph, &m->nests, &facts);
+    facts.world = ap_cluster_devices(&m->cluster);
+    if (ap_trainer_parse(trainer, text, &facts, &said, &notes, &err) ||
+        ap_line_facts_agree(&said.facts, &facts, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", file, err.msg);
+    *line = said.line;
+    if (more)
+        add_keys(arena, more, line);
+    if (ap_trainer_settle(trainer, &facts, line, &err) ||
+        ap_trainer_check(trainer, line, &facts, &err))
+        ap_die(AP_NO_SOLUTION, "%s: %s", file, err.msg);
+    for (int i = 0; i < notes.n; i++)
+        ap_warn("%s: %s", file, notes.note[i]);
+}
