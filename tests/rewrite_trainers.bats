@@ -33,7 +33,7 @@ experts megatron DP 4 · EP 2 · micro-batch 4
 experts torchtitan DP 4 · EP 2 · ZeRO-2 · micro-batch 4
 experts deepspeed DP 4 · EP 2 · micro-batch 4
 uneven megatron PP 2 · DP 2 · ZeRO-1 · micro-batch 2 · recompute all layers 3 5
-uneven torchtitan PP 2 · DP 2 · ZeRO-2 · micro-batch 2 · recompute all layers 3 5
+uneven torchtitan PP 2 · DP 2 · ZeRO-1 · micro-batch 2 · recompute all layers 3 5
 uneven deepspeed PP 2 · DP 2 · ZeRO-1 · micro-batch 2 · recompute all
 interleaved megatron TP 2 · PP 2 × VPP 2 · micro-batch 4
 interleaved torchtitan TP 2 · PP 2 × VPP 2 · micro-batch 4 layers 2 2 2 2
@@ -143,16 +143,16 @@ EOF
 fsdp.megatron 64 32 dp=16,zero=3,mbs=2,overlap,packs of 256, 16 devices
 gpt3-175b.megatron 1536 96 tp=8,pp=16,vpp=6,dp=12,recompute=selective,mbs=1,packs,low-sums of 1536, 1536 devices
 llama3-8b.megatron 8 32 tp=2,pp=2,dp=16,zero=1,sp,mbs=1,overlap,packs,low-sums of 128, 64 devices
-mixtral.megatron 8 32 tp=2,pp=4,vpp=4,ep=8,dp=8,zero=1,sp,mbs=1,overlap,packs of 256, 64 devices
+mixtral.megatron 8 32 tp=2,pp=4,vpp=4,ep=8,etp=1,dp=8,zero=1,sp,mbs=1,overlap,packs of 256, 64 devices
 uneven.megatron 8 32 tp=8,pp=4,layers=7:8:8:9,cp=2,dp=4,zero=1,shard=4,sp,recompute=full,mbs=1,packs of 64, 256 devices
 unknown.megatron 8 32 refused: --tensor-model-parallel-size: nothing in the text gives $TP a value
 llama3.torchtitan 8 80 tp=8,dp=32,zero=3,sp,recompute=full,mbs=4,overlap,packs of 128, 256 devices
-moe.torchtitan 8 27 tp=2,ep=8,dp=32,zero=2,shard=16,sp,mbs=1,overlap,packs of 32, 64 devices
+moe.torchtitan 8 27 tp=2,ep=8,etp=1,dp=32,zero=2,shard=16,sp,mbs=1,overlap,packs of 32, 64 devices
 pipeline.torchtitan 8 32 tp=2,pp=4,vpp=2,layers=4:5:4:4:4:4:4:3,dp=4,zero=1,shard=2,recompute=operators,mbs=1,packs of 32, 32 devices
 tokens.torchtitan-main 8 64 pp=2,dp=32,zero=1,recompute=operators,mbs=2,packs of 1024, 64 devices
 zero3.deepspeed 64 32 dp=64,zero=3,mbs=2,overlap of 512, 64 devices
 pipeline.deepspeed 64 32 pp=8,dp=8,zero=1,recompute=full,mbs=1,packs,keeps-gradients,waits of 512, 64 devices
-moe.deepspeed 64 32 tp=2,ep=8,dp=32,zero=2,mbs=8,overlap,packs of 512, 64 devices
+moe.deepspeed 64 32 tp=2,ep=8,etp=1,dp=32,zero=2,mbs=8,overlap,packs of 512, 64 devices
 huggingface.deepspeed 64 32 refused: train_batch_size: "auto" is for a launcher to fill in: give the number
 END
 }
@@ -171,7 +171,7 @@ END
     [[ $stderr == *"without sequence parallelism"* ]]
     jq -e .tensor_parallel.autotp_size <<<"$output"
     run --separate-stderr ap-rewrite --to megatron "$BATS_FILE_TMPDIR/mixture.json"
-    [[ $stderr == *"the schedule is gpipe: 1f1b instead"* ]]
+    [[ $stderr == *"the schedule is 1f1b instead"* ]]
     [[ $output == *"# nearest to the plan:"*"in the plan stage 1 is DP 4"* ]]
 }
 
@@ -221,8 +221,7 @@ END
             | .recompute = "none")' "$BATS_FILE_TMPDIR/uneven.json" >"$doc"
     run --separate-stderr ap-rewrite --to deepspeed "$doc"
     [[ $stderr == *"do not fit a device: the cheapest that do"* ]] || { echo "$stderr"; return 1; }
-    [ "$(jq -c '[.zero_optimization.stage, .pipeline.activation_checkpoint_interval]' <<<"$output")" \
-        = "[1,0]" ] || { echo "$output $stderr"; return 1; }
+    [ "$(jq -c '[.zero_optimization.stage, .pipeline]' <<<"$output")" = "[1,null]" ] || { echo "$output $stderr"; return 1; }
 }
 
 @test "trainers: what has no near plan is refused" {

@@ -18,7 +18,8 @@ static const struct ap_choice forms[] = {
     {"torch", "JSON of placements for PyTorch, for DTensor and FSDP2"},
     {"taskgraph", "JSON: Rhino's task graph, and its order by a list scheduler"},
     {"megatron", "arguments of Megatron-LM, as a bash array"},
-    {"torchtitan", "arguments of torchtitan, as a bash array"},
+    {"torchtitan", "arguments of torchtitan 0.3, as a bash array"},
+    {"torchtitan-main", "arguments of torchtitan's main branch"},
     {"deepspeed", "DeepSpeed's JSON"},
     {NULL, NULL},
 };
@@ -264,7 +265,7 @@ int main(int argc, char **argv)
     if (form == TO_TORCH)
         return torch_rewrite(&tool, &arena, &doc);
     if (form >= TO_TRAINER)
-        return trainer_rewrite(&tool, &arena, &doc, &trainers[form - TO_TRAINER]);
+        return trainer_rewrite(&tool, &arena, &doc, ap_trainer_find(forms[form].name));
     if (asked.per_rank > 1 && ap_doc_find(&doc, "stages"))
         ap_die_usage(
             "--devices-per-rank: pipeline stages run on one device per rank only");

@@ -150,9 +150,8 @@ static struct ap_layout share_layout(const struct torch_part *part, int node)
         else
             *p = (struct ap_placement){0};
         if (p->kind != AP_SPLIT)
-            trainer_note(part->notes,
-                         "input %s is split at a stride: whole along that axis",
-                         input->name);
+            ap_note(part->notes, "input %s is split at a stride: whole along that axis",
+                    input->name);
     }
     return l;
 }
@@ -309,10 +308,10 @@ static void put_unpinned(const struct torch_part *part, struct ap_buf *out)
     }
     ap_buf_putc(out, ']');
     if (n)
-        trainer_note(part->notes,
-                     "%d of the forward pass's %d collectives on activations are inside "
-                     "modules: DTensor makes its own",
-                     n, n_all);
+        ap_note(part->notes,
+                "%d of the forward pass's %d collectives on activations are inside "
+                "modules: DTensor makes its own",
+                n, n_all);
 }
 
 static void put_collectives(const struct torch_part *part, struct ap_buf *out)
@@ -350,7 +349,7 @@ static void put_part(struct torch_part *part, struct ap_buf *out)
 
 /* ---- documents ---- */
 
-static void put_end(const struct ap_tool *tool, const struct trainer_notes *notes,
+static void put_end(const struct ap_tool *tool, const struct ap_notes *notes,
                     struct ap_buf *out)
 {
     bool first = true;
@@ -375,7 +374,7 @@ static void put_start(const char *model, int64_t microbatches, struct ap_buf *ou
 }
 
 static void put_alone(struct ap_arena *arena, const struct ap_doc *doc, struct job *job,
-                      struct trainer_notes *notes, struct ap_buf *out)
+                      struct ap_notes *notes, struct ap_buf *out)
 {
     const struct ap_plan *plan = &job->in.stages.stage->sharding.plan;
     struct ap_conversions conv;
@@ -391,7 +390,7 @@ static void put_alone(struct ap_arena *arena, const struct ap_doc *doc, struct j
 
 static void put_stage(struct ap_arena *arena, const struct ap_planned *in,
                       const struct ap_stage_microbatch *micro, int i, const char *start,
-                      struct trainer_notes *notes, struct ap_buf *out)
+                      struct ap_notes *notes, struct ap_buf *out)
 {
     static const char *const recompute[] = {"none", "all", "selected"};
     const struct ap_stage *st = &in->stages.stage[i];
@@ -418,7 +417,7 @@ static void put_stage(struct ap_arena *arena, const struct ap_planned *in,
                               .micro = micro};
     int first = notes->n;
     if (st->recompute == AP_RECOMPUTE_SELECTED)
-        trainer_note(notes, "recomputes %d values: PyTorch keeps them", st->n_recomputed);
+        ap_note(notes, "recomputes %d values: PyTorch keeps them", st->n_recomputed);
     put_part(&part, out);
     for (int k = first; k < notes->n; k++)
         notes->note[k] = ap_arena_printf(arena, "stage %d: %s", i, notes->note[k]);
@@ -444,7 +443,7 @@ static int check_devices(const struct ap_stages *stages, struct ap_err *err)
 }
 
 static void put_stages(struct ap_arena *arena, const struct ap_planned *in,
-                       struct trainer_notes *notes, struct ap_buf *out)
+                       struct ap_notes *notes, struct ap_buf *out)
 {
     const struct ap_stages *stages = &in->stages;
     struct ap_err err = {0};
@@ -471,7 +470,7 @@ static void put_stages(struct ap_arena *arena, const struct ap_planned *in,
 
 int torch_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_doc *doc)
 {
-    struct trainer_notes notes = {.arena = arena};
+    struct ap_notes notes = {.arena = arena};
     struct job job = {0};
     struct ap_buf out = {0};
     struct ap_err err = {0};

@@ -43,7 +43,7 @@ struct torch_part {
     struct ap_arena *arena;
     const struct ap_plan *plan;
     const struct ap_conversions *conv;
-    struct trainer_notes *notes; /* what is different in PyTorch */
+    struct ap_notes *notes; /* what is different in PyTorch */
     /* of a stage, NULL without: its part of the graph, and the microbatches of the whole
      */
     const struct ap_graph *whole;
@@ -81,7 +81,7 @@ bool torch_is_pinned(const struct torch_part *part, int node, const struct ap_la
  * is cut elsewhere is noted, if no contraction goes to another stage; else -1. stage_of:
  * [node of g], -1: of none. */
 int torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g,
-                       const int *stage_of, int n_stages, struct trainer_notes *notes,
+                       const int *stage_of, int n_stages, struct ap_notes *notes,
                        const char ***starts, struct ap_err *err);
 
 /* ---- torch.c ---- */

@@ -238,10 +238,10 @@ void torch_find_pins(struct torch_part *part)
     if (part->n_pins)
         qsort(part->pin, (size_t)part->n_pins, sizeof *part->pin, compare_pins);
     if (dropped)
-        trainer_note(part->notes,
-                     "%d inputs and outputs of modules are split at a stride, or along a "
-                     "spatial dimension of a convolution: whole along that axis",
-                     dropped);
+        ap_note(part->notes,
+                "%d inputs and outputs of modules are split at a stride, or along a "
+                "spatial dimension of a convolution: whole along that axis",
+                dropped);
 }
 
 /* ---- stages ---- */
@@ -319,7 +319,7 @@ static void add_before(const struct ap_graph *g, int node, struct before *b)
 }
 
 int torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g,
-                       const int *stage_of, int n_stages, struct trainer_notes *notes,
+                       const int *stage_of, int n_stages, struct ap_notes *notes,
                        const char ***starts, struct ap_err *err)
 {
     const char **start = AP_NEW_N(arena, n_stages + 1, const char *);
@@ -353,10 +353,10 @@ int torch_stage_starts(struct ap_arena *arena, const struct ap_graph *g,
         if (!start[k])
             return ap_err_set(err, "stage %d has no operator of the forward pass", k);
         if (b->n)
-            trainer_note(notes,
-                         "stage %d begins between modules: %d operators, no contraction "
-                         "among them, go to the stage before, and it begins with %s",
-                         k, b->n, module_name(arena, start[k]));
+            ap_note(notes,
+                    "stage %d begins between modules: %d operators, no contraction "
+                    "among them, go to the stage before, and it begins with %s",
+                    k, b->n, module_name(arena, start[k]));
     }
     return 0;
 }

@@ -102,9 +102,9 @@ static struct ap_layout use_of(const struct torch_part *part, int node)
         }
     }
     if (differ)
-        trainer_note(part->notes,
-                     "%s is used in several layouts: it is brought to that of the first",
-                     g->nodes[node].name);
+        ap_note(part->notes,
+                "%s is used in several layouts: it is brought to that of the first",
+                g->nodes[node].name);
     return first;
 }
 
@@ -276,15 +276,15 @@ static unsigned replicated_axes(const struct torch_part *part)
 static void note_held(struct torch_part *part, int whole, int moved)
 {
     if (moved)
-        trainer_note(part->notes,
-                     "%d weights: FSDP2 splits each device's part further, where the "
-                     "plan splits the whole first",
-                     moved);
+        ap_note(part->notes,
+                "%d weights: FSDP2 splits each device's part further, where the "
+                "plan splits the whole first",
+                moved);
     if (whole)
-        trainer_note(part->notes,
-                     "%d weights are whole between steps, their optimizer states split: "
-                     "both are held split, and the weights gathered for their first use",
-                     whole);
+        ap_note(part->notes,
+                "%d weights are whole between steps, their optimizer states split: "
+                "both are held split, and the weights gathered for their first use",
+                whole);
 }
 
 static void choose_fsdp(struct torch_part *part)
@@ -309,10 +309,10 @@ static void choose_fsdp(struct torch_part *part)
     part->fsdp.replicate = replicated_axes(part);
     part->fsdp.reshard = 2 * n_again > n;
     if (n_again && n_again < n)
-        trainer_note(part->notes,
-                     "%d of %d weights are gathered anew for the backward pass: FSDP2 "
-                     "does %s",
-                     n_again, n, part->fsdp.reshard ? "so with all" : "so with none");
+        ap_note(part->notes,
+                "%d of %d weights are gathered anew for the backward pass: FSDP2 "
+                "does %s",
+                n_again, n, part->fsdp.reshard ? "so with all" : "so with none");
     note_held(part, whole, moved);
 }
 
@@ -332,10 +332,10 @@ static void drop_strides(struct torch_part *part)
                 w->use.axis[a] = (struct ap_placement){0};
         }
         if (held || use)
-            trainer_note(part->notes,
-                         "%s is split at a stride, which DTensor has not: whole along "
-                         "that axis",
-                         part->plan->graph->nodes[w->node].name);
+            ap_note(part->notes,
+                    "%s is split at a stride, which DTensor has not: whole along "
+                    "that axis",
+                    part->plan->graph->nodes[w->node].name);
     }
 }
 

@@ -2,7 +2,7 @@
  * Problem: a plan as the configuration of a trainer, which knows less: one use per device
  * axis, the same in all layers, stages of whole layers. Idea: the degrees under which
  * most of the plan's FLOPs run (plan/degrees.h) are fitted to the trainer
- * (trainer_put.c); the plan of these degrees is built on the same devices and priced as
+ * (trainer_fit.c); the plan of these degrees is built on the same devices and priced as
  * ap-cost prices plans, and different layouts are counted.
  */
 #include "trainer.h"
@@ -19,24 +19,13 @@
 
 #define MOST_NAMED 3 /* names of tensors in a message; the rest is a count */
 
-void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
-{
-    char text[512];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    AP_ROOM_IN(notes->arena, notes->note, notes->n, notes->cap);
-    notes->note[notes->n++] = ap_arena_strdup(notes->arena, text);
-}
-
 /* What was read, and what becomes of it. */
 struct fitted {
-    const struct trainer *trainer;
+    const struct ap_trainer *trainer;
+    struct ap_line_facts facts;
     struct ap_plan_line planned;
     struct trainer_plan plan;
-    struct trainer_notes notes;
+    struct ap_notes notes;
     struct trainer_price price, planned_price;
 };
 
@@ -56,50 +45,25 @@ static bool same_price(const struct fitted *f)
 static void note_memory(struct fitted *f, int64_t device_bytes)
 {
     if (f->price.peak_bytes > device_bytes && f->planned_price.peak_bytes <= device_bytes)
-        trainer_note(&f->notes, "it does not fit the %s of a device",
-                     ap_size_text(f->notes.arena, device_bytes));
+        ap_note(&f->notes, "it does not fit the %s of a device",
+                ap_size_text(f->notes.arena, device_bytes));
 }
 
-/* ---- batch ---- */
-
-/* The batch is micro-batch x microbatches x data parallel devices. */
-static void fit_batch(struct trainer_plan *p, struct trainer_notes *notes)
-{
-    struct ap_plan_line *s = &p->s;
-    int64_t data = s->line.degrees.data;
-
-    if (s->batch == 0)
-        ap_die_usage("--to: no input of the model has a batch");
-    s->line.micro_batch = ap_ceil_div(ap_ceil_div(s->batch, s->microbatches), data);
-    if (s->line.micro_batch * s->microbatches * data == s->batch)
-        return;
-    int64_t count = ap_ceil_div(s->batch, s->line.micro_batch * data);
-    if (count != s->microbatches)
-        trainer_note(notes, "%lld microbatches instead of %lld", (long long)count,
-                     (long long)s->microbatches);
-    s->microbatches = count;
-    if (s->line.micro_batch * count * data != s->batch)
-        trainer_note(notes, "the batch of %lld does not divide: %lld instead",
-                     (long long)s->batch,
-                     (long long)(s->line.micro_batch * count * data));
-    s->batch = s->line.micro_batch * count * data;
-}
-
-static void note_share(struct trainer_notes *notes, double flops, double agreeing)
+static void note_share(struct ap_notes *notes, double flops, double agreeing)
 {
     if (agreeing < 0.9995 * flops)
-        trainer_note(notes, "%.1f %% of the plan's FLOPs split their operators otherwise",
-                     100 * (1 - agreeing / flops));
+        ap_note(notes, "%.1f %% of the plan's FLOPs split their operators otherwise",
+                100 * (1 - agreeing / flops));
 }
 
 /* What the plan does beside its degrees. */
-static void note_mixture(struct trainer_notes *notes, const struct ap_plan_degrees *d)
+static void note_mixture(struct ap_notes *notes, const struct ap_plan_degrees *d)
 {
     struct ap_buf layers = {0};
 
     ap_degrees_print_layers(d, &layers);
     if (layers.len > 0)
-        trainer_note(notes, "layers differ in the plan: %.400s", layers.data);
+        ap_note(notes, "layers differ in the plan: %.400s", layers.data);
     ap_buf_free(&layers);
     note_share(notes, d->flops, d->agreeing);
 }
@@ -146,7 +110,7 @@ static bool lies_differently(const struct ap_plan *a, const struct ap_plan *b,
 }
 
 /* Weights, states and inputs that lie differently, contractions that split otherwise. */
-static void note_differences(struct trainer_notes *notes, const struct ap_plan *planned,
+static void note_differences(struct ap_notes *notes, const struct ap_plan *planned,
                              const struct ap_plan *now, const struct ap_axis_uses *u)
 {
     static const struct {
@@ -168,8 +132,8 @@ static void note_differences(struct trainer_notes *notes, const struct ap_plan *
                                   n < MOST_NAMED ? &names : NULL);
         }
         if (n)
-            trainer_note(notes, "%d of %d %s lie differently: %.300s%s", n, all,
-                         kinds[k].name, names.data, n > MOST_NAMED ? ", ..." : "");
+            ap_note(notes, "%d of %d %s lie differently: %.300s%s", n, all, kinds[k].name,
+                    names.data, n > MOST_NAMED ? ", ..." : "");
         ap_buf_free(&names);
     }
     int all = 0, n = 0;
@@ -181,7 +145,7 @@ static void note_differences(struct trainer_notes *notes, const struct ap_plan *
                     sizeof *now->choice[i].axis * (size_t)planned->mesh.n_axes) != 0;
     }
     if (n)
-        trainer_note(notes, "%d of %d contractions are split otherwise", n, all);
+        ap_note(notes, "%d of %d contractions are split otherwise", n, all);
 }
 
 /* The plan of degrees, and its price. */
@@ -215,11 +179,15 @@ static void shard_weights(struct ap_arena *arena, struct job *job, struct ap_pla
     for (int a = 0; a < now->mesh.n_axes; a++)
         if (u.use[a] == AP_USE_DATA || u.use[a] == AP_USE_CONTEXT)
             u.zero[a] = 3;
-    ap_degrees_count(&u, &now->mesh, f->plan.experts);
-    if (build(arena, job, &u, &sharded, &own, &ignored) ||
+    ap_degrees_count(&u, &now->mesh, f->facts.experts > 0);
+    struct trainer_plan whole = f->plan;
+    whole.s.line.degrees.zero = 3;
+    whole.s.line.degrees.shard = u.degrees.shard;
+    if (trainer_check(f->trainer, &f->facts, &whole, &ignored) ||
+        build(arena, job, &u, &sharded, &own, &ignored) ||
         own.peak_bytes >= f->price.peak_bytes)
         return;
-    trainer_note(&f->notes, "weights are sharded, too (ZeRO-3): whole they do not fit");
+    ap_note(&f->notes, "weights are sharded, too (ZeRO-3): whole they do not fit");
     f->plan.uses = u;
     f->plan.s.line.degrees = u.degrees;
     f->price = own;
@@ -240,16 +208,16 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
                      ap_cost_variant_names[job.cost.variant]);
     ap_degrees_find(arena, plan, 1, &d);
     ap_line_of_plan(arena, plan, &d, &f->planned);
-    f->plan = (struct trainer_plan){.model = job.in.graph.name,
+    ap_line_facts_find(arena, plan->graph, plan->nests, &f->facts);
+    f->plan = (struct trainer_plan){.arena = arena,
+                                    .model = job.in.graph.name,
                                     .s = f->planned,
                                     .uses = d.all,
-                                    .experts = d.all.degrees.expert > 0,
                                     .n_layers = d.layers.n};
     if (plan->whole && d.all.degrees.zero == 1 && f->planned.microbatches == 1)
-        trainer_note(&f->notes,
-                     "gradients are reduce-scattered; the plan all-reduces them");
-    f->trainer->fit(&f->plan, &f->notes);
-    fit_batch(&f->plan, &f->notes);
+        ap_note(&f->notes, "gradients are reduce-scattered; the plan all-reduces them");
+    if (trainer_fit(f->trainer, &f->facts, &f->plan, &f->notes, &err))
+        refuse(f, &err);
     if (price(arena, &job, plan, &f->planned_price, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     if (build(arena, &job, &f->plan.uses, &now, &f->price, &err))
@@ -299,10 +267,9 @@ static void note_stages(struct fitted *f, const struct ap_stages *stages,
         own.micro_batch = 0;
         ap_line_words(&own, &text);
         if (a == b)
-            trainer_note(&f->notes, "in the plan stage %d is %.200s", a, text.data);
+            ap_note(&f->notes, "in the plan stage %d is %.200s", a, text.data);
         else
-            trainer_note(&f->notes, "in the plan stages %d-%d are %.200s", a, b,
-                         text.data);
+            ap_note(&f->notes, "in the plan stages %d-%d are %.200s", a, b, text.data);
         ap_buf_free(&text);
     }
 }
@@ -348,9 +315,9 @@ static void fit_devices(struct fitted *f, const struct ap_stages *stages)
         trainer_even_layers(f->notes.arena, p);
     }
     int64_t each = p->s.n_devices / l->pipeline;
-    trainer_note(&f->notes,
-                 "stages have different numbers of devices: %lld set%s of %lld instead",
-                 (long long)l->pipeline, l->pipeline == 1 ? "" : "s", (long long)each);
+    ap_note(&f->notes,
+            "stages have different numbers of devices: %lld set%s of %lld instead",
+            (long long)l->pipeline, l->pipeline == 1 ? "" : "s", (long long)each);
     d->tensor = divisor(each, d->tensor);
     d->context = divisor(each / d->tensor, d->context);
     d->data = each / d->tensor / d->context;
@@ -372,12 +339,13 @@ static void fit_recompute(struct ap_arena *arena, const struct trainer_model *mo
     double planned = (double)f->planned_price.peak_bytes;
 
     all.s.line.recompute = AP_LINE_RECOMPUTE_FULL;
-    if (trainer_price_stages(arena, model, f->trainer, &all, &price, &ignored) ||
+    if (trainer_check(f->trainer, &f->facts, &all, &ignored) ||
+        trainer_price_stages(arena, model, &all, &price, &ignored) ||
         fabs((double)price.peak_bytes - planned) >=
             fabs((double)f->price.peak_bytes - planned))
         return;
-    trainer_note(&f->notes,
-                 "all layers are recomputed, which comes nearer to the plan's memory");
+    ap_note(&f->notes,
+            "all layers are recomputed, which comes nearer to the plan's memory");
     f->plan = all;
     f->price = price;
 }
@@ -393,13 +361,14 @@ struct fitting {
 static void try_fitting(struct ap_arena *arena, const struct fitted *f,
                         struct trainer_plan p, struct fitting *best)
 {
-    struct trainer_notes ignored = {.arena = arena};
+    struct ap_notes ignored = {.arena = arena};
     struct trainer_price price;
     struct ap_err why = {0};
 
-    f->trainer->fit(&p, &ignored);
-    fit_batch(&p, &ignored);
-    if (trainer_price_stages(arena, best->model, f->trainer, &p, &price, &why))
+    const int64_t zero = p.s.line.degrees.zero;
+    if (trainer_fit(f->trainer, &f->facts, &p, &ignored, &why) ||
+        p.s.line.degrees.zero != zero ||
+        trainer_price_stages(arena, best->model, &p, &price, &why))
         return;
     int64_t limit = best->model->of->cluster->memory_bytes;
     bool fits = price.peak_bytes <= limit, fitted = best->price.peak_bytes <= limit;
@@ -423,8 +392,6 @@ static void try_degrees(struct ap_arena *arena, const struct trainer_plan *start
         for (int k = 0; k < 4 && each % t == 0; k++) {
             struct trainer_plan p = *start;
             struct ap_degrees *d = &p.s.line.degrees;
-            if ((k & 1) && !f->trainer->shards_staged_weights)
-                continue;
             d->tensor = t;
             d->sequence = t > 1;
             d->data = d->shard = each / t;
@@ -469,11 +436,10 @@ static void fit_memory(struct ap_arena *arena, const struct trainer_plan *start,
         return;
     f->plan = best->plan;
     f->price = best->price;
-    trainer_note(
-        &f->notes,
-        f->price.peak_bytes <= limit
-            ? "the degrees of most FLOPs do not fit a device: the cheapest that do"
-            : "the degrees of most FLOPs do not fit a device: those of least memory");
+    ap_note(&f->notes,
+            f->price.peak_bytes <= limit
+                ? "the degrees of most FLOPs do not fit a device: the cheapest that do"
+                : "the degrees of most FLOPs do not fit a device: those of least memory");
 }
 
 static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
@@ -491,24 +457,26 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
     const struct trainer_model model = {&of, &layers, &in.stages};
     ap_line_of_stages(arena, &of, &in.stages, &f->planned, &each);
     ap_layers_find(arena, &in.graph, &in.nests, &layers);
+    ap_line_facts_find(arena, &in.graph, &in.nests, &f->facts);
     f->plan = (struct trainer_plan){
-        .model = in.graph.name, .s = f->planned, .n_layers = layers.n};
-    for (int i = 0; i < in.stages.n; i++)
-        f->plan.experts |= each[i].all.degrees.expert > 0;
+        .arena = arena, .model = in.graph.name, .s = f->planned, .n_layers = layers.n};
     if (trainer_layers_by_stage(arena, &model, &f->notes, &f->plan.s.line, &err))
         ap_die_usage("--to %s: %s", f->trainer->name, err.msg);
     if (f->planned.stages_differ)
         note_stages(f, &in.stages, each);
+    if (f->planned.line.recompute == AP_LINE_RECOMPUTE_SELECTIVE && !f->planned.said)
+        ap_note(&f->notes,
+                "operators that the plan recomputes are not chosen one by one");
     fit_devices(f, &in.stages);
     const struct trainer_plan start = f->plan;
     struct fitting fitting = {&model, .found = false};
-    f->trainer->fit(&f->plan, &f->notes);
-    fit_batch(&f->plan, &f->notes);
+    if (trainer_fit(f->trainer, &f->facts, &f->plan, &f->notes, &err))
+        refuse(f, &err);
     if (ap_pipeline_price(arena, &of, &in.stages, &planned, &err))
         rewrite_refuse(doc, AP_BAD_INPUT, &err);
     f->planned_price =
         (struct trainer_price){planned.result.step_sec, planned.peak_bytes};
-    int rc = trainer_price_stages(arena, &model, f->trainer, &f->plan, &f->price, &err);
+    int rc = trainer_price_stages(arena, &model, &f->plan, &f->price, &err);
     if (rc)
         refuse(f, &err);
     for (int i = 0; i < in.stages.n; i++)
@@ -566,10 +534,25 @@ static void put_comment(const struct fitted *f, const struct ap_buf *price,
                       f->notes.note[i]);
 }
 
+/* notes: what the user's script must say. */
+static void put_flags(const struct fitted *f, struct ap_buf *out, struct ap_notes *notes)
+{
+    struct ap_line_facts facts = f->facts;
+    struct ap_line line = f->plan.s.line;
+    struct ap_err err = {0};
+
+    facts.world = f->plan.s.n_devices;
+    facts.batch = f->plan.s.batch;
+    if (ap_trainer_settle(f->trainer, &facts, &line, &err))
+        refuse(f, &err);
+    f->trainer->write(&line, &facts, out, notes);
+}
+
 int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
-                    const struct ap_doc *doc, const struct trainer *trainer)
+                    const struct ap_doc *doc, const struct ap_trainer *trainer)
 {
     struct fitted f = {.trainer = trainer, .notes = {.arena = arena}};
+    struct ap_notes script = {.arena = arena};
     struct ap_buf text = {0}, words = {0}, cost = {0};
 
     if (ap_doc_find(doc, "stages"))
@@ -578,7 +561,7 @@ int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
         fit_plan(arena, doc, &f);
     put_price(arena, &f, &cost);
     put_comment(&f, &cost, &text);
-    trainer->put(&f.plan, &text);
+    put_flags(&f, &text, &script);
     if (f.notes.n && !tool->quiet) {
         ap_line_words(&f.plan.s.line, &words);
         ap_warn("%s cannot express the plan; nearest: %s; %s", trainer->title, words.data,
@@ -586,6 +569,8 @@ int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
         for (int i = 0; i < f.notes.n; i++)
             ap_warn("  %s", f.notes.note[i]);
     }
+    for (int i = 0; i < script.n && !tool->quiet; i++)
+        ap_warn("%s: %s", trainer->title, script.note[i]);
     ap_tool_write_bytes(tool, &text);
     ap_buf_free(&text);
     ap_buf_free(&words);

@@ -6,25 +6,16 @@
 #ifndef REWRITE_TRAINER_H
 #define REWRITE_TRAINER_H
 
-#include "line/line.h"
+#include "line/trainer.h"
 #include "pipeline/pipeline_price.h"
 #include "tool/tool.h"
 
-/* Sentences, for people. */
-struct trainer_notes {
-    struct ap_arena *arena;
-    int n, cap;
-    const char **note;
-};
-void trainer_note(struct trainer_notes *notes, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
-/* What a trainer's configuration says. */
+/* A plan on its way to a trainer. */
 struct trainer_plan {
+    struct ap_arena *arena;
     const char *model;
     struct ap_plan_line s;    /* with stages its line has the layers of each */
     struct ap_axis_uses uses; /* of the mesh of a plan without stages */
-    bool experts;             /* the model has some */
     int n_layers;
 };
 
@@ -33,28 +24,27 @@ struct trainer_price {
     int64_t peak_bytes; /* of the fullest device */
 };
 
-struct trainer {
-    const char *name, *title;
-    enum ap_line_recompute selected;
-    bool shards_staged_weights; /* ZeRO-3 within stages */
-    /* Moves what the trainer cannot express to the nearest that it can, in the degrees
-       and in the uses of the axes. A sentence for each change. */
-    void (*fit)(struct trainer_plan *p, struct trainer_notes *notes);
-    void (*put)(const struct trainer_plan *p, struct ap_buf *out);
-    /* before each line of a comment; NULL: the format has none */
-    const char *comment;
-};
-
-#define N_TRAINERS 3
-extern const struct trainer trainers[N_TRAINERS];
-
 /*
  * Writes the document's plan, or stages, for a trainer, to the tool's output; what
  * differs to standard error. Ends the tool when the plan is bad or has no near one.
  * Returns the exit code.
  */
 int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
-                    const struct ap_doc *doc, const struct trainer *trainer);
+                    const struct ap_doc *doc, const struct ap_trainer *trainer);
+
+/* ---- the nearest line: trainer_fit.c ---- */
+
+/* Whether the trainer can run the line of the plan; err says why not. */
+int trainer_check(const struct ap_trainer *t, const struct ap_line_facts *facts,
+                  const struct trainer_plan *p, struct ap_err *err);
+/*
+ * Moves what the trainer cannot run to the nearest that it can, in the line and in the
+ * uses of the axes, and the batch to what divides; a note for each change. -1: nothing
+ * near is legal, err says what is wrong with the plan itself. Ends the tool where the
+ * plan does not train.
+ */
+int trainer_fit(const struct ap_trainer *t, const struct ap_line_facts *facts,
+                struct trainer_plan *p, struct ap_notes *notes, struct ap_err *err);
 
 /* ---- stages: trainer_stages.c ---- */
 
@@ -69,14 +59,14 @@ struct trainer_model {
  * are cut are noted. -1 where layers are not in the order of the stages, or there are
  * none. */
 int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *model,
-                            struct trainer_notes *notes, struct ap_line *line,
+                            struct ap_notes *notes, struct ap_line *line,
                             struct ap_err *err);
 /* Gives all stages of the line as many layers, or one more (arena). */
 void trainer_even_layers(struct ap_arena *arena, struct trainer_plan *p);
 /* The price of the plan that the trainer runs, on the devices of the stages at hand. -1:
  * there is none. */
 int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *model,
-                         const struct trainer *trainer, const struct trainer_plan *p,
-                         struct trainer_price *price, struct ap_err *err);
+                         const struct trainer_plan *p, struct trainer_price *price,
+                         struct ap_err *err);
 
 #endif

@@ -40,7 +40,7 @@ static int *stages_of_layers(struct ap_arena *arena, const struct ap_staged_grap
 }
 
 int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *model,
-                            struct trainer_notes *notes, struct ap_line *line,
+                            struct ap_notes *notes, struct ap_line *line,
                             struct ap_err *err)
 {
     const struct ap_layers *layers = model->layers;
@@ -65,10 +65,10 @@ int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *
         n[best[l]]++;
     }
     if (cut)
-        trainer_note(notes,
-                     "stages cut %d layer%s in two: they go whole to the stage with "
-                     "most of their FLOPs",
-                     cut, cut == 1 ? "" : "s");
+        ap_note(notes,
+                "stages cut %d layer%s in two: they go whole to the stage with "
+                "most of their FLOPs",
+                cut, cut == 1 ? "" : "s");
     return 0;
 }
 
@@ -147,7 +147,6 @@ struct stage_builder {
     struct ap_arena *arena;
     const struct ap_staged_graph *of;
     const struct ap_line_model *model;
-    const struct trainer *trainer;
     const struct trainer_plan *plan;
     const int *block_of;
     const int64_t *devices; /* of the whole plan */
@@ -156,7 +155,7 @@ struct stage_builder {
 
 static void select_nodes(const struct stage_builder *b, struct ap_stage *st)
 {
-    const bool *again = b->model->again[b->trainer->selected];
+    const bool *again = b->model->again[b->plan->s.line.recompute];
     int *ids = AP_NEW_N(b->arena, st->sub.graph.n_nodes + 1, int);
 
     for (int i = 0; i < st->sub.graph.n_nodes; i++)
@@ -263,7 +262,7 @@ static int build_stage(const struct stage_builder *b, int i, int lo, int hi,
         return -1;
     st->sharding =
         (struct ap_sharding){.plan = {.graph = &st->sub.graph, .nests = &st->nests},
-                             .algorithm = b->trainer->name,
+                             .algorithm = "trainer",
                              .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
                              .stopped = "rule"};
     lay_out(&line->degrees, &uses, &st->sharding.plan.mesh);
@@ -273,8 +272,8 @@ static int build_stage(const struct stage_builder *b, int i, int lo, int hi,
 }
 
 int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *model,
-                         const struct trainer *trainer, const struct trainer_plan *p,
-                         struct trainer_price *price, struct ap_err *err)
+                         const struct trainer_plan *p, struct trainer_price *price,
+                         struct ap_err *err)
 {
     const struct ap_staged_graph *of = model->of;
     const struct ap_stages *stages = model->stages;
@@ -290,25 +289,27 @@ int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *mod
     if (n < 0)
         return -1;
     ap_blocks_carry(arena, of->graph, n, block);
-    struct ap_blocks blocks = {.algorithm = trainer->name, .n = n, .block_of = block};
+    struct ap_blocks blocks = {.algorithm = "trainer", .n = n, .block_of = block};
     if (ap_blocks_check(arena, of->graph, &blocks, err))
         return -1;
     const struct ap_staged_graph again = {of->graph, of->nests, &blocks, of->cluster};
     struct ap_line_model lines;
     ap_line_model_find(arena, &again, &lines);
     const struct stage_builder b = {
-        arena, &again, &lines,  trainer,
-        p,     block,  devices, d->tensor * d->data * d->context};
+        arena, &again, &lines, p, block, devices, d->tensor * d->data * d->context};
     if (b.per_stage * line->pipeline > n_devices)
         return ap_err_set(err, "%lld sets of %lld devices are more than %lld",
                           (long long)line->pipeline, (long long)b.per_stage,
                           (long long)n_devices);
-    struct ap_stages now = {.algorithm = trainer->name,
+    struct ap_stages now = {.algorithm = "trainer",
                             .stopped = "rule",
                             .schedule = line->schedule,
                             .chunks = (int)line->chunks,
                             .microbatches = p->s.microbatches,
                             .each = stages->each,
+                            .resharding = stages->resharding,
+                            .overlap = line->overlap,
+                            .trainer = ap_line_trainer(line),
                             .n_devices = stages->n_devices,
                             .n = line->n_layers,
                             .stage = AP_NEW_N(arena, line->n_layers, struct ap_stage)};

@@ -67,6 +67,7 @@ struct ap_plan_line {
     int64_t microbatches;    /* line.micro_batch is rounded up: batch / these / data */
     int64_t sequence_length; /* of the inputs; 0: they have none */
     int64_t n_devices;       /* that run something */
+    bool said;               /* the section says the line, and the plan agrees */
     bool stages_differ;      /* in degrees, devices or recomputation */
     /* where the cluster has several kinds of devices: how many of each run something, and
        "stage 0 on H100-80GB, stage 1 on A100-80GB" (arena); else NULL */

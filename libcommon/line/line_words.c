@@ -120,6 +120,7 @@ static void take_said(struct ap_arena *arena, const struct ap_stages *s,
         return;
     said.degrees.idle = found.idle;
     out->line = said;
+    out->said = true;
 }
 
 /* Which stages lie on which kind of device, runs of them together. */

@@ -74,7 +74,7 @@ def torchtitan(devices, words):
     shard, copies = par("data_parallel_shard_degree"), par("data_parallel_replicate_degree")
     plan["dp"], plan["shard"] = shard * copies, shard * plan["cp"]
     reshard = got.get("parallelism.fsdp_reshard_after_forward", ["none"])[0]
-    plan["zero"] = {"none": 0, "never": 2, "always": 3}[reshard]
+    plan["zero"] = {"none": 0, "never": 1 if plan["pp"] > 1 else 2, "always": 3}[reshard]
     assert shard * copies * plan["cp"] * plan["tp"] * plan["pp"] == devices
     assert shard * plan["cp"] * plan["tp"] % plan["ep"] == 0, "experts and sharding"
     plan["etp"] = 1 if plan["ep"] > 1 else plan["tp"]
@@ -98,12 +98,13 @@ def deepspeed(devices, words):
         got = json.load(file)
     experts = got.get("expert_parallel", {})
     plan = {"tp": got.get("tensor_parallel", {}).get("autotp_size", 1), "sp": False,
-            "pp": got.get("pipeline", {}).get("stages", 1), "vpp": 1,
+            "vpp": 1,
             "cp": got.get("sequence_parallel_size", 1), "ep": experts.get("autoep_size", 1),
             "etp": experts.get("expert_tensor_parallel_size", 1),
             "zero": got["zero_optimization"]["stage"],
             "micro": got["train_micro_batch_size_per_gpu"], "batch": got["train_batch_size"]}
-    plan["dp"] = devices // (plan["tp"] * plan["pp"] * plan["cp"])
+    plan["dp"] = plan["batch"] // (plan["micro"] * got["gradient_accumulation_steps"])
+    plan["pp"] = devices // (plan["tp"] * plan["dp"] * plan["cp"])  # the script has stages
     plan["shard"] = plan["dp"] * plan["cp"]
     plan["recompute"] = "all" if "activation_checkpointing" in got or got.get(
         "pipeline", {}).get("activation_checkpoint_interval") else ""
