@@ -321,6 +321,54 @@ words() {
     refuses 3 'attn/core) is split by it' ap-stage --grid tp=8 --cluster cpu-8 "$f"
 }
 
+@test "ap-stage --grid: experts in a grid of their own run, and their numbers are those of one device" {
+    needs_exec
+    local d=$BATS_TEST_TMPDIR line words why
+    losses() { ap-rewrite --quiet | ap-exec "$@" --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)'; }
+    ap-model mixtral --layers 2 --hidden 32 --heads 4 --kv-heads 4 --vocab 64 --experts 8 --group 4 --seq 16 \
+        --batch 8 | ap-coarsen --quiet --algorithm layers >"$d/m.json"
+    losses -n 1 <"$d/m.json" >"$d/one"
+    while IFS='|' read -r line words; do
+        ap-stage --quiet --grid "$line,mbs=1" --cluster cpu-8 "$d/m.json" >"$d/p.json"
+        [ "$(ap-cost --quiet "$d/p.json" | jq -r .cost.plan.words)" = "$words · micro-batch 1" ]
+        [ "$(jq -r .stages.line "$d/p.json")" = "$line,mbs=1" ]
+        # read without the line, too
+        jq -c 'del(.stages.line)' "$d/p.json" | ap-cost --quiet | jq -e --arg w "$words" '.cost.plan.words | startswith($w)'
+        losses -n 8 <"$d/p.json" | diff "$d/one" - || { echo "$line"; return 1; }
+    done <<'END'
+tp=2,ep=4,dp=4|TP 2 · DP 4 · EP 4
+tp=2,ep=8,etp=1,dp=4,zero=1,sp|TP 2 with sequence parallelism · DP 4 · EP 8 · expert TP 1 · ZeRO-1
+tp=2,pp=2,ep=4,etp=1,dp=2,sp|TP 2 with sequence parallelism · PP 2 · DP 2 · EP 4 · expert TP 1
+tp=2,cp=2,ep=2,etp=4,dp=2|TP 2 · CP 2 · DP 2 · EP 2 · expert TP 4
+tp=4,ep=2,etp=1,dp=2,zero=1,sp|TP 4 with sequence parallelism · DP 2 · EP 2 · expert TP 1 · ZeRO-1
+cp=2,ep=8,dp=4,zero=3|CP 2 · DP 4 · EP 8 · ZeRO-3
+END
+    while IFS='|' read -r line why; do
+        refuses 3 "--grid $line: $why" ap-stage --grid "$line" --cluster cpu-8 "$d/m.json"
+    done <<'END'
+tp=2,ep=8|ep=8 x etp=2 do not divide tp=2 x cp=1 x dp=4
+tp=2,etp=1|ep=1 x etp=1 beside tp=2: experts have different tokens on devices of tensor parallelism only with sp
+ep=4,zero=1,shard=2|shard=2: experts of ep=4 x etp=1 are on more devices than tp=1 x shard
+END
+    small | ap-stage --quiet --grid dp=4,zero=1,shard=2 --cluster cpu-4 | jq -e '.stages.stages[0].sharding.mesh.shape == [2, 2]'
+    small >"$d/dense.json"
+    refuses 3 "ep=4: the model has no experts" ap-stage --grid ep=4 --cluster cpu-4 "$d/dense.json"
+}
+
+@test "ap-stage --grid: gradients and ZeRO of experts are on the devices that share them" {
+    local f=$BATS_TEST_TMPDIR/m.json
+    ap-model mixtral --layers 2 --hidden 64 --heads 4 --kv-heads 4 --vocab 64 --experts 4 --group 4 --seq 16 \
+        --batch 8 | ap-coarsen --quiet --algorithm layers >"$f"
+    # layouts of an expert's weight and of its states, LINE
+    layouts() {
+        ap-stage --quiet --grid "$1" --cluster cpu-8 "$f" | jq -c '.graph.nodes as $n | .stages.stages[0].sharding.layouts as $l |
+            [range($n | length) | select($n[.].op == "parameter" and ($n[.].name | test("h_0/moe/fc/w"))) | $l[.]]'
+    }
+    [ "$(layouts tp=4,ep=2,etp=1,zero=1,sp)" = "$(layouts tp=4,ep=2,etp=1,zero=2,sp)" ]
+    layouts tp=4,ep=2,etp=1,zero=1,sp
+    layouts tp=4,ep=2,etp=1,zero=1,sp | jq -e '(.[0] | test("R,R,S0")) and all(.[1:][]; test("R") | not)'
+}
+
 @test "published: a step of a GPT of 22B on eight A100s is within 5 %" {
     local table=$BATS_TEST_TMPDIR/t.tsv
     { # the columns that are read; the run: Korthikanti et al., tables 3 and 5

@@ -10,100 +10,188 @@
  */
 #include "line/line_plan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/threads.h"
 #include "plan/named_plan.h"
 #include "plan/patterns.h"
 
-/* From the outside in. */
-enum { DATA, EXPERT, CONTEXT, TENSOR, N_DEGREES };
-static const struct {
-    const char *name, *between; /* between hosts, of what is split at their border */
-    enum ap_axis_split use;
-} degrees[N_DEGREES] = {{"dp", "dp_hosts", AP_USE_DATA},
-                        {"ep", "ep_hosts", AP_USE_DATA},
-                        {"cp", "cp_hosts", AP_USE_CONTEXT},
-                        {"tp", "tp_hosts", AP_USE_TENSOR}};
-
 /* ---- devices ---- */
 
-/* Of an axis whose devices are `inside` apart, how many are in one host. */
-static int64_t in_host(const struct ap_line_maker *k, int64_t inside, int64_t size)
+/* A stage's devices are numbered with tensor parallelism innermost, then context and
+ * data; experts count the same devices by etp, ep and copies. */
+struct grid {
+    int64_t tensor, context, shard; /* ends of these, in devices of a stage */
+    int64_t expert_tensor, expert;
+    int n;
+    int64_t border[2 * AP_MAX_AXES]; /* of axes, ascending, from 1 */
+};
+
+static int compare_borders(const void *pa, const void *pb)
 {
+    const int64_t a = *(const int64_t *)pa, b = *(const int64_t *)pb;
+    return a < b ? -1 : a > b;
+}
+
+static void add_border(struct grid *g, int64_t at)
+{
+    for (int i = 0; i < g->n; i++)
+        if (g->border[i] == at)
+            return;
+    g->border[g->n++] = at;
+    qsort(g->border, (size_t)g->n, sizeof *g->border, compare_borders);
+}
+
+/* Whether each border divides the next one. */
+static bool nests(const struct grid *g)
+{
+    for (int i = 1; i < g->n; i++)
+        if (g->border[i] % g->border[i - 1])
+            return false;
+    return true;
+}
+
+/* The borders of the axes. Axes are split at the border of hosts, too, so that
+ * collectives go inside hosts first. */
+static int find_borders(const struct ap_line_maker *k, struct grid *g, struct ap_err *err)
+{
+    const struct ap_degrees *d = &k->line.degrees;
     const int64_t host = k->model->of.cluster->levels[0].size;
+    const int64_t n = d->tensor * d->context * d->data;
 
-    if (inside >= host || inside * size <= host || host % inside ||
-        size % (host / inside) || k->mesh.n_axes + 2 > AP_MAX_AXES - 1)
-        return size;
-    return host / inside;
-}
-
-static void add_axis(struct ap_line_maker *k, int degree, int64_t size, const char *name)
-{
-    const int at = k->mesh.n_axes++;
-
-    k->mesh.size[at] = size;
-    k->mesh.name[at] = name;
-    k->uses.use[at] = degrees[degree].use;
-    k->uses.expert_use[at] = degree == EXPERT ? AP_USE_EXPERT : degrees[degree].use;
-    if (degree != TENSOR)
-        k->uses.zero[at] = (uint8_t)k->line.degrees.zero;
-}
-
-/* ZeRO shards over the innermost axes of `shard` devices in all. */
-static int limit_shards(struct ap_line_maker *k, struct ap_err *err)
-{
-    int64_t devices = 1;
-
-    for (int a = k->mesh.n_axes - 1; a >= 0 && k->line.degrees.zero > 0; a--) {
-        if (k->uses.use[a] == AP_USE_TENSOR)
-            continue;
-        if (devices >= k->line.degrees.shard)
-            k->uses.zero[a] = 0;
-        else
-            devices *= k->mesh.size[a];
+    *g = (struct grid){.tensor = d->tensor,
+                       .context = d->tensor * d->context,
+                       .shard = d->tensor * d->shard,
+                       .expert_tensor = d->tensor,
+                       .expert = d->tensor};
+    if (k->model->experts > 0) {
+        g->expert_tensor = d->expert_tensor;
+        g->expert = d->expert_tensor * d->expert;
     }
-    if (k->line.degrees.zero > 0 && devices != k->line.degrees.shard)
+    const int64_t ends[] = {
+        1,        n, g->tensor, g->context, d->zero > 0 ? g->shard : 1, g->expert_tensor,
+        g->expert};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        add_border(g, ends[i]);
+    if (!nests(g) || g->n > AP_MAX_AXES)
         return ap_err_set(err,
-                          "shard=%lld: the nearest groups of devices with other data "
-                          "have %lld",
-                          (long long)k->line.degrees.shard, (long long)devices);
+                          "tp=%lld x cp=%lld x dp=%lld, experts' etp=%lld x ep=%lld and "
+                          "shard=%lld %s",
+                          (long long)d->tensor, (long long)d->context, (long long)d->data,
+                          (long long)d->expert_tensor, (long long)d->expert,
+                          (long long)d->shard,
+                          nests(g) ? "are more axes than a mesh has"
+                                   : "do not nest: each group of devices must hold the "
+                                     "smaller ones whole");
+    struct grid split = *g;
+    if (host < n && g->n < AP_MAX_AXES)
+        add_border(&split, host);
+    if (nests(&split))
+        *g = split;
     return 0;
 }
 
-/* The mesh of all stages. Axes are split at the border of hosts, so that collectives go
- * inside hosts first. */
+/* The axis of devices from..to of a stage. */
+static void add_axis(struct ap_line_maker *k, const struct grid *g, int64_t from,
+                     int64_t to)
+{
+    const int at = k->mesh.n_axes++;
+    const enum ap_axis_split use = to <= g->tensor    ? AP_USE_TENSOR
+                                   : to <= g->context ? AP_USE_CONTEXT
+                                                      : AP_USE_DATA;
+
+    k->mesh.size[at] = to / from;
+    k->uses.use[at] = use;
+    k->uses.expert_use[at] = to <= g->expert_tensor ? AP_USE_TENSOR
+                             : to <= g->expert      ? AP_USE_EXPERT
+                             : use == AP_USE_TENSOR ? AP_USE_DATA
+                                                    : use;
+    if ((use != AP_USE_TENSOR || k->uses.expert_use[at] == AP_USE_DATA) && to <= g->shard)
+        k->uses.zero[at] = (uint8_t)k->line.degrees.zero;
+}
+
+/* Names from the inside out: of the use, and experts' where that differs. Of several axes
+ * of a name the innermost has it, the next one between hosts is "..._hosts". */
+static void name_axes(struct ap_line_maker *k)
+{
+    static const char *const uses[AP_N_AXIS_USES] = {
+        [AP_USE_DATA] = "dp", [AP_USE_CONTEXT] = "cp", [AP_USE_TENSOR] = "tp"};
+    static const char *const experts[AP_N_AXIS_USES] = {
+        [AP_USE_DATA] = "edp", [AP_USE_TENSOR] = "etp", [AP_USE_EXPERT] = "ep"};
+    const int64_t host = k->model->of.cluster->levels[0].size;
+    int64_t inside = 1;
+
+    for (int a = k->mesh.n_axes - 1; a >= 0; a--) {
+        const enum ap_axis_split use = k->uses.use[a], of = k->uses.expert_use[a];
+        const char *name = uses[use];
+        int n = 1, between = 0;
+        for (int b = a + 1; b < k->mesh.n_axes; b++)
+            if (k->uses.use[b] == use && k->uses.expert_use[b] == of) {
+                n++;
+                between += strstr(k->mesh.name[b], "_hosts") != NULL;
+            }
+        if (of != use)
+            name = use == AP_USE_DATA
+                       ? experts[of]
+                       : ap_arena_printf(k->arena, "%s_%s", name, experts[of]);
+        if (n > 1)
+            name = inside >= host && !between
+                       ? ap_arena_printf(k->arena, "%s_hosts", name)
+                       : ap_arena_printf(k->arena, "%s%d", name, n);
+        k->mesh.name[a] = name;
+        inside *= k->mesh.size[a];
+    }
+}
+
+static int check_experts(const struct ap_line_maker *k, struct ap_err *err)
+{
+    const struct ap_degrees *d = &k->line.degrees;
+    const int64_t group = d->expert * d->expert_tensor;
+
+    if (k->model->experts == 0 && (d->expert > 1 || d->expert_tensor != d->tensor))
+        return ap_err_set(err, "%s=%lld: the model has no experts",
+                          d->expert > 1 ? "ep" : "etp",
+                          (long long)(d->expert > 1 ? d->expert : d->expert_tensor));
+    if (k->model->experts == 0)
+        return 0;
+    if (k->model->experts % d->expert)
+        return ap_err_set(err, "ep=%lld does not divide the %lld experts",
+                          (long long)d->expert, (long long)k->model->experts);
+    if (group < d->tensor && !d->sequence)
+        return ap_err_set(err,
+                          "ep=%lld x etp=%lld beside tp=%lld: experts have different "
+                          "tokens on devices of tensor parallelism only with sp",
+                          (long long)d->expert, (long long)d->expert_tensor,
+                          (long long)d->tensor);
+    if (d->zero > 0 && group > d->tensor * d->shard)
+        return ap_err_set(err,
+                          "shard=%lld: experts of ep=%lld x etp=%lld are on more "
+                          "devices than tp=%lld x shard",
+                          (long long)d->shard, (long long)d->expert,
+                          (long long)d->expert_tensor, (long long)d->tensor);
+    return 0;
+}
+
+/* The mesh of all stages: axes of both grids. */
 static int lay_mesh(struct ap_line_maker *k, struct ap_err *err)
 {
     const struct ap_degrees *d = &k->line.degrees;
+    struct grid g;
 
-    if (ap_line_complete(&k->line, ap_cluster_devices(k->model->of.cluster), err))
+    if (ap_line_complete(&k->line, ap_cluster_devices(k->model->of.cluster), err) ||
+        check_experts(k, err) || find_borders(k, &g, err))
         return -1;
-    if (d->expert_tensor != d->tensor)
-        return ap_err_set(err, "etp=%lld: experts are split as tp=%lld says",
-                          (long long)d->expert_tensor, (long long)d->tensor);
-    if (d->data % d->expert)
-        return ap_err_set(err, "ep=%lld does not divide dp=%lld", (long long)d->expert,
-                          (long long)d->data);
-    const int64_t size[N_DEGREES] = {d->data / d->expert, d->expert, d->context,
-                                     d->tensor};
-    int64_t inside = d->tensor * d->context * d->data; /* devices of a step on the axis */
-    for (int i = 0; i < N_DEGREES; i++) {
-        inside /= size[i];
-        const int64_t within = in_host(k, inside, size[i]);
-        if (within < size[i])
-            add_axis(k, i, size[i] / within, degrees[i].between);
-        if (within > 1)
-            add_axis(k, i, within, degrees[i].name);
+    for (int i = g.n - 1; i > 0; i--)
+        add_axis(k, &g, g.border[i - 1], g.border[i]);
+    name_axes(k);
+    if (k->mesh.n_axes == 0) {
+        k->mesh = (struct ap_mesh){.n_axes = 1, .size = {1}, .name = {"dp"}};
+        k->uses.use[0] = k->uses.expert_use[0] = AP_USE_DATA;
     }
-    if (k->mesh.n_axes == 0)
-        add_axis(k, DATA, 1, degrees[DATA].name);
     k->uses.degrees.sequence = d->sequence;
     k->uses.degrees.ring = d->ring;
-    if (limit_shards(k, err))
-        return -1;
-    ap_degrees_count(&k->uses, &k->mesh, d->expert > 1);
+    ap_degrees_count(&k->uses, &k->mesh, k->model->experts > 0);
     k->uses.degrees.zero = d->zero;
     return 0;
 }
@@ -225,12 +313,38 @@ static int cut_blocks(struct ap_line_maker *k, struct ap_err *err)
     return 0;
 }
 
+/* A contraction of experts: batched, of activations and weights. */
+static bool is_of_experts(const struct ap_graph *g, const uint8_t *from, int v)
+{
+    return g->nodes[v].op == AP_OP_DOT && g->nodes[v].attrs->lhs_batch_dims.n > 0 &&
+           !ap_line_is_of_activations(g, from, v);
+}
+
+/* How many there are, if their FLOPs are worth a grid of their own; else 0. */
+static int64_t count_experts(const struct ap_graph *g, const uint8_t *from)
+{
+    double all = 0, experts = 0;
+    int64_t n = 0;
+
+    for (int v = 0; v < g->n_nodes; v++) {
+        if (g->nodes[v].phase != AP_FORWARD || !ap_line_is_contraction(g, v))
+            continue;
+        all += ap_node_heavy_flops(g, v);
+        if (!is_of_experts(g, from, v))
+            continue;
+        experts += ap_node_heavy_flops(g, v);
+        n = n ? n : g->nodes[v].shape.dims[0]; /* results have batch dimensions first */
+    }
+    return experts > AP_LEAST_EXPERTS * all ? n : 0;
+}
+
 void ap_line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of,
                         struct ap_line_model *model)
 {
     *model = (struct ap_line_model){.of = *of,
                                     .batch = ap_batch_size(of->graph),
                                     .origins = ap_blocks_origins(arena, of->graph)};
+    model->experts = count_experts(of->graph, model->origins);
     ap_layers_find(arena, of->graph, of->nests, &model->layers);
     span_layers(arena, model);
     ap_line_mark_recomputed(arena, model);
@@ -247,56 +361,59 @@ static bool is_of_heads(const struct ap_nest *nest, int factor)
            ap_access_has(&nest->ins[1].access, factor);
 }
 
-/* A contraction of experts: batched, of activations and weights. */
-static bool is_of_experts(const struct ap_graph *g, const uint8_t *from, int v)
+/* [node]: a contraction of activations that brings tokens to experts, or back: between it
+ * and a contraction of theirs are no others. */
+static const bool *find_beside(struct ap_arena *arena, const struct ap_graph *g,
+                               const uint8_t *from)
 {
-    return g->nodes[v].op == AP_OP_DOT && g->nodes[v].attrs->lhs_batch_dims.n > 0 &&
-           !ap_line_is_of_activations(g, from, v);
-}
+    bool *beside = AP_NEW_N(arena, g->n_nodes, bool);
+    bool *near = AP_NEW_N(arena, g->n_nodes, bool);
 
-/* Whether a contraction of activations brings tokens to experts, or back from them: only
- * moves are between it and a contraction of theirs. */
-static bool is_beside_experts(const struct ap_graph *g, const uint8_t *from, int v)
-{
-    for (int k = 0; k < g->nodes[v].n_in; k++) {
-        int u = g->nodes[v].in[k];
-        while (ap_ops[g->nodes[u].op].class == AP_CLASS_MOVE && g->nodes[u].n_in == 1)
-            u = g->nodes[u].in[0];
-        if (is_of_experts(g, from, u))
-            return true;
+    for (int v = 0; v < g->n_nodes; v++) {
+        bool any = false;
+        for (int k = 0; k < g->nodes[v].n_in; k++)
+            any |= near[g->nodes[v].in[k]];
+        beside[v] = any && ap_line_is_contraction(g, v);
+        near[v] = is_of_experts(g, from, v) || (any && !ap_line_is_contraction(g, v));
     }
-    for (int at = g->user_start[v]; at < g->user_start[v + 1]; at++) {
-        int u = g->users[at];
-        while (ap_ops[g->nodes[u].op].class == AP_CLASS_MOVE &&
-               g->user_start[u] < g->user_start[u + 1])
-            u = g->users[g->user_start[u]];
-        if (is_of_experts(g, from, u))
-            return true;
+    for (int v = g->n_nodes - 1; v >= 0; v--) {
+        bool any = false;
+        for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++)
+            any |= near[g->users[u]];
+        beside[v] |= any && ap_line_is_contraction(g, v);
+        near[v] = is_of_experts(g, from, v) || (any && !ap_line_is_contraction(g, v));
     }
-    return false;
+    return beside;
 }
 
 /* What trainers do not do: pad what an axis splits, leave a contraction whole on the
  * tensor axis, or split attention there by other than heads. */
 static int check_contraction(const struct ap_line_maker *k, const struct ap_plan *plan,
                              const struct ap_nest *nest, int axis, const uint8_t *from,
-                             struct ap_err *err)
+                             const bool *beside, struct ap_err *err)
 {
-    const struct ap_node *n = &plan->graph->nodes[nest->members[0]];
+    const int v = nest->members[0];
+    const struct ap_node *n = &plan->graph->nodes[v];
     const int c = plan->choice[nest->group].axis[axis];
     const long long size = k->mesh.size[axis];
     const char *name = k->mesh.name[axis];
+    const bool tensor = k->uses.use[axis] == AP_USE_TENSOR;
+    const bool experts = beside && is_of_experts(plan->graph, from, v);
+    const bool router =
+        beside && !experts && n->shape.dims[n->shape.rank - 1] == k->model->experts;
 
     if (c >= 0 && c < nest->n_factors && nest->factors[c].size % size)
         return ap_err_set(err, "%s=%lld does not divide the %lld of %s (%s)", name, size,
                           (long long)nest->factors[c].size, n->name, n->scope);
-    if (k->uses.use[axis] != AP_USE_TENSOR || size == 1 || n->phase != AP_FORWARD)
+    if (size == 1 || n->phase != AP_FORWARD || router ||
+        (beside && beside[v] && !experts))
         return 0;
-    if (c < 0)
+    if (c < 0 && (tensor || (experts && (k->uses.expert_use[axis] == AP_USE_TENSOR ||
+                                         k->uses.expert_use[axis] == AP_USE_EXPERT))))
         return ap_err_set(err, "%s=%lld: nothing of %s (%s) is split by it", name, size,
                           n->name, n->scope);
-    if (ap_line_is_of_activations(plan->graph, from, nest->members[0]) &&
-        !is_of_heads(nest, c) && !is_beside_experts(plan->graph, from, nest->members[0]))
+    if (tensor && !is_of_heads(nest, c) &&
+        ap_line_is_of_activations(plan->graph, from, v))
         return ap_err_set(err, "%s=%lld does not divide the heads of %s (%s)", name, size,
                           n->name, n->scope);
     return 0;
@@ -306,10 +423,12 @@ static int check_even(const struct ap_line_maker *k, struct ap_arena *arena,
                       const struct ap_plan *plan, struct ap_err *err)
 {
     const uint8_t *from = ap_blocks_origins(arena, plan->graph);
+    const bool *beside =
+        k->model->experts > 0 ? find_beside(arena, plan->graph, from) : NULL;
 
     for (int i = 0; i < plan->nests->n; i++)
         for (int a = 0; a < k->mesh.n_axes && plan->nests->nest[i].heavy; a++)
-            if (check_contraction(k, plan, &plan->nests->nest[i], a, from, err))
+            if (check_contraction(k, plan, &plan->nests->nest[i], a, from, beside, err))
                 return -1;
     return 0;
 }
@@ -326,7 +445,9 @@ static int check_degrees(const struct ap_line_maker *k, const struct ap_plan *pl
     const struct ap_degrees *d = &found.all.degrees, *want = &k->uses.degrees;
     if (found.flops > 0 && found.layers.n > 0 &&
         (d->tensor != want->tensor || d->data != want->data ||
-         d->context != want->context || (want->expert > 1 && d->expert != want->expert) ||
+         d->context != want->context ||
+         (d->expert > 0 &&
+          (d->expert != want->expert || d->expert_tensor != want->expert_tensor)) ||
          (d->tensor > 1 && d->sequence != want->sequence))) {
         struct ap_buf is = {0};
         ap_degrees_print(d, &is);

@@ -11,7 +11,8 @@
 /* What the lines of one model have in common (arena). */
 struct ap_line_model {
     struct ap_staged_graph of;
-    int64_t batch; /* rows of a step; 0: no input has a batch */
+    int64_t batch;   /* rows of a step; 0: no input has a batch */
+    int64_t experts; /* of a layer, which have a grid of devices of their own; 0: none */
     struct ap_layers layers;
     const int *first, *last;                 /* [layer]: blocks */
     const uint8_t *origins;                  /* [node] enum ap_origin */

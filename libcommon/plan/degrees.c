@@ -22,11 +22,6 @@
 
 #include "graph/blocks.h"
 
-/* Of all FLOPs of the forward contractions: with less, dots that are batched over weights
- * are no experts. The two codebooks of `ap-model wav2vec2-base` have 0.05 %, the experts
- * of switch-base 22 %, of moe-380m 42 %. */
-#define LEAST_EXPERTS 0.01
-
 /* Which factor of each group runs along the batch, and along the sequence; -1: none. */
 struct labels {
     int16_t *batch, *sequence;
@@ -381,7 +376,8 @@ static void settle_rest(const struct finder *f, const struct tally *t,
         const double *bytes = t->sharded.bytes[a];
         along += t->between.sequence[a];
         other += t->between.other[a];
-        for (int stage = 1; stage <= 3 && u->use[a] != AP_USE_TENSOR; stage++)
+        const bool same = u->use[a] == AP_USE_TENSOR && u->expert_use[a] != AP_USE_DATA;
+        for (int stage = 1; stage <= 3 && !same; stage++)
             if (bytes[stage] > bytes[u->zero[a]])
                 u->zero[a] = (uint8_t)stage;
     }
@@ -405,7 +401,7 @@ void ap_degrees_count(struct ap_axis_uses *u, const struct ap_mesh *mesh, bool e
             d->expert *= mesh->size[a];
         if (u->expert_use[a] == AP_USE_TENSOR)
             d->expert_tensor *= mesh->size[a];
-        if (u->zero[a] && mesh->size[a] > 1) {
+        if (u->zero[a] && mesh->size[a] > 1 && u->use[a] != AP_USE_TENSOR) {
             d->shard *= mesh->size[a];
             d->zero = u->zero[a] > d->zero ? u->zero[a] : d->zero;
         }
@@ -492,7 +488,7 @@ void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
     find_weights(&f);
     tally_contractions(&f);
     const struct tally *all = &f.tally[n];
-    bool few = all->experts.all < LEAST_EXPERTS * (all->experts.all + all->dense.all);
+    bool few = all->experts.all < AP_LEAST_EXPERTS * (all->experts.all + all->dense.all);
     for (int i = 0; i <= n; i++)
         merge_experts(&f.tally[i], few);
     for (int i = 0; i <= n; i++)
@@ -534,7 +530,7 @@ void ap_degrees_print(const struct ap_degrees *d, struct ap_buf *out)
         put(out, start, "DP", d->data);
     if (d->expert > 1)
         put(out, start, "EP", d->expert);
-    if (d->expert > 1 && d->expert_tensor != d->tensor)
+    if (d->expert > 0 && d->expert_tensor != d->tensor)
         put(out, start, "expert TP", d->expert_tensor);
     if (d->zero) {
         ap_buf_printf(out, "%sZeRO-%lld", out->len > start ? " · " : "",

@@ -12,6 +12,11 @@
 
 #include "plan/layers.h"
 
+/* Of all FLOPs of the forward contractions: with less, dots that are batched over weights
+ * are no experts. The two codebooks of `ap-model wav2vec2-base` have 0.05 %, the experts
+ * of switch-base 22 %, of moe-380m 42 %. */
+#define AP_LEAST_EXPERTS 0.01
+
 /* The part of a contraction that an axis of the mesh splits. */
 enum ap_axis_split {
     AP_USE_NONE,    /* nothing: its devices do the same work */
@@ -51,7 +56,9 @@ struct ap_degrees {
 struct ap_axis_uses {
     enum ap_axis_split use[AP_MAX_AXES];        /* by contractions without experts */
     enum ap_axis_split expert_use[AP_MAX_AXES]; /* by those of experts */
-    uint8_t zero[AP_MAX_AXES]; /* ZeRO's stage on the axis; 0 where use is tensor */
+    /* ZeRO's stage on the axis; where use is tensor that of experts alone, which may have
+       other data there */
+    uint8_t zero[AP_MAX_AXES];
     struct ap_degrees degrees;
 };
 

@@ -1,9 +1,11 @@
 /*
  * Problem: the plan that a trainer runs for given degrees: one use per axis, the same for
- * every layer. Idea: the sweeps of the named plans, one axis after the other: the axes
- * that split weights first, so that ZeRO shards the rest; then the batch and the
- * sequence, with states and weights seeded where ZeRO shards them. Cost: O(axes * operand
- * slots). Sources: see named_plan_sweep.c.
+ * every layer, and another one for experts. Idea: the sweeps of the named plans, one axis
+ * after the other: the axes that split weights first, so that ZeRO shards the rest; then
+ * the batch and the sequence, with states and weights seeded where ZeRO shards them.
+ * Where experts use an axis in another way, a sweep of theirs comes first; its choices
+ * replace those of the sweep of all others. Cost: O(axes * operand slots). Sources: see
+ * named_plan_sweep.c; Liu et al., "MoE Parallel Folding" (experts' own grid).
  */
 #include "plan/degrees.h"
 
@@ -33,44 +35,97 @@ static bool is_master(const struct ap_graph *g, int weight)
     return any;
 }
 
-/* Splits states, and weights, that are whole on the axis. */
-static void seed_shards(const struct ap_axis_uses *u, int axis,
-                        const struct ap_plan *plan, struct ap_sweep *s)
-{
-    const struct ap_graph *g = plan->graph;
-    const unsigned all = (1U << plan->mesh.n_axes) - 1;
+/* One plan of degrees. */
+struct maker {
+    struct ap_arena *arena;
+    const struct ap_axis_uses *u;
+    struct ap_plan *plan;
+    struct ap_sweep s;
+    bool experts;          /* the graph has some, and so has u */
+    const bool *of_expert; /* [node]: a weight of experts, or its state; NULL: unknown */
+};
 
-    for (int i = 0; i < g->n_params; i++) {
-        const struct ap_node *p = &g->nodes[g->params[i]];
-        if (plan->choice[p->group].axis[axis] < 0 &&
-            ((u->zero[axis] >= 1 && p->role == AP_ROLE_STATE) ||
-             (p->role == AP_ROLE_WEIGHT &&
-              (u->zero[axis] == 3 ||
-               (u->zero[axis] >= 1 && is_master(g, g->params[i]))))))
-            ap_sweep_seed_split(s, g->params[i], all, false);
+/* Experts' use of an axis. */
+static enum ap_axis_split expert_use(const struct maker *m, int axis)
+{
+    const enum ap_axis_split use = m->u->use[axis], own = m->u->expert_use[axis];
+
+    if (m->experts && (own == AP_USE_TENSOR || own == AP_USE_EXPERT))
+        return own;
+    return m->experts && use == AP_USE_TENSOR ? AP_USE_DATA : use;
+}
+
+/* ---- ZeRO ---- */
+
+static void mark_states(const struct maker *m, int weight, int result, int *todo,
+                        bool *seen, bool *marks)
+{
+    const struct ap_graph *g = m->plan->graph;
+    int n = 0;
+
+    todo[n++] = result;
+    while (n > 0) {
+        const struct ap_node *node = &g->nodes[todo[--n]];
+        for (int k = 0; k < node->n_in; k++) {
+            const int in = node->in[k];
+            if (seen[in] ||
+                (g->nodes[in].phase != AP_UPDATE && g->nodes[in].op != AP_OP_PARAMETER))
+                continue;
+            if (!ap_shape_same_dims(&g->nodes[in].shape, &g->nodes[weight].shape))
+                continue;
+            seen[in] = marks[in] = true;
+            todo[n++] = in;
+        }
     }
 }
 
-/* Experts, the batch where there are none; then what is whole is sharded, and what is
- * made of it follows. */
-static int plan_experts(const struct ap_axis_uses *u, int axis,
-                        const struct ap_plan *plan, struct ap_sweep *s,
-                        struct ap_err *err)
+/* Weights that contractions of experts read, and the states of their updates. */
+static const bool *find_experts(const struct maker *m)
 {
-    if (!ap_sweep_has_experts(s))
-        return ap_err_set(err, "no dot is batched over weights (experts)");
-    ap_sweep_axis(s, axis, AP_SWEEP_EXPERT);
-    ap_sweep_seed_batch(s, ap_batch_size(plan->graph));
-    ap_sweep_run(s);
-    if (u->zero[axis] == 0)
-        return 0;
-    seed_shards(u, axis, plan, s);
-    s->mode = AP_SWEEP_BATCH;
-    for (int i = 0; i < plan->nests->n; i++)
-        s->decided[i] =
-            !(s->derived[i] || s->update[i]) || plan->choice[i].axis[axis] >= 0;
-    ap_sweep_run(s);
-    return 0;
+    const struct ap_graph *g = m->plan->graph;
+    const int *origin = ap_weight_origins(m->arena, g, m->plan->nests);
+    bool *marks = AP_NEW_N(m->arena, g->n_nodes, bool);
+    bool *seen = AP_NEW_N(m->arena, g->n_nodes, bool);
+    int *todo = AP_NEW_N(m->arena, g->n_nodes + 1, int);
+
+    for (int i = 0; i < m->plan->nests->n; i++) {
+        const struct ap_nest *nest = &m->plan->nests->nest[i];
+        if (ap_sweep_experts_of(&m->s, nest) == 0)
+            continue;
+        for (int k = 0; k < nest->n_ins; k++) {
+            const int from = origin[g->nodes[nest->ins[k].node].group];
+            if (from >= 0)
+                marks[from] = true;
+        }
+    }
+    for (int r = 0; r < g->n_results; r++) {
+        const int weight = g->results[r].alias;
+        if (weight >= 0 && marks[weight] && g->nodes[weight].role == AP_ROLE_WEIGHT)
+            mark_states(m, weight, g->results[r].node, todo, seen, marks);
+    }
+    return marks;
+}
+
+/* Splits states, and weights, that are whole on the axis, where those that they belong to
+ * have different data. */
+static void seed_shards(const struct maker *m, int axis, struct ap_sweep *s)
+{
+    const struct ap_graph *g = m->plan->graph;
+    const unsigned all = (1U << m->plan->mesh.n_axes) - 1;
+    const int zero = m->u->zero[axis];
+
+    for (int i = 0; i < g->n_params && zero > 0; i++) {
+        const int id = g->params[i];
+        const struct ap_node *p = &g->nodes[id];
+        const bool expert = m->of_expert && m->of_expert[id];
+        const enum ap_axis_split use = expert ? expert_use(m, axis) : m->u->use[axis];
+        if (use == AP_USE_TENSOR || use == AP_USE_EXPERT ||
+            m->plan->choice[p->group].axis[axis] >= 0)
+            continue;
+        if (p->role == AP_ROLE_STATE ||
+            (p->role == AP_ROLE_WEIGHT && (zero == 3 || is_master(g, id))))
+            ap_sweep_seed_split(s, id, all, false);
+    }
 }
 
 /* Dimension of a parameter that its choice on the axis splits, -1. */
@@ -149,22 +204,6 @@ static void split_gradients(struct ap_arena *arena, const struct ap_plan *plan,
     }
 }
 
-/* An axis that splits weights. */
-static int plan_weights(struct ap_arena *arena, const struct ap_axis_uses *u, int axis,
-                        struct ap_plan *plan, struct ap_sweep *s, struct ap_err *err)
-{
-    if (u->use[axis] == AP_USE_TENSOR) {
-        if (!u->degrees.sequence)
-            ap_sweep_axis(s, axis, AP_SWEEP_TENSOR);
-        else if (ap_sweep_start_sequence(arena, plan, s, axis, err))
-            return -1;
-        ap_sweep_run(s);
-        split_gradients(arena, plan, s);
-        return 0;
-    }
-    return u->expert_use[axis] == AP_USE_EXPERT ? plan_experts(u, axis, plan, s, err) : 0;
-}
-
 /* All attentions that the axis splits are rings. */
 static int check_rings(const struct ap_sweep *s, struct ap_err *err)
 {
@@ -188,44 +227,123 @@ static int ring_axis(const struct ap_axis_uses *u, const struct ap_mesh *mesh)
     return -1;
 }
 
-/* An axis that splits the batch or the sequence. */
-static int plan_data(const struct ap_axis_uses *u, int axis, const struct ap_plan *plan,
-                     struct ap_sweep *s, struct ap_err *err)
+/* The choices of experts on the axis, by group (arena), where they use it in another way
+ * than the rest; NULL: they do not. */
+static const int16_t *plan_experts(struct maker *m, int axis)
 {
-    int64_t batch = ap_batch_size(plan->graph);
+    const enum ap_axis_split use = m->u->use[axis], of = expert_use(m, axis);
+    const int n = m->plan->nests->n;
+    int16_t *own;
 
+    if (of == use || (of != AP_USE_EXPERT && of != AP_USE_TENSOR))
+        return NULL;
+    ap_sweep_axis(&m->s, axis, of == AP_USE_EXPERT ? AP_SWEEP_EXPERT : AP_SWEEP_TENSOR);
+    m->s.experts = AP_EXPERTS_ONLY;
+    ap_sweep_run(&m->s);
+    m->s.experts = AP_EXPERTS_FIRST;
+    own = AP_NEW_N(m->arena, n + 1, int16_t);
+    for (int i = 0; i < n; i++) {
+        own[i] = m->plan->choice[i].axis[axis];
+        m->plan->choice[i].axis[axis] = -1;
+    }
+    return own;
+}
+
+static void take_experts(const struct maker *m, int axis, const int16_t *own)
+{
+    for (int i = 0; own && i < m->plan->nests->n; i++)
+        if (own[i] >= 0)
+            m->plan->choice[i].axis[axis] = own[i];
+}
+
+/* An axis that splits weights. */
+static int plan_weights(struct maker *m, int axis, struct ap_err *err)
+{
+    const bool sequence = m->u->degrees.sequence;
+    const enum ap_axis_split of = expert_use(m, axis);
+    struct ap_sweep *s = &m->s;
+
+    const int16_t *own = plan_experts(m, axis);
+    s->experts = !m->experts           ? AP_EXPERTS_FIRST
+                 : of == AP_USE_TENSOR ? AP_EXPERTS_INSIDE
+                                       : AP_EXPERTS_WHOLE;
+    if (sequence) {
+        if (ap_sweep_start_sequence(m->arena, m->plan, s, axis, err))
+            return -1;
+    } else { /* each device has all tokens: what its experts make is summed */
+        take_experts(m, axis, own);
+        ap_sweep_again(s, axis, AP_SWEEP_TENSOR);
+    }
+    ap_sweep_run(s);
+    take_experts(m, axis, own);
+    split_gradients(m->arena, m->plan, s);
+    if (m->u->zero[axis] > 0 && of == AP_USE_DATA) {
+        ap_sweep_again(s, axis, AP_SWEEP_BATCH);
+        seed_shards(m, axis, s);
+        for (int i = 0; i < m->plan->nests->n; i++)
+            s->decided[i] |= !(s->derived[i] || s->update[i]);
+        ap_sweep_run(s);
+    }
+    return 0;
+}
+
+/* An axis that splits the batch or the sequence. */
+static int plan_data(struct maker *m, int axis, struct ap_err *err)
+{
+    const struct ap_plan *plan = m->plan;
+    const int64_t batch = ap_batch_size(plan->graph);
+    struct ap_sweep *s = &m->s;
+
+    const int16_t *own = plan_experts(m, axis);
+    s->experts = AP_EXPERTS_FIRST;
     ap_sweep_axis(s, axis, AP_SWEEP_BATCH);
-    s->ring = axis == ring_axis(u, &plan->mesh);
-    if (u->use[axis] == AP_USE_CONTEXT) {
+    s->ring = axis == ring_axis(m->u, &plan->mesh);
+    if (m->u->use[axis] == AP_USE_CONTEXT) {
         if (ap_sweep_seed_sequence(s) < plan->mesh.size[axis])
             return ap_err_set(err, "no input has a sequence for %lld devices",
                               (long long)plan->mesh.size[axis]);
     } else {
-        if (batch < u->degrees.data)
+        if (batch < m->u->degrees.data)
             return ap_err_set(err, "batch %lld on %lld devices", (long long)batch,
-                              (long long)u->degrees.data);
+                              (long long)m->u->degrees.data);
         ap_sweep_seed_batch(s, batch);
     }
-    seed_shards(u, axis, plan, s);
+    seed_shards(m, axis, s);
     ap_sweep_run(s);
+    take_experts(m, axis, own);
     return s->ring ? check_rings(s, err) : 0;
 }
 
 int ap_degrees_plan(struct ap_arena *arena, const struct ap_axis_uses *u,
                     struct ap_plan *plan, struct ap_err *err)
 {
+    struct maker m = {.arena = arena, .u = u, .plan = plan};
+    bool apart = false;
+
     ap_sweep_start(arena, plan, NULL);
-    struct ap_sweep s = ap_sweep_new(arena, plan, NULL);
+    m.s = ap_sweep_new(arena, plan, NULL);
+    for (int i = 0; i < plan->nests->n && u->degrees.expert > 0 && !m.experts; i++) {
+        m.s.n_experts = ap_sweep_experts_of(&m.s, &plan->nests->nest[i]);
+        m.experts = m.s.n_experts > 0;
+    }
     for (int a = 0; a < plan->mesh.n_axes; a++)
-        if (!is_idle(&plan->mesh, a) && plan_weights(arena, u, a, plan, &s, err))
-            return -1;
-    for (int a = 0; a < plan->mesh.n_axes; a++)
-        if (!is_idle(&plan->mesh, a) && u->expert_use[a] != AP_USE_EXPERT &&
-            (u->use[a] == AP_USE_DATA || u->use[a] == AP_USE_CONTEXT) &&
-            plan_data(u, a, plan, &s, err))
-            return -1;
+        apart |= expert_use(&m, a) != u->use[a];
+    if (apart)
+        m.of_expert = find_experts(&m);
+    for (int weights = 1; weights >= 0; weights--)
+        for (int a = 0; a < plan->mesh.n_axes; a++) {
+            const enum ap_axis_split of = expert_use(&m, a);
+            const bool splits =
+                u->use[a] == AP_USE_TENSOR || of == AP_USE_TENSOR || of == AP_USE_EXPERT;
+            if (is_idle(&plan->mesh, a) || splits != (weights == 1) ||
+                u->use[a] == AP_USE_NONE)
+                continue;
+            if (u->use[a] == AP_USE_TENSOR ? plan_weights(&m, a, err)
+                                           : plan_data(&m, a, err))
+                return -1;
+        }
     for (int i = 0; u->degrees.zero == 3 && i < plan->graph->n_nodes; i++)
-        plan->regather[i] = s.derived[plan->graph->nodes[i].group] &&
+        plan->regather[i] = m.s.derived[plan->graph->nodes[i].group] &&
                             plan->graph->nodes[i].role != AP_ROLE_STATE;
     return 0;
 }

@@ -17,6 +17,15 @@ enum ap_sweep_mode {
     AP_SWEEP_FOLLOW /* follow every split */
 };
 
+/* What sweeps that ask users of weights (AP_SWEEP_TENSOR, AP_SWEEP_SEQUENCE) split of
+ * experts. */
+enum ap_sweep_experts {
+    AP_EXPERTS_FIRST,  /* as other weights: the first dimension of theirs that may be */
+    AP_EXPERTS_INSIDE, /* each expert, not which of them a device has */
+    AP_EXPERTS_WHOLE,  /* nothing */
+    AP_EXPERTS_ONLY    /* as inside, and no other weight; sums are not kept */
+};
+
 /* Properties of the nests alone, on any mesh. */
 struct ap_sweep_facts {
     const bool *derived; /* per group: made of weights and states only */
@@ -35,6 +44,8 @@ struct ap_sweep {
     struct ap_choice_vec *choice;
     int axis;
     enum ap_sweep_mode mode;
+    enum ap_sweep_experts experts;
+    int64_t n_experts; /* a router, whose output has as many columns, is whole; 0 */
     bool ring; /* attentions whose queries the axis splits are rings, if they have one */
     bool *batch;  /* per node: split along the batch on this axis */
     bool *aside;  /* per node: split along the sequence, or the experts, on this axis */
@@ -59,6 +70,8 @@ struct ap_sweep ap_sweep_with(struct ap_arena *arena, struct ap_plan *plan,
 void ap_sweep_start(struct ap_arena *arena, struct ap_plan *plan, const bool *fixed);
 /* Starts on another axis, and forgets the splits on the previous one. */
 void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode);
+/* The same, but what was chosen on the axis stands. */
+void ap_sweep_again(struct ap_sweep *s, int axis, enum ap_sweep_mode mode);
 /* Gives the nest's group choice c on the axis if that is legal and large enough. */
 bool ap_sweep_try(const struct ap_sweep *s, const struct ap_nest *nest, int c);
 /* Splits the batch of the inputs on the axis, and all values that follow. */
@@ -82,7 +95,9 @@ void ap_sweep_seed_split(struct ap_sweep *s, int id, unsigned axes, bool largest
  */
 int ap_sweep_start_sequence(struct ap_arena *arena, struct ap_plan *plan,
                             struct ap_sweep *s, int axis, struct ap_err *err);
-/* Whether a dot is batched over a weight; otherwise AP_SWEEP_EXPERT marks nothing as
+/* Number of experts if a dot is batched over a weight, else 0. */
+int64_t ap_sweep_experts_of(const struct ap_sweep *s, const struct ap_nest *nest);
+/* Whether some dot is; otherwise AP_SWEEP_EXPERT marks nothing as
  * `aside`. */
 bool ap_sweep_has_experts(const struct ap_sweep *s);
 /* One pass over all groups that have operands and are not decided. */

@@ -124,12 +124,43 @@ static void pull_back_all(struct ap_sweep *s, const struct ap_nest *nest)
     }
 }
 
+/* Every operand that is no scalar is indexed by factor f. */
+static bool in_all(const struct ap_nest *nest, int f)
+{
+    for (int i = 0; i < nest->n_ins; i++)
+        if (nest->ins[i].access.rank > 0 && !ap_access_has(&nest->ins[i].access, f))
+            return false;
+    return true;
+}
+
+/*
+ * Experts: what a weight and the activations of a dot are batched by. GShard (Lepikhin et
+ * al.), section 3.2. On any axis, or one that fits, -1 for none.
+ */
+static int expert_factor(const struct ap_sweep *s, const struct ap_nest *nest, bool any)
+{
+    if (s->g->nodes[nest->members[0]].op != AP_OP_DOT)
+        return -1;
+    bool weight = false;
+    for (int i = 0; i < nest->n_ins; i++)
+        weight |= s->derived[s->g->nodes[nest->ins[i].node].group];
+    for (int f = 0; weight && f < nest->n_factors; f++)
+        if (nest->factors[f].kind == AP_FACTOR_PARALLEL && nest->factors[f].size > 1 &&
+            nest->n_ins > 1 && in_all(nest, f) && (any || reaches(s, nest, f)))
+            return f;
+    return -1;
+}
+
 /* Output (column) factor for a first use of a weight; embedding tables: the vocabulary.
  */
 static int weight_factor(const struct ap_sweep *s, const struct ap_nest *nest)
 {
     int first = s->g->nodes[nest->members[0]].op;
-    if (!nest->heavy && first != AP_OP_GATHER)
+    const int experts =
+        s->experts == AP_EXPERTS_FIRST ? -1 : expert_factor(s, nest, true);
+    if ((!nest->heavy && first != AP_OP_GATHER) ||
+        (experts >= 0 && s->experts == AP_EXPERTS_WHOLE) ||
+        (experts < 0 && s->experts == AP_EXPERTS_ONLY))
         return -1;
     int best = -1;
     int64_t n = axis_size(s);
@@ -142,7 +173,10 @@ static int weight_factor(const struct ap_sweep *s, const struct ap_nest *nest)
             for (int j = 0; j < list->n; j++) {
                 int f = list->factor[j];
                 const struct ap_factor *factor = &nest->factors[f];
-                if (factor->kind != (first == AP_OP_GATHER ? AP_FACTOR_INDEXED
+                if (f == experts ||
+                    (experts < 0 && nest->heavy &&
+                     s->g->nodes[node].shape.dims[d] == s->n_experts) ||
+                    factor->kind != (first == AP_OP_GATHER ? AP_FACTOR_INDEXED
                                                            : AP_FACTOR_PARALLEL) ||
                     !reaches(s, nest, f))
                     continue;
@@ -311,37 +345,16 @@ static void sweep_sequence(struct ap_sweep *s, const struct ap_nest *nest)
 
 /* ---- experts ---- */
 
-/* Every operand that is no scalar is indexed by factor f. */
-static bool in_all(const struct ap_nest *nest, int f)
+int64_t ap_sweep_experts_of(const struct ap_sweep *s, const struct ap_nest *nest)
 {
-    for (int i = 0; i < nest->n_ins; i++)
-        if (nest->ins[i].access.rank > 0 && !ap_access_has(&nest->ins[i].access, f))
-            return false;
-    return true;
-}
-
-/*
- * Experts: what a weight and the activations of a dot are batched by. GShard (Lepikhin et
- * al.), section 3.2. On any axis, or one that fits, -1 for none.
- */
-static int expert_factor(const struct ap_sweep *s, const struct ap_nest *nest, bool any)
-{
-    if (s->g->nodes[nest->members[0]].op != AP_OP_DOT)
-        return -1;
-    bool weight = false;
-    for (int i = 0; i < nest->n_ins; i++)
-        weight |= s->derived[s->g->nodes[nest->ins[i].node].group];
-    for (int f = 0; weight && f < nest->n_factors; f++)
-        if (nest->factors[f].kind == AP_FACTOR_PARALLEL && nest->factors[f].size > 1 &&
-            nest->n_ins > 1 && in_all(nest, f) && (any || reaches(s, nest, f)))
-            return f;
-    return -1;
+    const int f = expert_factor(s, nest, true);
+    return f < 0 ? 0 : nest->factors[f].size;
 }
 
 bool ap_sweep_has_experts(const struct ap_sweep *s)
 {
     for (int i = 0; i < s->nests->n; i++)
-        if (expert_factor(s, &s->nests->nest[i], true) >= 0)
+        if (ap_sweep_experts_of(s, &s->nests->nest[i]) > 0)
             return true;
     return false;
 }
@@ -408,7 +421,7 @@ static void sweep_group(struct ap_sweep *s, const struct ap_nest *nest)
         f = followed_factor(s, nest, FROM_MODE, &batch);
     if (f < 0 && s->mode == AP_SWEEP_TENSOR)
         f = take_weight_factor(s, nest);
-    if (f < 0)
+    if (f < 0 && s->experts != AP_EXPERTS_ONLY)
         follow_partial(s, nest);
     else if (s->mode == AP_SWEEP_TENSOR || (s->mode == AP_SWEEP_GIVEN && !batch))
         pull_back_all(s, nest);
@@ -517,13 +530,20 @@ struct ap_sweep ap_sweep_new(struct ap_arena *arena, struct ap_plan *plan,
     return ap_sweep_with(arena, plan, fixed, &facts);
 }
 
-void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode)
+void ap_sweep_again(struct ap_sweep *s, int axis, enum ap_sweep_mode mode)
 {
     s->axis = axis;
     s->mode = mode;
     memset(s->batch, 0, sizeof *s->batch * (size_t)s->g->n_nodes);
     memset(s->aside, 0, sizeof *s->aside * (size_t)s->g->n_nodes);
     memset(s->leaves, 0, sizeof *s->leaves * (size_t)s->nests->n);
+    for (int i = 0; i < s->nests->n; i++)
+        s->decided[i] = s->choice[i].axis[axis] >= 0;
+}
+
+void ap_sweep_axis(struct ap_sweep *s, int axis, enum ap_sweep_mode mode)
+{
+    ap_sweep_again(s, axis, mode);
     for (int i = 0; i < s->nests->n; i++)
         s->decided[i] = s->fixed && s->fixed[i];
 }

@@ -44,7 +44,8 @@ static struct stored count_stored(const struct ap_graph *g)
 static double least_bytes(const struct ap_line *l, const struct stored *all)
 {
     const struct ap_degrees *d = &l->degrees;
-    const double model = (double)(d->tensor * l->pipeline * d->expert);
+    const int64_t split = d->expert_tensor > d->tensor ? d->expert_tensor : d->tensor;
+    const double model = (double)(split * l->pipeline * d->expert);
     const double data = (double)(d->data * d->context);
 
     return all->weights / (d->zero == 3 ? model * data : model) +
