@@ -55,6 +55,11 @@ END
     echo '--num-layers 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
         --seq-length 8 --micro-batch-size 2 --global-batch-size 8 --lr 1e-4 --frobnicate 3' >"$d/args"
     ap-stage --quiet --grid tp=2,pp=2,mbs=2,packs --cluster cpu-4 -o "$d/grid.json" "$f"
+    # what is written of a line has its price, and is read as the same plan
+    run --separate-stderr ap-rewrite --to megatron -o "$d/written" "$d/grid.json"
+    [[ $status -eq 0 && -z $stderr ]] && grep '; predicted: step ' "$d/written" | grep -v 'of the plan'
+    ap-stage --quiet --from "megatron:$d/written" --cluster cpu-4 "$f" |
+        diff <(jq .stages "$d/grid.json") <(jq .stages -)
     run --separate-stderr ap-stage --no-history --from "megatron:$d/args" --cluster cpu-4 -o "$d/from.json" "$f"
     [[ $status -eq 0 && $stderr == *"args: --frobnicate: not known, passed over" ]]
     diff <(jq .stages "$d/grid.json") <(jq .stages "$d/from.json")

@@ -470,14 +470,17 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
     fit_devices(f, &in.stages);
     const struct trainer_plan start = f->plan;
     struct fitting fitting = {&model, .found = false};
+    const int n = f->notes.n;
     if (trainer_fit(f->trainer, &f->facts, &f->plan, &f->notes, &err))
         refuse(f, &err);
     if (ap_pipeline_price(arena, &of, &in.stages, &planned, &err))
         rewrite_refuse(doc, AP_BAD_INPUT, &err);
     f->planned_price =
         (struct trainer_price){planned.result.step_sec, planned.peak_bytes};
-    int rc = trainer_price_stages(arena, &model, &f->plan, &f->price, &err);
-    if (rc)
+    f->price = f->planned_price;
+    if (f->planned.said && f->notes.n == n)
+        return; /* the document's plan is that of its line */
+    if (trainer_price_stages(arena, &model, &f->plan, &f->price, &err))
         refuse(f, &err);
     for (int i = 0; i < in.stages.n; i++)
         recompute |= in.stages.stage[i].recompute != AP_RECOMPUTE_NONE;

@@ -2,9 +2,11 @@
  * Problem: the line that a trainer can run and that is nearest to a plan's. Idea: a list
  * of changes, each for something that some trainer lacks; of all sets of changes the
  * smallest one whose line the trainer's conditions accept, earlier changes first. Cost:
- * sets of changes (8192) times the conditions, milliseconds.
+ * sets of changes (2^15) times the conditions, milliseconds.
  */
 #include "trainer.h"
+
+#include "pipeline/stage_cost.h"
 
 /* What a change does to a line; false: there is nothing to change. */
 typedef bool change(struct trainer_plan *p, const struct ap_trainer *t, int how);
@@ -101,25 +103,40 @@ static bool one_stage_each(struct trainer_plan *p, const struct ap_trainer *t, i
     return other;
 }
 
-static bool tensor_as_data(struct trainer_plan *p, const struct ap_trainer *t, int how)
+/* The devices of tensor, or context, parallelism. */
+static bool use_as_data(struct trainer_plan *p, const struct ap_trainer *t, int how)
 {
     struct ap_degrees *d = &p->s.line.degrees;
+    int64_t *degree = how == AP_USE_TENSOR ? &d->tensor : &d->context;
 
-    (void)t, (void)how;
-    if (d->tensor == 1)
+    (void)t;
+    if (*degree == 1)
         return false;
     for (int a = 0; a < AP_MAX_AXES; a++) {
-        if (p->uses.use[a] == AP_USE_TENSOR)
+        if ((int)p->uses.use[a] == how)
             p->uses.use[a] = AP_USE_DATA;
-        if (p->uses.expert_use[a] == AP_USE_TENSOR)
+        if ((int)p->uses.expert_use[a] == how)
             p->uses.expert_use[a] = AP_USE_DATA;
     }
-    d->shard = d->zero ? d->shard * d->tensor : 1;
-    d->data *= d->tensor;
-    d->tensor = 1;
-    d->expert_tensor = d->expert_tensor ? 1 : 0;
-    d->sequence = false;
+    d->data *= *degree;
+    *degree = 1;
+    if (how == AP_USE_TENSOR) {
+        d->shard = d->zero ? d->data * d->context : 1;
+        d->expert_tensor = d->expert_tensor ? 1 : 0;
+        d->sequence = false;
+    } else {
+        d->ring = false;
+    }
     return true;
+}
+
+static bool gather_context(struct trainer_plan *p, const struct ap_trainer *t, int how)
+{
+    const bool ring = p->s.line.degrees.ring;
+
+    (void)t, (void)how;
+    p->s.line.degrees.ring = false;
+    return ring;
 }
 
 static bool least_micro_batch(struct trainer_plan *p, const struct ap_trainer *t, int how)
@@ -153,7 +170,11 @@ static const struct {
     {set_recompute, AP_LINE_RECOMPUTE_FULL,
      "layers are recomputed whole or not at all: all are"},
     {one_stage_each, 0, "one stage on each set of devices, of as many layers each"},
-    {tensor_as_data, 0, "no tensor parallelism: its devices split the batch instead"},
+    {gather_context, 0, "keys and values are gathered, not passed round"},
+    {use_as_data, AP_USE_TENSOR,
+     "no tensor parallelism: its devices split the batch instead"},
+    {use_as_data, AP_USE_CONTEXT,
+     "no context parallelism: its devices split the batch instead"},
     {least_micro_batch, 0, "micro-batches of one sample"},
 };
 #define N_CHANGES ((int)(sizeof changes / sizeof *changes))
@@ -246,8 +267,16 @@ int trainer_fit(const struct ap_trainer *t, const struct ap_line_facts *facts,
     if (p->s.batch == 0)
         ap_die_usage("--to: no input of the model has a batch");
     use_idle(p, notes);
-    p->s.line.trainer &= t->may | t->habits(&p->s.line).traits;
-    p->s.line.overlap &= t->habits(&p->s.line).overlap != AP_OVERLAP_NEVER;
+    const struct ap_trainer_habits habits = t->habits(&p->s.line);
+    const unsigned odd = p->s.line.trainer & ~(t->may | habits.traits);
+    for (int i = 0; i < AP_N_TRAINER; i++)
+        if (odd >> i & 1)
+            ap_note(notes, "without %s, which it does not do", ap_trainer_names[i]);
+    p->s.line.trainer &= ~odd;
+    if (p->s.line.overlap && habits.overlap == AP_OVERLAP_NEVER) {
+        ap_note(notes, "gradients are reduced after the passes, without overlap");
+        p->s.line.overlap = false;
+    }
     for (int size = 0; size <= N_CHANGES; size++)
         for (unsigned set = 0; set < 1U << N_CHANGES; set++) {
             struct trainer_plan near = *p;
