@@ -457,8 +457,8 @@ static void put_stages(const struct cost_input *in, const struct ap_pipeline_pri
 static void put_grids(const struct ap_stages *s, struct ap_buf *out)
 {
     for (int i = 0; i < s->n_grids; i++) {
-        ap_buf_printf(out, "%s%-18s %s", i ? "" : "\nthe best plan of degrees\n  ",
-                      s->grid[i].name, s->grid[i].estimated ? "about " : "");
+        ap_buf_printf(out, "%s%-18s ", i ? "" : "\nthe best plan of degrees\n  ",
+                      s->grid[i].name);
         price_put_sec(out, NULL, s->grid[i].step_sec, 0);
         ap_buf_printf(out, "  %s\n%s", s->grid[i].line, i + 1 < s->n_grids ? "  " : "");
     }

@@ -409,7 +409,7 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
 {
     const struct stage_options *r = in->r;
     const char *name = plan_algorithms()[r->algorithm].name;
-    enum grid_family family = GRID_DATA;
+    const struct grid_space *space = grid_spaces;
     struct ap_stages stages, like = {.algorithm = name,
                                      .stopped = "rule",
                                      .each = r->limits.each,
@@ -420,10 +420,10 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
     struct stage_result result;
     struct ap_err err = {0};
 
-    while (strcmp(grid_names[family], name) != 0)
-        family++;
+    while (strcmp(space->name, name) != 0)
+        space++;
     make_instance(in, NULL, NULL, &inst);
-    const struct grid_want want = planning_grids(r, &inst, family);
+    const struct grid_want want = planning_grids(r, &inst, space);
     if (!in->model->training)
         ap_die_usage("--algorithm %s: the graph has no backward pass", name);
     if (grid_search(arena, in->model, &want, &found, &err))
@@ -439,8 +439,8 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
     write_stages(tool, doc, in->model, &result);
     return ap_tool_finish(
         tool, ap_arena_printf(arena, "%s,\"line\":\"%s\",\"lines\":%lld,\"priced\":%lld",
-                              result.found, line, (long long)found.n_lines,
-                              (long long)found.n_priced));
+                              result.found, line, (long long)found.n.legal,
+                              (long long)found.n.priced));
 }
 
 int main(int argc, char **argv)

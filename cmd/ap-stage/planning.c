@@ -201,9 +201,10 @@ static int find_plan(struct ap_arena *arena, const struct planning *p,
 }
 
 struct grid_want planning_grids(const struct stage_options *r,
-                                const struct plan_instance *inst, enum grid_family family)
+                                const struct plan_instance *inst,
+                                const struct grid_space *space)
 {
-    return (struct grid_want){.family = family,
+    return (struct grid_want){.space = space,
                               .inst = inst,
                               .n_stages = r->params.n_stages,
                               .schedule = r->params.schedule,
@@ -263,7 +264,8 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
     int code = find_plan(arena, p, inst, answer, stages, out, err);
 
     if ((code == AP_OK || code == AP_NO_SOLUTION) && takes_grids(p, inst)) {
-        struct grid_want want = planning_grids(p->in->r, inst, GRID_MEGATRON);
+        struct grid_want want =
+            planning_grids(p->in->r, inst, &grid_spaces[GRID_MEGATRON]);
         want.below = code == AP_OK ? out->objective_sec : INFINITY;
         code = take_grids(arena, p, &want, answer, stages, out, err);
     }
@@ -342,7 +344,8 @@ static void blame_families(const struct input *in)
 static bool line_fits(void *ctx, const struct plan_instance *inst, struct plan_found *out)
 {
     const struct planning *p = ctx;
-    const struct grid_want want = planning_grids(p->in->r, inst, GRID_MEGATRON);
+    const struct grid_want want =
+        planning_grids(p->in->r, inst, &grid_spaces[GRID_MEGATRON]);
     struct ap_arena scratch = {0};
     struct grid_found found;
     struct ap_err why = {0};

@@ -27,7 +27,7 @@ void planning_start(struct ap_arena *arena, const struct input *in,
 /* The question about the best line of a grid. */
 struct grid_want planning_grids(const struct stage_options *r,
                                 const struct plan_instance *inst,
-                                enum grid_family family);
+                                const struct grid_space *space);
 
 /*
  * Returns the exit code; err says why there is no plan. A plan may need more memory as it

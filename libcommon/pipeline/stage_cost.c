@@ -493,7 +493,7 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
     struct priced one;
 
     know(arena, p, &one);
-    ap_stage_measure_groups(arena, stage, &one.fact, one.group, m);
+    ap_stage_measure_groups(arena, stage, &one.fact, one.group, m, NULL);
     ap_arena_free(&one.known.arena);
     if (stage->conv)
         price_conversions(p, stage->conv, m);
@@ -528,33 +528,43 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
     ap_stage_points(&m, point);
 }
 
-static void measure_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
-                               const bool *recomputed, struct ap_stage_measure *measure)
+/* Sets what is recomputed; memory in the arena. */
+static void mark_recomputed(struct ap_arena *arena, const bool *recomputed,
+                            struct pricer *p)
 {
-    struct pricer p;
-    bool *groups = AP_NEW_N(arena, stage->plan->nests->n, bool);
+    bool *groups = AP_NEW_N(arena, p->plan->nests->n, bool);
 
-    start(arena, stage, &p);
-    for (int i = 0; i < stage->sub->graph.n_nodes; i++)
-        if (recomputed[i] && p.phase[stage->sub->graph.nodes[i].group] == AP_FORWARD)
-            groups[stage->sub->graph.nodes[i].group] = true;
-    p.recomputed = groups;
-    p.again = recomputed;
-    measure_one(arena, &p, stage, measure);
+    for (int i = 0; i < p->sub->graph.n_nodes; i++)
+        if (recomputed[i] && p->phase[p->sub->graph.nodes[i].group] == AP_FORWARD)
+            groups[p->sub->graph.nodes[i].group] = true;
+    p->recomputed = groups;
+    p->again = recomputed;
 }
 
-void ap_stage_measure_plan(struct ap_arena *arena, const struct ap_stage_plan *stage,
-                           const bool *recomputed, struct ap_stage_measure *measure)
+void ap_stage_measure_cases(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                            int n, const struct ap_stage_case *cases)
 {
+    struct ap_stage_known known = {0};
+    const struct ap_stage_group *const *group =
+        ap_stage_know(arena, &known, NULL, stage->plan, stage->cost);
+    struct ap_stage_plan one = *stage;
     struct pricer p;
 
-    if (recomputed) {
-        measure_recomputed(arena, stage, recomputed, measure);
-        return;
+    for (int i = 0; i < n; i++) {
+        const struct ap_stage_case *c = &cases[i];
+        struct ap_stage_fact fact = {.micro = *c->micro};
+        one.micro = c->micro;
+        start(arena, &one, &p);
+        if (c->recomputed)
+            mark_recomputed(arena, c->recomputed, &p);
+        fill_fact(arena, &p, &fact);
+        ap_stage_measure_groups(arena, &one, &fact, group, c->measure, c->largest);
+        if (stage->conv)
+            price_conversions(&p, stage->conv, c->measure);
+        if (!c->recomputed)
+            c->measure->recomputed_bytes = 0;
     }
-    start(arena, stage, &p);
-    measure_one(arena, &p, stage, measure);
-    measure->recomputed_bytes = 0;
+    ap_arena_free(&known.arena);
 }
 
 void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
@@ -562,8 +572,11 @@ void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_pla
 {
     struct ap_stage_measure m;
     struct ap_stage_point both[2];
+    struct pricer p;
 
-    measure_recomputed(arena, stage, recomputed, &m);
+    start(arena, stage, &p);
+    mark_recomputed(arena, recomputed, &p);
+    measure_one(arena, &p, stage, &m);
     m.input_bytes = m.kept_bytes; /* what is recomputed is not in it */
     ap_stage_points(&m, both);
     both[1].backward_sec = both[0].backward_sec;

@@ -205,10 +205,21 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
 void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
                                const bool *recomputed, struct ap_stage_point *point);
 
-/* The measure of a plan that recomputes the values marked as above; NULL: none.
- * recomputed_bytes then counts the marked values. */
-void ap_stage_measure_plan(struct ap_arena *arena, const struct ap_stage_plan *stage,
-                           const bool *recomputed, struct ap_stage_measure *measure);
+/* Of one block of a stage, what is in working_bytes and recomputed_bytes. */
+struct ap_stage_largest {
+    double working_bytes, recomputed_bytes;
+};
+/* A number of microbatches under which a plan is measured. */
+struct ap_stage_case {
+    const struct ap_stage_microbatch *micro;
+    const bool *recomputed; /* marked as above; NULL: nothing is. recomputed_bytes then
+                               counts the marked values */
+    struct ap_stage_measure *measure;
+    struct ap_stage_largest *largest; /* zero, [block]: filled; may be NULL */
+};
+/* The measures of a plan, n at once; stage->micro is not read, conv may be NULL. */
+void ap_stage_measure_cases(struct ap_arena *arena, const struct ap_stage_plan *stage,
+                            int n, const struct ap_stage_case *cases);
 
 /* A candidate for recomputation: a forward value of a device and microbatch. */
 struct ap_stage_value {

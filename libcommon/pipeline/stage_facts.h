@@ -48,7 +48,8 @@ void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again
 void ap_stage_measure_groups(struct ap_arena *scratch, const struct ap_stage_plan *stage,
                              const struct ap_stage_fact *fact,
                              const struct ap_stage_group *const *known,
-                             struct ap_stage_measure *measure);
+                             struct ap_stage_measure *measure,
+                             struct ap_stage_largest *largest);
 /* Seconds of one group; of one microbatch's share if it runs once for each. */
 double ap_stage_group_sec(const struct ap_stage_plan *stage,
                           const struct ap_stage_fact *fact, const struct ap_nest *nest,

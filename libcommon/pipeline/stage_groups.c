@@ -190,8 +190,19 @@ static void add_value(const struct batch *b, int node, double bytes, bool split)
     }
 }
 
-static void measure_batch(const struct batch *b,
-                          const struct ap_stage_group *const *known)
+static void find_largest(const struct batch *b, const struct ap_subgraph *sub,
+                         const struct ap_nest *nest, struct ap_stage_largest *largest)
+{
+    const int block = b->fact->micro.block_of[sub->source[nest->members[0]]];
+
+    if (nest->n_ins > 0)
+        largest[block].working_bytes = fmax(largest[block].working_bytes, b->work[0]);
+}
+
+/* largest: as in struct ap_stage_case, of a batch of one. */
+static void measure_batch(const struct batch *b, const struct ap_subgraph *sub,
+                          const struct ap_stage_group *const *known,
+                          struct ap_stage_largest *largest)
 {
     const struct ap_nests *nests = b->plan->nests;
     const bool *stays = b->fact->stays;
@@ -208,6 +219,8 @@ static void measure_batch(const struct batch *b,
             add_value(b, node, known[i]->bytes[nest->n_ins + o],
                       is_share(b, node, layout));
         }
+        if (largest)
+            find_largest(b, sub, nest, largest);
     }
     for (int k = 0; k < b->n; k++) {
         double most = 0;
@@ -215,6 +228,8 @@ static void measure_batch(const struct batch *b,
             most = fmax(most, b->block[(ptrdiff_t)i * b->n + k]);
         b->m[k].recomputed_bytes += most;
     }
+    for (int i = 0; largest && i < b->fact->n_blocks; i++)
+        largest[i].recomputed_bytes = b->block[i];
 }
 
 /* Room for n numbers of microbatches. */
@@ -235,14 +250,15 @@ static void start(struct ap_arena *scratch, const struct ap_stage_plan *stage,
 void ap_stage_measure_groups(struct ap_arena *scratch, const struct ap_stage_plan *stage,
                              const struct ap_stage_fact *fact,
                              const struct ap_stage_group *const *known,
-                             struct ap_stage_measure *measure)
+                             struct ap_stage_measure *measure,
+                             struct ap_stage_largest *largest)
 {
     struct batch b;
 
     start(scratch, stage, fact, 1, &b);
     b.n = 1;
     b.count[0] = (double)fact->micro.n;
-    measure_batch(&b, known);
+    measure_batch(&b, stage->sub, known, largest);
     *measure = b.m[0];
 }
 
@@ -287,7 +303,7 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *
                 b.count[b.n] = (double)micro[k]->n;
                 at[b.n++] = k;
             }
-        measure_batch(&b, known);
+        measure_batch(&b, stage->sub, known, NULL);
         for (int k = 0; k < b.n; k++)
             measure[at[k]] = b.m[k];
     }

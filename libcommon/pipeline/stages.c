@@ -412,7 +412,6 @@ static int read_grids(struct ap_arena *arena, const json_t *o, const struct ap_a
             return -1;
         row->name = ap_arena_strdup(arena, row->name);
         row->line = ap_arena_strdup(arena, row->line);
-        row->estimated = json_is_true(json_object_get(from, "estimated"));
     }
     return 0;
 }

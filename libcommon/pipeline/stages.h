@@ -49,7 +49,6 @@ struct ap_stage {
 struct ap_grid_row {
     const char *name, *line;
     double step_sec;
-    bool estimated; /* not priced */
 };
 
 struct ap_stages {

@@ -1,12 +1,13 @@
 /*
- * Problem: the lines of --grid that somebody would try on a model and a cluster.
- * Idea: all products of the degrees, in which tensor parallelism stays inside a host, all
- * stages have as many layers, and a device of a sequence keeps a length of it that is
- * worth to be split off; less what no price is needed for: lines whose weights and states
- * do not fit, or whose operators take longer at the devices' best than the plan to beat.
- * Lines that shard in the same way share their sharding, those with the same microbatches
- * and recomputation their microbatch axis. Cost: products of divisors. Sources: Narayanan
- * et al., SC 2021, section 3 (degrees, inside a host); Korthikanti et al., section 4.2.
+ * Problem: the lines of a space, which are what somebody would try on a model and a
+ * cluster, or what a trainer can run.
+ * Idea: all products of the degrees within the limits of a row of `spaces`, less what the
+ * trainer refuses (ap_trainer_check) and what no price is needed for: lines whose weights
+ * and states do not fit, or whose operators take longer at the devices' best than the
+ * plan to beat. Lines that shard in the same way share their sharding, those that cut the
+ * model in the same way their stages, those with the same microbatches and recomputation
+ * their microbatch axis. Cost: products of divisors. Sources: Narayanan et al., SC 2021,
+ * section 3 (degrees, inside a host); Korthikanti et al., section 4.2.
  */
 #include <math.h>
 #include <string.h>
@@ -14,16 +15,24 @@
 #include "base/array.h"
 #include "grid/grid_rows_impl.h"
 
-#define MOST_MICRO_BATCH 16   /* samples of a replica at a time */
-#define LEAST_SEQUENCE   2048 /* tokens that a device keeps of a sequence that is split */
-#define MOST_CHUNKS      8
-/* Of a layer's contractions, what recomputing it does at least: its last one makes what
- * is kept, a third of a GPT's. */
-#define LEAST_AGAIN 0.6
-
 /* Bytes of weights, and of states, that all devices together hold once. */
 struct stored {
     double weights, states;
+};
+
+/* Seconds of blocks at the devices' best. */
+struct least {
+    int64_t devices, microbatches;
+    const double *sum; /* as of stage_least_sec */
+};
+
+struct lister {
+    struct grid_rows *r;
+    const struct grid_space *space;
+    struct stored stored;
+    int n_least, cap_least;
+    struct least *least;
+    bool recomputes[AP_N_LINE_RECOMPUTES];
 };
 
 static struct stored count_stored(const struct ap_graph *g)
@@ -52,55 +61,49 @@ static double least_bytes(const struct ap_line *l, const struct stored *all)
            all->states / (d->zero >= 1 ? model * data : model);
 }
 
-/* Share of all contractions that recomputing the layers does again. */
-static double share_again(const struct grid_rows *r)
-{
-    double all = 0, again = 0;
+/* ---- bounds ---- */
 
-    for (int b = 0; b < r->m->blocks.n; b++) {
-        const double *flops = r->m->sums[b].flops;
-        all += flops[AP_FORWARD] + flops[AP_BACKWARD];
-        if (r->m->blocks.n > 2 && b > 0 && b + 1 < r->m->blocks.n)
-            again += flops[AP_FORWARD];
-    }
-    return all > 0 ? LEAST_AGAIN * again / all : 0;
+static const double *least_of(struct lister *l, int64_t devices, int64_t microbatches)
+{
+    struct grid_rows *r = l->r;
+
+    for (int i = 0; i < l->n_least; i++)
+        if (l->least[i].devices == devices && l->least[i].microbatches == microbatches)
+            return l->least[i].sum;
+    AP_ROOM_IN(r->arena, l->least, l->n_least, l->cap_least);
+    l->least[l->n_least] = (struct least){
+        devices, microbatches, stage_least_sec(r->arena, r->m, 0, devices, microbatches)};
+    return l->least[l->n_least++].sum;
 }
 
-static double stage_sec(const double *sum, const struct ap_stage *st)
+static double stage_sec(const double *sum, const struct grid_cut *cut, int s)
 {
-    return sum[st->blocks[st->n_blocks - 1] + 1] - sum[st->blocks[0]];
+    return sum[cut->end[s]] - sum[s ? cut->end[s - 1] : 0];
 }
 
 /*
  * No step of the line is below: the devices of a stage work on all microbatches, at their
  * best, and wait for the first one's way to them and the last one's way back.
  */
-static double least_sec(struct grid_rows *r, const struct grid_candidate *row)
+static double least_sec(struct lister *l, const struct grid_cut *cut,
+                        int64_t microbatches)
 {
-    const int n = (int)row->line.pipeline;
-    const double microbatches = (double)row->stages.microbatches;
-    const struct ap_stage *stage = row->stages.stage;
-    struct ap_mark mark = ap_arena_mark(r->arena);
+    const int n = (int)cut->pipeline;
     const double *sum =
-        stage_least_sec(r->arena, r->m, 0, ap_cluster_devices(&r->m->cluster) / n,
-                        row->stages.microbatches);
-    double *lane = AP_NEW_N(r->arena, n, double), way = 0, least = 0;
+        least_of(l, ap_cluster_devices(&l->r->m->cluster) / n, microbatches);
+    double way = 0, least = 0;
 
-    for (int s = 0; s < row->stages.n; s++)
-        lane[s % n] += stage_sec(sum, &stage[s]);
     for (int g = 0; g < n; g++) {
-        least = fmax(least, microbatches * lane[g] + way);
-        way += stage_sec(sum, &stage[g]);
+        double lane = 0;
+        for (int s = g; s < cut->n; s += n)
+            lane += stage_sec(sum, cut, s);
+        least = fmax(least, (double)microbatches * lane + way);
+        way += stage_sec(sum, cut, g);
     }
-    ap_arena_rewind(r->arena, mark);
     return least;
 }
 
-/* Recomputed layers take longer. */
-static double share_of_full(const struct grid_rows *r, const struct ap_line *l)
-{
-    return l->recompute == AP_LINE_RECOMPUTE_FULL ? 1 + r->again : 1;
-}
+/* ---- what lines share ---- */
 
 /* Row of the same microbatches, recompute and trainer, -1: the batch cannot be cut so. */
 static int find_at_once(struct grid_rows *r, int64_t microbatches,
@@ -125,6 +128,7 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
         return -1;
     a->micro.block_of = m->blocks.block_of;
     a->micro.trainer = trainer;
+    a->micro.overlap = line->overlap;
     if (microbatches > 1 && !r->want->each && a->micro.whole >= 0)
         return -1;
     return r->n_at_once++;
@@ -147,6 +151,7 @@ static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
         s = &r->sharding[i];
         if (s->pipeline == k->line.pipeline && same_mesh(&s->mesh, &k->mesh) &&
             s->uses.degrees.sequence == k->uses.degrees.sequence &&
+            s->uses.degrees.ring == k->uses.degrees.ring &&
             !memcmp(s->uses.zero, k->uses.zero, sizeof s->uses.zero))
             return i;
     }
@@ -155,45 +160,156 @@ static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
     *s = (struct grid_sharding){.pipeline = k->line.pipeline,
                                 .mesh = k->mesh,
                                 .uses = k->uses,
-                                .n_devices = ap_mesh_devices(&k->mesh)};
+                                .n_devices = ap_mesh_devices(&k->mesh),
+                                .least_sec = INFINITY};
     s->devices = AP_NEW_N(r->arena, (int)s->n_devices, int64_t);
     for (int64_t i = 0; i < s->n_devices; i++)
         s->devices[i] = i;
     return r->n_shardings++;
 }
 
-/* A line whose degrees are there. */
-static void add_line(struct grid_rows *r, const struct ap_line *line,
-                     const struct stored *all)
+static int find_cut(struct grid_rows *r, const struct ap_line_maker *k)
 {
+    const int n = k->stages->n;
+    int *end = AP_NEW_N(r->arena, n, int), at = 0;
+
+    for (int s = 0; s < n; s++)
+        end[s] = at += k->stages->stage[s].n_blocks;
+    for (int i = 0; i < r->n_cuts; i++)
+        if (r->cut[i].pipeline == k->line.pipeline && r->cut[i].n == n &&
+            !memcmp(r->cut[i].end, end, (size_t)n * sizeof *end))
+            return i;
+    AP_ROOM_IN(r->arena, r->cut, r->n_cuts, r->cap_cuts);
+    r->cut[r->n_cuts] = (struct grid_cut){k->line.pipeline, k->line.chunks, n, end};
+    return r->n_cuts++;
+}
+
+/* ---- lines ---- */
+
+/* A line that can be laid out. */
+static void add_line(struct lister *l, const struct ap_line *line, int cut, int shard)
+{
+    struct grid_rows *r = l->r;
     const struct plan_instance *inst = r->want->inst;
-    struct grid_candidate row = {
-        .line = *line,
-        .stages = {.each = r->want->each, .resharding = r->want->resharding}};
-    struct ap_line_maker k = {
-        .arena = r->arena, .model = &r->model, .line = row.line, .stages = &row.stages};
     const int64_t microbatches = r->m->batch / (line->degrees.data * line->micro_batch);
     bool asked = inst->n_microbatches != 1;
-    struct ap_mark mark = ap_arena_mark(r->arena);
+    struct grid_candidate row = {.line = *line, .cut = cut, .shard = shard};
 
     for (int i = 0; i < inst->n_microbatches && !asked; i++)
         asked = inst->microbatches[i] == microbatches;
-    if (!asked ||
-        (inst->memory_bytes > 0 && least_bytes(line, all) > (double)inst->memory_bytes))
+    if (!asked || !grid_is_of(l->space, line))
         return;
-    const bool ok = ap_line_lay(&k, &r->why) == 0;
-    const double least = ok ? least_sec(r, &row) : INFINITY;
-    r->least_sec = fmin(r->least_sec, least);
-    if (least * share_of_full(r, line) >= r->want->below) {
-        ap_arena_rewind(r->arena, mark);
+    r->n_legal++;
+    if (inst->memory_bytes > 0 &&
+        least_bytes(line, &l->stored) > (double)inst->memory_bytes) {
+        r->n_too_large++;
         return;
     }
-    row.at_once = find_at_once(r, row.stages.microbatches, line);
-    if (row.at_once < 0)
+    row.step_sec = least_sec(l, &r->cut[cut], microbatches);
+    if (row.step_sec >= r->want->below) {
+        r->least_sec = fmin(r->least_sec, row.step_sec);
         return;
-    row.shard = find_sharding(r, &k);
+    }
+    row.at_once = find_at_once(r, microbatches, line);
+    if (row.at_once < 0) {
+        r->n_legal--;
+        return;
+    }
+    r->sharding[shard].least_sec = fmin(r->sharding[shard].least_sec, row.step_sec);
     AP_ROOM_IN(r->arena, r->row, r->n, r->cap);
     r->row[r->n++] = row;
+}
+
+/* The next number after n that is tried of those that divide `whole`. */
+static int64_t next_of(const struct grid_space *space, int64_t n, int64_t whole)
+{
+    if (space->powers)
+        return 2 * n;
+    for (n++; n < whole && whole % n; n++)
+        ;
+    return n;
+}
+
+/* Micro-batches and recomputation of lines that are laid out in the same way. */
+static void add_lines(struct lister *l, const struct ap_line *line)
+{
+    struct grid_rows *r = l->r;
+    const int64_t share = r->m->batch / line->degrees.data;
+    struct ap_stages stages = {0};
+    struct ap_arena scratch = {0};
+    struct ap_line_maker k = {
+        .arena = &scratch, .model = &r->model, .line = *line, .stages = &stages};
+    int cut = -1, shard = -1;
+
+    for (int64_t b = 1; b <= share && b <= l->space->most_micro_batch;
+         b = next_of(l->space, b, share)) {
+        k.line.micro_batch = b;
+        if (share % b || (line->chunks > 1 && share / b % line->pipeline))
+            continue;
+        if (cut < 0 && ap_line_lay(&k, &r->why))
+            break;
+        if (cut < 0) {
+            cut = find_cut(r, &k);
+            shard = find_sharding(r, &k);
+        }
+        for (int how = 0; how < AP_N_LINE_RECOMPUTES; how++) {
+            k.line.recompute = (enum ap_line_recompute)how;
+            if (l->recomputes[how])
+                add_line(l, &k.line, cut, shard);
+        }
+    }
+    ap_arena_free(&scratch);
+}
+
+/* ZeRO of given degrees and stages. */
+static void add_zero(struct lister *l, struct ap_line *line)
+{
+    struct ap_degrees *d = &line->degrees;
+
+    for (d->zero = 0; d->zero <= (d->data * d->context > 1 ? 3 : 0); d->zero++)
+        add_lines(l, line);
+}
+
+/* Schedules and virtual stages of given degrees. */
+static void add_schedules(struct lister *l, const struct ap_line *degrees)
+{
+    const struct grid_rows *r = l->r;
+    const int asked = r->want->schedule, want = r->want->n_stages;
+    const int layers = r->model.layers.n;
+    struct ap_line line = *degrees;
+
+    for (line.chunks = 1; line.chunks <= (line.pipeline > 1 ? l->space->most_chunks : 1);
+         line.chunks++) {
+        const int64_t stages = line.pipeline * line.chunks;
+        line.schedule = line.chunks > 1              ? AP_SCHEDULE_INTERLEAVED
+                        : asked == AP_SCHEDULE_GPIPE ? AP_SCHEDULE_GPIPE
+                                                     : AP_SCHEDULE_1F1B;
+        if ((asked >= 0 && asked != (int)line.schedule) || (want > 0 && want != stages) ||
+            (stages > 1 && (layers == 0 || layers % stages)))
+            continue;
+        add_zero(l, &line);
+    }
+}
+
+/* Sequences and experts that are split, on what tensor parallelism and stages leave. */
+static void add_degrees(struct lister *l, struct ap_line *line, int64_t rest)
+{
+    const struct grid_rows *r = l->r;
+    struct ap_degrees *d = &line->degrees;
+
+    for (d->context = 1; d->context <= rest;
+         d->context = next_of(l->space, d->context, rest)) {
+        if (rest % d->context ||
+            (d->context > 1 && r->sequence / d->context < l->space->least_sequence))
+            break;
+        d->data = rest / d->context;
+        if (r->m->batch % d->data)
+            continue;
+        for (d->expert = 1; d->expert <= (r->experts ? d->data : 1);
+             d->expert = next_of(l->space, d->expert, d->data))
+            if (d->data % d->expert == 0)
+                add_schedules(l, line);
+    }
 }
 
 static bool may_recompute(const struct grid_rows *r, enum ap_line_recompute how)
@@ -210,95 +326,33 @@ static bool may_recompute(const struct grid_rows *r, enum ap_line_recompute how)
     return any && (asked != STAGE_RECOMPUTE_ALL || how == AP_LINE_RECOMPUTE_FULL);
 }
 
-/* Micro-batches, ZeRO and recomputation of given degrees. */
-static void add_lines(struct grid_rows *r, const struct ap_line *degrees,
-                      const struct stored *all)
-{
-    struct ap_line line = *degrees;
-    struct ap_degrees *d = &line.degrees;
-    const int64_t share = r->m->batch / d->data;
-
-    if (r->m->batch % d->data)
-        return;
-    for (int how = 0; how < AP_N_LINE_RECOMPUTES; how++) {
-        if (!may_recompute(r, (enum ap_line_recompute)how))
-            continue;
-        line.recompute = (enum ap_line_recompute)how;
-        for (d->zero = 0; d->zero <= (d->data * d->context > 1 ? 3 : 0); d->zero++) {
-            for (int64_t b = 1; b <= share && b <= MOST_MICRO_BATCH; b *= 2) {
-                line.micro_batch = b;
-                if (share % b == 0)
-                    add_line(r, &line, all);
-            }
-        }
-    }
-}
-
-/* Schedules and virtual stages of given degrees. */
-static void add_schedules(struct grid_rows *r, const struct ap_line *degrees,
-                          const struct stored *all)
-{
-    const int asked = r->want->schedule, want = r->want->n_stages;
-    const int layers = r->model.layers.n;
-    struct ap_line line = *degrees;
-
-    for (line.chunks = 1; line.chunks <= (line.pipeline > 1 ? MOST_CHUNKS : 1);
-         line.chunks++) {
-        const int64_t stages = line.pipeline * line.chunks;
-        line.schedule = line.chunks > 1              ? AP_SCHEDULE_INTERLEAVED
-                        : asked == AP_SCHEDULE_GPIPE ? AP_SCHEDULE_GPIPE
-                                                     : AP_SCHEDULE_1F1B;
-        if ((asked >= 0 && asked != (int)line.schedule) || (want > 0 && want != stages) ||
-            (stages > 1 && (layers == 0 || layers % stages)))
-            continue;
-        add_lines(r, &line, all);
-    }
-}
-
-static bool divides(int64_t n, int64_t whole)
-{
-    return n > 0 && whole % n == 0;
-}
-
-/* Sequences and experts that are split, on what tensor parallelism and stages leave. */
-static void add_degrees(struct grid_rows *r, struct ap_line *line, int64_t rest,
-                        const struct stored *all)
-{
-    struct ap_degrees *d = &line->degrees;
-
-    for (d->context = 1; d->context <= rest; d->context *= 2) {
-        if (d->context > 1 &&
-            (!divides(d->context, rest) || r->sequence / d->context < LEAST_SEQUENCE))
-            break;
-        d->data = rest / d->context;
-        for (d->expert = 1; d->expert <= (r->experts ? d->data : 1); d->expert *= 2)
-            if (divides(d->expert, d->data))
-                add_schedules(r, line, all);
-    }
-}
-
 int grid_list(struct grid_rows *r, struct ap_err *err)
 {
     const int64_t devices = ap_cluster_devices(&r->m->cluster);
     const int64_t host = r->m->cluster.levels[0].size;
-    const struct stored all = count_stored(&r->m->graph);
-    const bool pipelines = r->want->family == GRID_MEGATRON;
+    const struct grid_space *space = r->want->space;
+    struct lister l = {.r = r, .space = space, .stored = count_stored(&r->m->graph)};
 
     if (r->m->batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
     if (r->want->schedule == AP_SCHEDULE_EAGER)
         return ap_err_set(err, "no line says schedule eager-1f1b");
-    r->again = share_again(r);
+    for (int i = 0; i < AP_N_LINE_RECOMPUTES; i++)
+        l.recomputes[i] = may_recompute(r, (enum ap_line_recompute)i);
     r->sequence = ap_sequence_length(r->arena, &r->m->graph, &r->m->nests);
-    for (int64_t tp = 1; tp <= host; tp *= 2)
-        for (int64_t pp = 1; pp <= (pipelines ? devices / tp : 1); pp++) {
+    for (int64_t tp = 1; tp <= host; tp = next_of(space, tp, devices))
+        for (int64_t pp = 1; pp <= (space->pipelines ? devices / tp : 1); pp++) {
             struct ap_line line = ap_line_least;
             line.degrees.tensor = tp;
             line.degrees.sequence = tp > 1 && r->sequence % tp == 0;
             line.degrees.shard = 0;
             line.pipeline = pp;
-            if (divides(tp, host) && divides(tp * pp, devices))
-                add_degrees(r, &line, devices / (tp * pp), &all);
+            if (host % tp == 0 && devices % (tp * pp) == 0)
+                add_degrees(&l, &line, devices / (tp * pp));
         }
+    for (int i = 0; i < r->n_shardings; i++)
+        r->sharding[i].asked = AP_NEW_N(r->arena, r->n_at_once, bool);
+    for (int i = 0; i < r->n; i++)
+        r->sharding[r->row[i].shard].asked[r->row[i].at_once] = true;
     return 0;
 }

@@ -1,13 +1,12 @@
 /*
- * Problem: the best plan that a line of --grid can say, by its price.
- * Idea: lines are listed (grid_lines.c) and estimated (grid_estimate.c); in the order of
- * their estimates their plans are made and priced as --grid makes them, until an estimate
- * is no longer below the best price, or the plan to beat; the first line of each schedule
- * is priced whatever is beaten, since one schedule's estimates may all be above. Cost:
- * MOST_PRICED plans for each grid that the line is of, so that the answer for all is no
- * worse than any grid's alone.
+ * Problem: the best plan of a space of lines, and the proof that it is the best.
+ * Idea: lines are listed with bounds by their operators (grid_lines.c); those that may be
+ * quicker than the best so far are measured (grid_parts.c), a few ways to shard at a
+ * time, in the order of these bounds, which makes their bounds nearly their prices
+ * (grid_bound.c). The line with the least bound is bounded better, then priced as --grid
+ * prices it, and so on, until no bound is below the best price. Cost: that of measuring,
+ * and the plans of the lines whose bounds are below the best price.
  */
-#include "base/array.h"
 #include "grid/grid_rows.h"
 
 #include <assert.h>
@@ -15,62 +14,83 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/threads.h"
 #include "grid/grid_rows_impl.h"
 
-/* Lines of a grid that are priced whole, at most, in the order of their estimates. */
-#define MOST_PRICED 16
-/* A stage is not quite the sum of its blocks: an estimate may be above the price by so
- * much. Chosen, not measured. */
-#define SLACK 1.01
+/* Ways to shard that are measured before the next price: cores have work, and few are
+ * measured in vain. */
+#define MEASURED_AT_ONCE 16
 
-const char *const grid_names[N_GRIDS] = {"data", "deepspeed-moe-grid", "megatron-grid"};
+const struct grid_space grid_spaces[N_GRIDS] = {
+    {.name = "data", .powers = true, .most_micro_batch = 16, .most_chunks = 1},
+    {.name = "deepspeed-moe-grid",
+     .tensors = true,
+     .experts = true,
+     .powers = true,
+     .most_micro_batch = 16,
+     .most_chunks = 1},
+    {.name = "megatron-grid",
+     .pipelines = true,
+     .tensors = true,
+     .contexts = true,
+     .experts = true,
+     .powers = true,
+     .most_micro_batch = 16,
+     .least_sequence = 2048,
+     .most_chunks = 8}};
 
-static bool is_of(enum grid_family family, const struct ap_line *l)
+bool grid_is_of(const struct grid_space *space, const struct ap_line *l)
 {
-    if (family == GRID_MEGATRON)
-        return true;
-    if (l->pipeline > 1 || l->degrees.context > 1)
-        return false;
-    return family == GRID_DEEPSPEED ? l->degrees.expert > 1
-                                    : l->degrees.tensor == 1 && l->degrees.expert == 1;
+    return (space->pipelines || l->pipeline == 1) &&
+           (space->tensors || l->degrees.tensor == 1) &&
+           (space->contexts || l->degrees.context == 1) &&
+           (space->experts ? space->pipelines || l->degrees.expert > 1
+                           : l->degrees.expert == 1);
 }
 
-static int number_classes(struct grid_rows *r, struct ap_err *err)
-{
-    const struct stage_model *m = r->m;
-    const int n = m->blocks.n;
+/* ---- the search ---- */
 
-    r->class_of = AP_NEW_N(r->arena, n, int);
-    r->class = AP_NEW_N(r->arena, n, struct grid_class);
-    for (int b = 0; b < n; b++) {
-        const int first = m->twin[b * n + b];
-        r->class_of[b] = first < b ? r->class_of[first] : r->n_classes;
-        if (first < b)
-            continue;
-        struct grid_class *class = &r->class[r->n_classes++];
-        class->block = b;
-        if (ap_subgraph_blocks(r->arena, &m->graph, m->blocks.block_of, b, b, &class->sub,
-                               err) ||
-            ap_nests_build(r->arena, &class->sub.graph, &class->nests, err))
-            return -1;
-        class->experts = ap_has_experts(r->arena, &class->sub.graph, &class->nests);
-        r->experts |= class->experts;
+struct search {
+    struct grid_rows *r;
+    double best;  /* step of the best plan so far, or what it is to be below */
+    int taken;    /* row of it; -1: none */
+    int *heap, n; /* rows that may be better, the least bound first */
+};
+
+/* Whether row a comes before row b. */
+static bool is_before(const struct grid_rows *r, int a, int b)
+{
+    const double x = r->row[a].step_sec, y = r->row[b].step_sec;
+
+    return x < y || (x == y && a < b);
+}
+
+static void sink(const struct search *s, int at)
+{
+    const int row = s->heap[at];
+
+    for (int next; (next = 2 * at + 1) < s->n; at = next) {
+        if (next + 1 < s->n && is_before(s->r, s->heap[next + 1], s->heap[next]))
+            next++;
+        if (is_before(s->r, row, s->heap[next]))
+            break;
+        s->heap[at] = s->heap[next];
     }
-    return 0;
+    s->heap[at] = row;
 }
 
-static int compare_rows(const void *pa, const void *pb)
+static void push(struct search *s, int row)
 {
-    const struct grid_candidate *a = *(const struct grid_candidate *const *)pa;
-    const struct grid_candidate *b = *(const struct grid_candidate *const *)pb;
+    int at = s->n++;
 
-    if (a->step_sec != b->step_sec)
-        return a->step_sec < b->step_sec ? -1 : 1;
-    return a < b ? -1 : a > b;
+    for (; at > 0 && is_before(s->r, row, s->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        s->heap[at] = s->heap[(at - 1) / 2];
+    s->heap[at] = row;
 }
 
-/* The plan of a line, by its price; false: it is none, or does not fit. */
-static bool price_row(const struct grid_rows *r, struct grid_candidate *row)
+/* The plan of a line, by its price. */
+static void price_row(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct ap_arena own = {0};
     struct ap_stages stages = {.each = r->want->each, .resharding = r->want->resharding};
@@ -79,74 +99,224 @@ static bool price_row(const struct grid_rows *r, struct grid_candidate *row)
     const struct plan_instance *inst = r->want->inst;
     struct ap_pipeline_price price;
     struct ap_err why = {0};
-    bool fits = false;
 
+    row->known = GRID_NO_PLAN;
     if (grid_build(&k, r->m, &price, &why) == 0) {
         const int64_t peak = stage_result_peak(&own, r->m, inst, &stages, &price);
         row->step_sec = price.result.step_sec;
         row->bytes = (double)peak;
-        fits = inst->memory_bytes == 0 || peak <= inst->memory_bytes;
+        row->known = inst->memory_bytes > 0 && peak > inst->memory_bytes ? GRID_TOO_LARGE
+                                                                         : GRID_PRICED;
     }
     ap_arena_free(&own);
-    return fits;
 }
 
-static void report(const struct grid_candidate *row, bool priced, struct grid_found *out)
+/* Bounds a row better, or prices it. */
+static void learn(struct grid_rows *r, struct grid_candidate *row, struct grid_counts *n)
 {
-    for (int f = 0; f < N_GRIDS; f++) {
-        struct grid_row *to = &out->row[f];
-        if (!is_of((enum grid_family)f, &row->line) ||
-            (to->found && (to->priced > priced ||
-                           (to->priced == priced && to->step_sec <= row->step_sec))))
-            continue;
-        *to = (struct grid_row){.family = (enum grid_family)f,
-                                .found = true,
-                                .line = row->line,
-                                .step_sec = row->step_sec,
-                                .peak_bytes = (int64_t)row->bytes,
-                                .priced = priced};
+    if (row->known == GRID_TIMED) {
+        grid_measure(r, 1, &row->shard, GRID_MOST_BLOCKS);
+        grid_bound_memory(r, row);
+    } else if (row->known == GRID_MEASURED) {
+        grid_simulate(r, row);
+    } else {
+        n->priced++;
+        price_row(r, row);
     }
 }
 
-/* Counts the line for the grids that it is of; false: all of these have priced enough. */
-static bool is_wanted(const struct ap_line *l, int n_priced[N_GRIDS])
+/* The same of the first row. */
+static void go_on(struct search *s, struct grid_counts *n)
 {
-    bool wanted = false;
+    struct grid_candidate *row = &s->r->row[s->heap[0]];
 
-    for (int f = 0; f < N_GRIDS; f++)
-        if (is_of((enum grid_family)f, l) && n_priced[f] < MOST_PRICED) {
-            n_priced[f]++;
-            wanted = true;
-        }
-    return wanted;
+    learn(s->r, row, n);
+    if (row->known == GRID_PRICED && row->step_sec < s->best) {
+        s->best = row->step_sec;
+        s->taken = s->heap[0];
+    }
+    if (row->known != GRID_SIMULATED)
+        s->heap[0] = s->heap[--s->n];
+    if (s->n > 0)
+        sink(s, 0);
 }
 
-static void price_rows(struct grid_rows *r, struct grid_candidate **row, int n,
-                       struct grid_found *out)
+static int compare_shardings(const void *pa, const void *pb)
 {
-    double best = r->want->below;
-    int n_priced[N_GRIDS] = {0};
-    unsigned schedules = 0; /* bits: of lines that were priced */
+    const struct grid_sharding *a = *(struct grid_sharding *const *)pa;
+    const struct grid_sharding *b = *(struct grid_sharding *const *)pb;
 
+    if (a->least_sec != b->least_sec)
+        return a->least_sec < b->least_sec ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+/* The next ways to shard that may have a better line, up to MEASURED_AT_ONCE; 0: there is
+ * none. order: all ways, the least bound first; *at of them are done. */
+static int next_shardings(const struct search *s, struct grid_sharding *const *order,
+                          int *at, int *some)
+{
+    int n = 0;
+
+    for (; *at < s->r->n_shardings && n < MEASURED_AT_ONCE &&
+           order[*at]->least_sec < s->best;
+         (*at)++)
+        some[n++] = (int)(order[*at] - s->r->sharding);
+    return n;
+}
+
+/* Rows of the sharding that may be better are bounded by `bound`, from one state of
+ * knowledge to the next. */
+struct bounding {
+    struct search *s;
+    const int *row; /* that are listed by their ways to shard: from start[sharding] */
+    const int *start, *sharding;
+    enum grid_known from;
+    void (*bound)(const struct grid_rows *r, struct grid_candidate *row);
+};
+
+static void bound_sharding(void *ctx, int i)
+{
+    const struct bounding *b = ctx;
+    const int at = b->sharding[i];
+
+    for (int k = b->start[at]; k < b->start[at + 1]; k++) {
+        struct grid_candidate *row = &b->s->r->row[b->row[k]];
+        if (row->known == b->from && row->step_sec < b->s->best)
+            b->bound(b->s->r, row);
+    }
+}
+
+/* Whether a row of the sharding may still be better. */
+static bool has_hope(const struct bounding *b, int sharding)
+{
+    bool any = false;
+
+    for (int k = b->start[sharding]; k < b->start[sharding + 1] && !any; k++)
+        any = b->s->r->row[b->row[k]].known == GRID_TIMED &&
+              b->s->r->row[b->row[k]].step_sec < b->s->best;
+    return any;
+}
+
+/* Measures ways to shard, and takes up their rows that may be better. */
+static void take_up(struct bounding *b, int *sharding, int n)
+{
+    int left = 0;
+
+    b->sharding = sharding;
+    grid_measure(b->s->r, n, sharding, GRID_MOST_BLOCKS - 1);
+    b->from = GRID_LISTED;
+    b->bound = grid_bound_time;
+    ap_in_threads(n, bound_sharding, b);
     for (int i = 0; i < n; i++)
-        report(row[i], false, out);
-    for (int i = 0; i < n; i++) {
-        const unsigned its = 1u << row[i]->line.schedule;
-        const bool first = !(schedules & its), near = row[i]->step_sec < SLACK * best;
-        if (!first && (!near || !is_wanted(&row[i]->line, n_priced)))
+        if (has_hope(b, sharding[i]))
+            sharding[left++] = sharding[i];
+    grid_measure(b->s->r, left, sharding, GRID_MOST_BLOCKS);
+    b->from = GRID_TIMED;
+    b->bound = grid_bound_memory;
+    ap_in_threads(left, bound_sharding, b);
+    for (int i = 0; i < left; i++)
+        for (int k = b->start[sharding[i]]; k < b->start[sharding[i] + 1]; k++)
+            if (b->s->r->row[b->row[k]].known == GRID_MEASURED)
+                push(b->s, b->row[k]);
+}
+
+/* The rows of each way to shard, one after the other. */
+static void list_by_sharding(const struct grid_rows *r, struct bounding *b)
+{
+    int *start = AP_NEW_N(r->arena, r->n_shardings + 2, int);
+    int *row = AP_NEW_N(r->arena, r->n + 1, int);
+
+    for (int i = 0; i < r->n; i++)
+        start[r->row[i].shard + 2]++;
+    for (int i = 0; i < r->n_shardings; i++)
+        start[i + 2] += start[i + 1];
+    for (int i = 0; i < r->n; i++)
+        row[start[r->row[i].shard + 1]++] = i;
+    b->row = row;
+    b->start = start;
+}
+
+static bool may_be_better(const struct search *s)
+{
+    return s->n > 0 && s->r->row[s->heap[0]].step_sec < s->best;
+}
+
+static void search(struct search *s, struct grid_counts *n)
+{
+    struct grid_rows *r = s->r;
+    struct bounding b = {.s = s};
+    struct grid_sharding **order =
+        AP_NEW_N(r->arena, r->n_shardings + 1, struct grid_sharding *);
+    int at = 0, some[MEASURED_AT_ONCE];
+
+    list_by_sharding(r, &b);
+    for (int i = 0; i < r->n_shardings; i++)
+        order[i] = &r->sharding[i];
+    qsort(order, (size_t)r->n_shardings, AP_ITEM_BYTES(order), compare_shardings);
+    for (int k = 0; (k = next_shardings(s, order, &at, some)) > 0;) {
+        take_up(&b, some, k);
+        /* one price: more of the ways that follow may not be needed */
+        const int64_t before = n->priced;
+        while (may_be_better(s) && n->priced == before)
+            go_on(s, n);
+    }
+    while (may_be_better(s))
+        go_on(s, n);
+}
+
+/* ---- what was found ---- */
+
+/* Of a grid's rows, the priced one with the least step, or of those that may fit the one
+ * with the least bound; -1: none. */
+static int find_best(const struct grid_rows *r, const struct grid_space *space,
+                     bool priced)
+{
+    int best = -1;
+
+    for (int i = 0; i < r->n; i++) {
+        const enum grid_known known = r->row[i].known;
+        const bool fits =
+            priced ? known == GRID_PRICED : known > GRID_LISTED && known < GRID_PRICED;
+        if (fits && grid_is_of(space, &r->row[i].line) &&
+            (best < 0 || is_before(r, i, best)))
+            best = i;
+    }
+    return best;
+}
+
+/* The best line of each grid that was priced; if none was, one is. */
+static void report(struct grid_rows *r, struct grid_found *out)
+{
+    for (int f = 0; f < N_GRIDS; f++) {
+        const struct grid_space *space = &grid_spaces[f];
+        int at, next;
+        while ((at = find_best(r, space, true)) < 0 &&
+               (next = find_best(r, space, false)) >= 0)
+            learn(r, &r->row[next], &out->n);
+        if (at >= 0)
+            out->row[f] = (struct grid_row){true, r->row[at].line, r->row[at].step_sec,
+                                            (int64_t)r->row[at].bytes};
+    }
+}
+
+/* Counts lines, and finds the least that any of them may take. */
+static void sum_up(const struct grid_rows *r, struct grid_found *out)
+{
+    struct grid_counts *n = &out->n;
+
+    n->legal = r->n_legal;
+    n->too_large = r->n_too_large;
+    n->too_slow = r->n_legal - r->n_too_large - r->n;
+    out->least_sec = r->least_sec;
+    for (int i = 0; i < r->n; i++) {
+        const struct grid_candidate *row = &r->row[i];
+        n->too_large += row->known == GRID_TOO_LARGE;
+        n->no_plan += row->known == GRID_NO_PLAN;
+        n->too_slow += row->known < GRID_PRICED;
+        if (row->known > GRID_PRICED)
             continue;
-        schedules |= its;
-        out->n_priced++;
-        if (!price_row(r, row[i]))
-            continue;
-        report(row[i], true, out);
-        if (row[i]->step_sec >= best)
-            continue;
-        best = out->step_sec = row[i]->step_sec;
-        out->microbatches = row[i]->stages.microbatches;
-        out->peak_bytes = (int64_t)row[i]->bytes;
-        out->found = true;
-        out->line = row[i]->line;
+        out->least_sec = fmin(out->least_sec, row->step_sec);
     }
 }
 
@@ -154,20 +324,24 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
                 const struct grid_want *want, struct grid_found *out, struct ap_err *err)
 {
     struct grid_rows r = {.arena = arena, .m = m, .want = want, .least_sec = INFINITY};
-    int n = 0;
+    struct search s = {.r = &r, .best = want->below, .taken = -1};
 
     *out = (struct grid_found){.step_sec = INFINITY};
     grid_model_find(arena, m, &r.model);
-    if (number_classes(&r, err) || grid_list(&r, err) || grid_estimate(&r, err))
+    if (grid_find_parts(&r, err) || grid_list(&r, err))
         return -1;
-    struct grid_candidate **row = AP_NEW_N(arena, r.n + 1, struct grid_candidate *);
-    for (int i = 0; i < r.n; i++)
-        if (r.row[i].fits && is_of(want->family, &r.row[i].line))
-            row[n++] = &r.row[i];
-    qsort(row, (size_t)n, AP_ITEM_BYTES(row), compare_rows);
-    price_rows(&r, row, n, out);
-    out->n_lines = r.n;
-    out->least_sec = r.least_sec;
+    s.heap = AP_NEW_N(arena, r.n + 1, int);
+    search(&s, &out->n);
+    if (s.taken >= 0) {
+        const struct grid_candidate *best = &r.row[s.taken];
+        out->found = true;
+        out->line = best->line;
+        out->step_sec = best->step_sec;
+        out->microbatches = r.at_once[best->at_once].microbatches;
+        out->peak_bytes = (int64_t)best->bytes;
+    }
+    report(&r, out);
+    sum_up(&r, out);
     out->why_not = ap_arena_strdup(arena, r.why.msg);
     return 0;
 }
@@ -209,12 +383,12 @@ void grid_put_rows(struct ap_arena *arena, const struct grid_found *found,
         if (!row->found)
             continue;
         ap_buf_puts(section, n++ ? ",{\"name\":" : "{\"name\":");
-        ap_json_str(section, grid_names[f]);
+        ap_json_str(section, grid_spaces[f].name);
         ap_put_str(section, "line", ap_line_text(arena, &row->line));
         ap_put_key(section, "step_sec");
         ap_json_num(section, row->step_sec);
         ap_put_int(section, "peak_bytes", row->peak_bytes);
-        ap_buf_printf(section, ",\"estimated\":%s}", row->priced ? "false" : "true");
+        ap_buf_putc(section, '}');
     }
     ap_buf_puts(section, "]}");
 }

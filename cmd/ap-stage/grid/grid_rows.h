@@ -1,21 +1,27 @@
-/* Private to ap-stage: the best of the grids that experts search by hand. */
+/* Private to ap-stage: the best line of a space of lines. */
 #ifndef GRID_ROWS_H
 #define GRID_ROWS_H
 
 #include "grid/grid.h"
 
-/* The lines of a grid. */
-enum grid_family {
-    GRID_DATA,      /* data parallelism and ZeRO */
-    GRID_DEEPSPEED, /* tensor, data and expert parallelism, no pipeline */
-    GRID_MEGATRON,  /* all that a line can say */
-    N_GRIDS
+/* A space of lines. */
+struct grid_space {
+    const char *name;
+    bool pipelines, tensors, contexts, experts; /* lines may have them */
+    bool powers;                                /* of two alone; else all divisors */
+    int64_t most_micro_batch;                   /* samples of a replica at a time */
+    int64_t least_sequence; /* tokens that a device keeps of a sequence that is split */
+    int64_t most_chunks;
 };
-extern const char *const grid_names[N_GRIDS];
+/* Grids that experts search by hand: data parallelism and ZeRO; tensor, data and expert
+ * parallelism without a pipeline; all that a line can say. */
+enum { GRID_DATA, GRID_DEEPSPEED, GRID_MEGATRON, N_GRIDS };
+extern const struct grid_space grid_spaces[N_GRIDS];
+bool grid_is_of(const struct grid_space *space, const struct ap_line *line);
 
 /* The lines that are searched, with known prices of other plans. */
 struct grid_want {
-    enum grid_family family; /* all of its lines; of the others the best is reported */
+    const struct grid_space *space;
     const struct plan_instance *inst; /* microbatches and memory */
     int n_stages, schedule;           /* 0, -1: any */
     enum stage_recompute recompute;
@@ -24,14 +30,21 @@ struct grid_want {
     double below; /* plans of this step and above are of no interest; INFINITY */
 };
 
-/* The best line of a grid. */
+/* A line of a grid: the best that was priced. */
 struct grid_row {
-    enum grid_family family;
     bool found; /* else none fits */
     struct ap_line line;
     double step_sec;
     int64_t peak_bytes;
-    bool priced; /* else both are estimates */
+};
+
+/* Lines by what became of them. */
+struct grid_counts {
+    int64_t legal;     /* all of them */
+    int64_t priced;    /* with their plans */
+    int64_t too_large; /* excluded: do not fit, by a bound or by their plans */
+    int64_t too_slow;  /* excluded: no quicker than the best, by a bound */
+    int64_t no_plan;   /* the model cannot be sharded so */
 };
 
 struct grid_found {
@@ -41,14 +54,13 @@ struct grid_found {
     double step_sec;     /* of it, and what is said of it where none fits in less */
     int64_t microbatches, peak_bytes;
     double least_sec; /* no line that the memory may hold is below; INFINITY: none may */
-    int64_t n_lines;  /* that were looked at */
-    int64_t n_priced; /* of these */
+    struct grid_counts n;
     const char *why_not; /* what kept the last line that was no plan from being one */
 };
 
 /*
- * The best line of the family by its price, and rows of all grids. -1: the model has no
- * microbatches, err says why. All in the arena.
+ * The best line of the space by its price: all others are priced, or excluded by bounds.
+ * -1: the model has no microbatches, err says why. All in the arena.
  */
 int grid_search(struct ap_arena *arena, const struct stage_model *m,
                 const struct grid_want *want, struct grid_found *out, struct ap_err *err);

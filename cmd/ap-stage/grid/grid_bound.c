@@ -1,0 +1,132 @@
+/*
+ * Problem: a bound that no step of a line is below, without its plan. Idea: what its
+ * stages take is known but for what they send (grid_parts.c), and no send makes a step
+ * shorter. The devices of a lane (that hold every pipeline-th stage) work on all
+ * microbatches, after the first one's way to them, and before the last one's way back;
+ * where that is not enough, the schedule is simulated with sends that take no time. Cost:
+ * linear in the stages; of the simulation, in its instructions.
+ */
+#include <math.h>
+
+#include "grid/grid_rows_impl.h"
+
+/* Sums are rounded, and those of bytes count scalars of the update that blocks share: a
+ * bound is so much below them. */
+#define ROUNDED       (1 - 1e-9)
+#define ROUNDED_BYTES (1 - 1e-6)
+
+/* Seconds of a lane for all microbatches, and after its last backward. */
+struct busy {
+    double work_sec, tail_sec;
+};
+
+static struct busy busy_of(const struct grid_rows *r, const struct grid_candidate *row,
+                           const struct ap_sim_stage *stage, int lane)
+{
+    const double microbatches = (double)r->at_once[row->at_once].microbatches;
+    struct busy b = {0, 0};
+    double sync = 0;
+
+    for (int i = lane; i < r->cut[row->cut].n; i += (int)row->line.pipeline) {
+        b.work_sec += microbatches * (stage[i].forward_sec + stage[i].backward_sec);
+        b.tail_sec += stage[i].update_sec;
+        sync += stage[i].sync_sec;
+    }
+    if (row->line.overlap) /* its first stage's backward is its last pass */
+        sync = fmax(0, stage[lane].sync_sec - stage[lane].backward_sec);
+    b.tail_sec += sync;
+    return b;
+}
+
+void grid_bound_time(const struct grid_rows *r, struct grid_candidate *row)
+{
+    struct ap_arena scratch = {0};
+    struct ap_sim_stage *stage;
+    double way = 0, back = 0, sec = 0, first_tail = 0;
+
+    row->known = GRID_NO_PLAN;
+    if (!grid_stages(r, row, &scratch, &stage))
+        return;
+    for (int g = 0; g < (int)row->line.pipeline; g++) {
+        const struct busy lane = busy_of(r, row, stage, g);
+        first_tail = g ? first_tail : lane.tail_sec;
+        sec = fmax(sec, way + lane.work_sec + fmax(lane.tail_sec, back + first_tail));
+        way += stage[g].forward_sec;
+        back += stage[g].backward_sec;
+    }
+    row->step_sec = fmax(row->step_sec, ROUNDED * sec);
+    row->known = GRID_TIMED;
+    ap_arena_free(&scratch);
+}
+
+/* What the devices of a lane hold at least, of which row->bytes is the most. */
+static double lane_bytes(const struct grid_rows *r, const struct grid_candidate *row,
+                         const struct ap_sim_stage *stage, int lane)
+{
+    const struct ap_line *l = &row->line;
+    const int microbatches = (int)r->at_once[row->at_once].microbatches;
+    const struct ap_schedule_size size = {l->schedule, (int)l->pipeline, (int)l->chunks,
+                                          microbatches};
+    const int passes = ap_schedule_warm_up(&size, microbatches * (int)l->chunks, lane);
+    double fixed = 0, passing = INFINITY, kept = INFINITY; /* of the least stage */
+
+    for (int i = lane; i < r->cut[row->cut].n; i += (int)l->pipeline) {
+        const struct ap_sim_stage *s = &stage[i];
+        fixed += (double)s->fixed_bytes;
+        passing = fmin(passing, (double)(s->work_bytes + s->recomputed_bytes));
+        kept = fmin(kept, (double)s->flight_bytes);
+    }
+    return fixed + passing + kept * passes;
+}
+
+static void set_bytes(const struct grid_rows *r, struct grid_candidate *row, double bytes)
+{
+    const int64_t limit = r->want->inst->memory_bytes;
+
+    row->bytes = fmax(row->bytes, ROUNDED_BYTES * bytes);
+    if (limit > 0 && row->bytes > (double)limit)
+        row->known = GRID_TOO_LARGE;
+}
+
+void grid_bound_memory(const struct grid_rows *r, struct grid_candidate *row)
+{
+    struct ap_arena scratch = {0};
+    struct ap_sim_stage *stage;
+    double bytes = 0;
+
+    row->known = GRID_NO_PLAN;
+    if (!grid_stages(r, row, &scratch, &stage))
+        return;
+    for (int g = 0; g < (int)row->line.pipeline; g++)
+        bytes = fmax(bytes, lane_bytes(r, row, stage, g));
+    row->known = GRID_MEASURED;
+    set_bytes(r, row, bytes);
+    ap_arena_free(&scratch);
+}
+
+void grid_simulate(const struct grid_rows *r, struct grid_candidate *row)
+{
+    struct ap_arena scratch = {0};
+    struct ap_sim_stage *stage;
+    struct ap_sim_result result;
+    struct ap_err why = {0};
+    double bytes = 0;
+
+    grid_stages(r, row, &scratch, &stage);
+    const struct ap_sim sim = {.schedule = row->line.schedule,
+                               .n_stages = r->cut[row->cut].n,
+                               .chunks = (int)row->line.chunks,
+                               .microbatches = (int)r->at_once[row->at_once].microbatches,
+                               .stages = stage,
+                               .overlap_send = true,
+                               .overlap_sync = row->line.overlap};
+    row->known = GRID_NO_PLAN;
+    if (ap_simulate(&scratch, &sim, &result, &why) == 0) {
+        for (int d = 0; d < result.n_devices; d++)
+            bytes = fmax(bytes, (double)result.devices[d].peak_bytes);
+        row->step_sec = fmax(row->step_sec, ROUNDED * result.step_sec);
+        row->known = GRID_SIMULATED;
+        set_bytes(r, row, bytes);
+    }
+    ap_arena_free(&scratch);
+}
