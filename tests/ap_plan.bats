@@ -18,7 +18,7 @@ load helpers
 @test "ap-plan: names of ap-model, config.json, ONNX, folders, documents" {
     cd "$BATS_TEST_TMPDIR"
     run -0 --separate-stderr ap-plan mlp --cluster cpu-4 --batch 64 --optimizer sgd --no-history -o plan.json
-    [[ $stderr == 'ap-model mlp --batch 64 --dtype bf16 --optimizer sgd |'* ]]
+    [[ $stderr == 'ap-model mlp --batch 64 --optimizer sgd --recipe mixed |'* ]]
     jq -e '.cost.plan.samples == 64 and (.history | length) == 0' plan.json
     run -0 --separate-stderr ap-plan --quiet --cluster=cpu-4 "$(imported mlp)"
     [ -z "$stderr" ]
@@ -28,7 +28,7 @@ load helpers
         "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 32, "hidden_act": "silu", "tie_word_embeddings": false}' >config.json
     run -0 --separate-stderr ap-plan config.json --cluster h100x4 --batch 64 --seq 32
-    [[ $stderr == 'ap-model --config config.json --batch 64 --seq 32 --dtype bf16 |'* ]]
+    [[ $stderr == 'ap-model --config config.json --batch 64 --seq 32 --recipe mixed |'*'ap-fuse --cluster h100x4 --kernels |'* ]]
     [[ $output == *' of 32 devices of h100x4'* ]]
     run -0 --separate-stderr ap-plan . --cluster h100-8 --batch 8 --seq 32 --stages 2 --microbatches 4 \
         --blocks 2 --recompute blocks --memory 16GiB --jobs 1 --html page.html --stats
@@ -58,6 +58,27 @@ load helpers
     [[ $stderr == *$'ap-coarsen --blocks 67 |\n'* ]]
     run -0 --separate-stderr ap-plan mlp --cluster cpu-4 --batch 64 --dtype f32
     [[ $stderr == *$'ap-coarsen --blocks '* ]]
+}
+
+@test "ap-plan: --recipe is the options of ap-model and ap-fuse that trainers stand for" {
+    made() { # OPTION...: the types of the report, and the commands that made the step
+        ap-plan mlp --batch 64 --optimizer adam --cluster h100-8 --stages 1 --microbatches 1 "$@" 2>"$BATS_TEST_TMPDIR/err" |
+            sed -n '/bytes per parameter/{s/.*: //;p}'
+        sed -n 's/ |$//; s/^ *//; s/^ap-model mlp --batch 64 //; s/--cluster h100-8 //; 1,2p' "$BATS_TEST_TMPDIR/err"
+    }
+    [ "$(made)" = $'18 bytes per parameter\n--optimizer adam --recipe mixed\nap-fuse --kernels' ]
+    [ "$(made --recipe bf16)" = $'8 bytes per parameter\n--optimizer adam --recipe bf16\nap-fuse --kernels' ]
+    [ "$(made --dtype f32)" = $'16 bytes per parameter\n--dtype f32 --optimizer adam --recipe f32\nap-fuse --kernels' ]
+    [[ $(made --dtype f16) == *$'\n--dtype f16 --optimizer adam --recipe mixed\n'* ]]
+    [[ $(made --recipe mixed,moments=bf16) == $'14 bytes per parameter\n'* ]]
+    run -0 --separate-stderr ap-plan llama --cluster h100-8 --batch 8 --seq 32 --stages 1 --recipe fp8
+    [[ $stderr == *'--recipe mixed |'*'ap-fuse --cluster h100-8 --kernels --fp8 |'* && $output == *'fp8 and bf16 products'* ]]
+    refuses 2 'have no products in fp8' ap-plan llama --cluster a100-8 --quiet --recipe fp8
+    refuses 2 "'half' is not one of mixed, bf16, f32" ap-plan mlp --cluster h100-8 --quiet --recipe half
+    refuses 2 '--recipe: ' ap-plan "$(hlo mlp)" --cluster h100-8 --recipe mixed
+    # ONNX keeps its types unless a recipe, or a type of products, is given
+    run -0 --separate-stderr ap-plan "$MODELS/torch_gpt" --cluster cpu-4 --stages 1 --dtype bf16
+    [[ $stderr == *'ap-grad --optimizer adam --dtype bf16 --recipe mixed |'* && $output == *'bf16 with f32 master'* ]]
 }
 
 @test "ap-plan: --f32-matmul is the search's, and the report's peak" {

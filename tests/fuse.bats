@@ -195,11 +195,11 @@ steps() { jq '[.program.modules[0].graph.nodes[] | select(.op == "collective-per
 @test "ap-plan --attention: by the cluster, or as asked" {
     local -a small=(gpt --batch 8 --seq 32 --blocks 2)
     run -0 --separate-stderr ap-plan "${small[@]}" --cluster h100-8
-    [[ $stderr == *'ap-fuse --cluster h100-8 |'* ]]
+    [[ $stderr == *'ap-fuse --cluster h100-8 --kernels |'* ]]
     run -0 --separate-stderr ap-plan "${small[@]}" --cluster p3x1 --attention fused
-    [[ $stderr == *'ap-fuse |'* ]]
+    [[ $stderr == *'ap-fuse --kernels |'* ]]
     run -0 --separate-stderr ap-plan "${small[@]}" --cluster h100-8 --attention plain
-    [[ $stderr != *ap-fuse* ]]
+    [[ $stderr == *'ap-fuse --cluster h100-8 --attention plain --kernels |'* ]]
     refuses 2 "--attention: 'some' is not one of fused, plain" ap-plan "${small[@]}" --cluster h100-8 --attention some
 }
 

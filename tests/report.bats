@@ -48,7 +48,7 @@ gpt() { # ARGUMENTS of ap-shard...
 @test "report: the types in which a step trains, and the bytes of a parameter" {
     said() { # WORDS of ap-model, of ap-fuse, of ap-shard
         # shellcheck disable=SC2086
-        ap-model llama --layers 2 --hidden 64 --heads 4 --kv-heads 4 --vocab 64 --seq 16 --batch 4 --untied $1 | ap-fuse --quiet $2 |
+        ap-model llama --layers 2 --hidden 64 --heads 4 --kv-heads 4 --vocab 64 --seq 16 --batch 8 --untied $1 | ap-fuse --quiet $2 |
             ap-shard --quiet --mesh 4 --cluster h100-8 --algorithm data $3 | ap-cost --quiet >"$BATS_TEST_TMPDIR/t.json"
         jq -r '.cost.plan | "\(.precision) \(.bytes_per_parameter)"' "$BATS_TEST_TMPDIR/t.json"
     }
@@ -60,8 +60,8 @@ gpt() { # ARGUMENTS of ap-shard...
     [ "$(said '--recipe bf16')" = 'bf16 products; weights bf16, moments bf16, gradients bf16: 8 bytes per parameter 8' ]
     # sums over microbatches are f32
     [[ $(said '--recipe bf16' '' '--microbatches 2') == *', gradient sums f32: 10 bytes per parameter 10' ]]
-    [ "$(said '--recipe f32 --optimizer sgd')" = 'f32 products; weights f32, gradients f32: 8 bytes per parameter 8' ]
-    [ "$(said --forward)" = 'f32 products; weights f32: 4 bytes per parameter 4' ]
+    [ "$(said '--recipe f32 --optimizer sgd')" = 'tf32 products; weights f32, gradients f32: 8 bytes per parameter 8' ]
+    [ "$(said --forward)" = 'tf32 products; weights f32: 4 bytes per parameter 4' ]
     # of a step that JAX traced
     ap-import "$(hlo gpt2l)" | ap-shard --mesh 4 | ap-cost --quiet |
         jq -e '.cost.plan.precision == "f32 products; weights f32, moments f32, gradients f32: 16 bytes per parameter"'

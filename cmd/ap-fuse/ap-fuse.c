@@ -41,15 +41,25 @@ static char *stats(struct ap_arena *arena, const struct ap_graph *g,
                            count->striped, fp8->contractions);
 }
 
-/* Whether the devices of a cluster have kernels for attention. */
+/* Whether the devices of a cluster have kernels for attention. Dies if they are to have
+ * products in fp8, and do not. */
 static bool has_kernels(struct ap_arena *arena, const struct ap_doc *doc,
-                        const char *path)
+                        const char *path, bool fp8)
 {
     struct ap_cluster cluster;
     struct ap_err err = {{0}};
 
     if (ap_cluster_get(arena, doc, path, 1, &cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    for (int k = 0; fp8 && k < (cluster.n_kinds ? cluster.n_kinds : 1); k++) {
+        const struct ap_cluster *of =
+            cluster.n_kinds ? cluster.kind[k].devices : &cluster;
+        if (of->flops_per_sec[AP_F8E4M3FN] == 0)
+            ap_die(AP_USAGE,
+                   "--fp8: the devices of cluster %s (%s) have no products in "
+                   "fp8",
+                   cluster.name, of->device);
+    }
     return cluster.fused_attention;
 }
 
@@ -123,7 +133,7 @@ int main(int argc, char **argv)
     ap_tool_read(&tool, &arena, &doc);
     if (ap_doc_graph(&arena, &doc, &read, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    const bool have = !cluster || has_kernels(&arena, &doc, cluster);
+    const bool have = !cluster || has_kernels(&arena, &doc, cluster, fp8);
     const bool fuse = have && attention == 0;
     kernels &= have;
     norms &= have;
