@@ -551,20 +551,16 @@ static int64_t number_of(struct shell *sh, const char *name)
 /* WORLD_SIZE, the launcher's nodes times processes, or NGPU. */
 static int64_t find_world(struct shell *sh, const struct trainer_words *launcher)
 {
-    static const char *const names[2] = {"nnodes", "nproc-per-node"};
+    static const char *const names[2] = {"--nnodes", "--nproc-per-node"};
     struct trainer_flags flags;
     struct ap_err ignored = {""};
     int64_t n[2] = {1, 0};
 
     trainer_flags_find(launcher, true, &flags, &ignored);
-    for (int i = 0; i < 2; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "--%s", names[i]);
-        if (trainer_flag_find(&flags, name))
-            n[i] = trainer_flag_number(&flags, name, 0);
-    }
+    for (int i = 0; i < 2; i++)
+        n[i] = trainer_flag_number(&flags, names[i], n[i]);
     int64_t world = ap_mul64(n[0], n[1]);
-    if (world == 0)
+    if (world < 1 || world > AP_MAX_DEVICES || *ignored.msg)
         world = number_of(sh, "WORLD_SIZE");
     return world ? world : number_of(sh, "NGPU");
 }
