@@ -37,6 +37,23 @@ load helpers
     [[ $stderr == *'{"tool":"ap-stage"'* ]]
 }
 
+@test "ap-plan: --from prices what a trainer runs now" {
+    cd "$BATS_TEST_TMPDIR"
+    echo '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 64, "hidden_act": "silu", "tie_word_embeddings": false}' >config.json
+    local args='--num-layers 2 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+        --sequence-parallel --bf16 --micro-batch-size 1 --global-batch-size 4'
+    run -0 --separate-stderr ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron "$args" \
+        -o plan.json --quiet
+    [[ ${lines[0]} == 'TP 2 with sequence parallelism · PP 2'* ]]
+    jq -e '.stages.line == "tp=2,pp=2,dp=1,sp,mbs=1,packs"' plan.json
+    echo "torchrun --nproc_per_node 4 pretrain_gpt.py ${args//$'\n'/ }" >train.sh
+    ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron train.sh --quiet | diff <(echo "$output") -
+    refuses 1 "make it with --batch 4" ap-plan config.json --cluster cpu-4 --batch 8 --seq 64 --from=megatron:train.sh
+    refuses 2 "--from megatron: expected a file, or flags" ap-plan config.json --from megatron
+}
+
 @test "ap-plan: a block for each layer, with the embedding and the loss in the first and last" {
     cd "$BATS_TEST_TMPDIR"
     config() { # LAYERS VOCAB

@@ -64,6 +64,8 @@ END
     [[ $status -eq 0 && $stderr == *"args: --frobnicate: not known, passed over" ]]
     diff <(jq .stages "$d/grid.json") <(jq .stages "$d/from.json")
     echo '{"train_micro_batch_size_per_gpu": 2}' >"$d/ds.json"
+    ap-stage --quiet --from "megatron:$(cat "$d/args")" --cluster cpu-4 "$f" |
+        diff <(jq .stages "$d/grid.json") <(jq .stages -)
     ap-stage --quiet --from "deepspeed:$d/ds.json" --grid recompute=full --cluster cpu-4 "$f" |
         jq -e '.stages.stages[0].recompute == "selected"'
     sed -i 's/size 8 --lr/size 16 --lr/' "$d/args"
@@ -74,7 +76,7 @@ END
         ap-stage --from "megatron:$d/args" --cluster cpu-4 "$f"
     echo '--parallelism.pipeline_parallel_degree 4 --training.local_batch_size 8 --training.seq_len 8' >"$d/args"
     refuses 3 "embedding and head share a weight" ap-stage --from "torchtitan:$d/args" --cluster cpu-4 "$f"
-    refuses 2 "--from: expected TRAINER:FILE" ap-stage --from "nemo:$d/args" --cluster cpu-4 "$f"
+    refuses 2 "--from: expected TRAINER:FILE or TRAINER:TEXT, with one of megatron," ap-stage --from "nemo:$d/args" --cluster cpu-4 "$f"
     refuses 2 "--stages: --from says the whole plan" \
         ap-stage --from "megatron:$d/args" --stages 2 --cluster cpu-4 "$f"
 }

@@ -15,9 +15,8 @@ static void write_again(struct ap_arena *arena, const struct ap_trainer *trainer
                         const struct ap_trainer_said *said,
                         const struct ap_line_facts *facts)
 {
-    const struct ap_line_facts known = {.world = facts->world,
-                                        .layers = facts->layers,
-                                        .experts = facts->experts};
+    const struct ap_line_facts known = {
+        .world = facts->world, .layers = facts->layers, .experts = facts->experts};
     struct ap_notes notes = {.arena = arena};
     struct ap_trainer_said again;
     struct ap_buf text = {0};

@@ -16,7 +16,8 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
               struct stage_result *out, struct ap_err *err);
 
 /*
- * The line that a file of a trainer says, "TRAINER:FILE", with more keys (NULL: none);
+ * The line that a file of a trainer says, "TRAINER:FILE", or the text itself, which
+ * begins with "-" or "{", in its place; with more keys (NULL: none);
  * what does not map is a warning. Ends the tool where the file is bad, is about another
  * model or other devices, or says what no line or the trainer cannot.
  */

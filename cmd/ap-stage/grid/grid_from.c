@@ -10,7 +10,7 @@
 #include "line/trainer.h"
 #include "tool/tool.h"
 
-/* "NAME:FILE" */
+/* "NAME:FILE", "NAME:TEXT" */
 static const struct ap_trainer *find_trainer(const char *from, const char **file)
 {
     const char *colon = strchr(from, ':');
@@ -22,8 +22,9 @@ static const struct ap_trainer *find_trainer(const char *from, const char **file
     for (int i = 0; i < AP_N_TRAINERS; i++)
         ap_buf_printf(&names, "%s%s", i ? ", " : "", ap_trainers[i]->name);
     if (!trainer || !colon[1])
-        ap_die_usage("--from: expected TRAINER:FILE, with one of %s, got '%s'",
-                     names.data, from);
+        ap_die_usage(
+            "--from: expected TRAINER:FILE or TRAINER:TEXT, with one of %s, got '%s'",
+            names.data, from);
     ap_buf_free(&names);
     *file = colon + 1;
     return trainer;
@@ -51,8 +52,12 @@ void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *
     size_t len;
 
     const struct ap_trainer *trainer = find_trainer(from, &file);
-    if (ap_read_file(arena, file, false, &text, &len, &err))
+    if (*file == '-' || *file == '{') { /* it is what a file would have */
+        text = ap_arena_strdup(arena, file);
+        file = trainer->name;
+    } else if (ap_read_file(arena, file, false, &text, &len, &err)) {
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    }
     ap_line_facts_find(arena, &m->graph, &m->nests, &facts);
     facts.world = ap_cluster_devices(&m->cluster);
     if (ap_trainer_parse(trainer, text, &facts, &said, &notes, &err) ||
