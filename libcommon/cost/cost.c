@@ -36,6 +36,35 @@ static int64_t ring_of(const struct ap_mesh *mesh, unsigned axes, int64_t rank)
 }
 
 /*
+ * The same where children are whole coordinates of one axis with all axes inside it: then
+ * all children are alike. False where they are not.
+ */
+static bool level_use_even(const struct ap_mesh *mesh, unsigned axes, int64_t child,
+                           int64_t group, struct use *use)
+{
+    const int64_t n = ap_mesh_devices(mesh);
+    int64_t inside = 1, rings = 1; /* devices of the axes so far; rings in a child */
+    bool crosses = false;
+
+    for (int a = mesh->n_axes - 1; a >= 0; a--) {
+        const int64_t size = mesh->microbatch >> a & 1 ? 1 : mesh->size[a];
+        const int64_t here = inside >= child          ? 1
+                             : inside * size <= child ? size
+                                                      : child / inside;
+        if (inside < child && (child % (inside * here) || size % here))
+            return false;
+        if (axes >> a & 1)
+            crosses |= size > here;
+        else
+            rings *= here;
+        inside *= size;
+    }
+    use->most_per_child = crosses ? rings : 0;
+    use->most_per_bus = crosses ? rings * ((group < n ? group : n) / child) : 0;
+    return n >= child || !crosses;
+}
+
+/*
  * Counts transfers through one level whose children have `child` devices and whose groups
  * have `group`. A ring runs through its devices in rank order, so it enters each child
  * that it touches once. last and touched have room for one number per device.
@@ -87,7 +116,9 @@ static void lay(struct ap_cost *cost, unsigned axes, int64_t *scratch)
     for (int i = 0; i < c->n_levels; i++) {
         const struct ap_link_level *level = &c->levels[i];
         int64_t group = ap_mul64(child, level->size);
-        struct use use = level_use(&cost->mesh, axes, child, group, scratch, scratch + n);
+        struct use use;
+        if (!level_use_even(&cost->mesh, axes, child, group, &use))
+            use = level_use(&cost->mesh, axes, child, group, scratch, scratch + n);
         child = group;
         if (use.most_per_child == 0)
             continue;
