@@ -228,6 +228,7 @@ int ap_line_complete(struct ap_line *line, int64_t devices, struct ap_err *err)
     const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), line->pipeline);
 
     d->data = d->data > 0 ? d->data : devices / model;
+    d->expert = d->expert > 0 ? d->expert : 1;
     if (d->data == 0 || ap_mul64(d->data, model) != devices)
         return ap_err_set(err,
                           "tp=%lld x cp=%lld x pp=%lld x dp=%lld are %lld devices, "

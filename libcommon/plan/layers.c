@@ -13,6 +13,7 @@
 
 #include "base/array.h"
 #include "base/names.h"
+#include "graph/blocks.h"
 
 #define MOST_NUMBER 1000000000 /* larger ones are no layers */
 
@@ -240,4 +241,53 @@ void ap_layers_find(struct ap_arena *arena, const struct ap_graph *g,
     ap_names_free(&names);
     free(stems.first);
     free(stems.several);
+}
+
+/* ---- blocks ---- */
+
+/* Place in the operators of the last one of a layer, -1. */
+static int last_of(const struct ap_layers *layers, const int *ids, int n, int layer)
+{
+    while (n > 0 && layers->of_node[ids[n - 1]] != layer)
+        n--;
+    return n - 1;
+}
+
+/* The latest block that an operator reads of. */
+static int latest_read(const struct ap_graph *g, int node, const int *block_of)
+{
+    int latest = 0;
+
+    for (int k = 0; k < g->nodes[node].n_in; k++)
+        if (block_of[g->nodes[node].in[k]] > latest)
+            latest = block_of[g->nodes[node].in[k]];
+    return latest;
+}
+
+int ap_layers_cut(struct ap_arena *arena, const struct ap_graph *g,
+                  const struct ap_layers *layers, int *block_of, struct ap_err *err)
+{
+    int *ids, n = ap_blocks_operators(arena, g, &ids), used = 0;
+    int *number = AP_NEW_N(arena, layers->n + 2, int);
+
+    if (layers->n == 0)
+        return ap_err_set(err, "the names of the weights number no layers");
+    for (int v = 0; v < g->n_nodes; v++)
+        block_of[v] = -1;
+    const int last = last_of(layers, ids, n, layers->n - 1);
+    for (int i = 0; i < n; i++) {
+        const int layer = layers->of_node[ids[i]];
+        const int before = latest_read(g, ids[i], block_of);
+        const int block = layer >= 0 ? layer + 1 : i > last ? layers->n + 1 : before;
+        if (block < before)
+            return ap_err_set(err, "%s of layer %d reads of layer %d",
+                              g->nodes[ids[i]].name, layer, before - 1);
+        block_of[ids[i]] = block;
+        number[block] = 1;
+    }
+    for (int b = 0; b < layers->n + 2; b++)
+        number[b] = number[b] ? used++ : -1;
+    for (int i = 0; i < n; i++)
+        block_of[ids[i]] = number[block_of[ids[i]]];
+    return used;
 }

@@ -35,4 +35,14 @@ int *ap_weight_origins(struct ap_arena *arena, const struct ap_graph *g,
 void ap_layers_find(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_nests *nests, struct ap_layers *out);
 
+/*
+ * Blocks of the forward operators, of ap_blocks_operators: one for each layer, one before
+ * them and one after; those without an operator are left out. An operator without a layer
+ * goes to the latest block that it reads of, or, after the last operator of the last
+ * layer, to the head. Fills block_of of these operators; returns the number of blocks.
+ * -1: there are no layers, or one reads of a later one. Linear in the operands.
+ */
+int ap_layers_cut(struct ap_arena *arena, const struct ap_graph *g,
+                  const struct ap_layers *layers, int *block_of, struct ap_err *err);
+
 #endif
