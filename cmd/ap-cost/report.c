@@ -429,13 +429,13 @@ static void put_stages(const struct cost_input *in, const struct ap_pipeline_pri
     for (int i = 0; i < mesh->n_axes; i++)
         ap_buf_printf(out, "%s%s=%lld", i ? "," : " ", mesh->name[i],
                       (long long)mesh->size[i]);
+    ap_buf_putc(out, ' ');
     price_pad(out, at, -15);
-    at = out->len;
     ap_buf_puts(out,
                 in->of.cluster.n_kinds
                     ? ap_cluster_of_device(&in->of.cluster, first->devices[0])->device
                     : first->sharding.algorithm);
-    price_pad(out, at, -11);
+    price_pad(out, at, -26); /* long meshes take of the column's room */
     price_put_sec(out, NULL, p->stage[a].forward_sec, 11);
     price_put_sec(out, NULL, p->stage[a].backward_sec + p->stage[a].recompute_sec, 11);
     double sent = 0, once = 0;
