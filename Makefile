@@ -53,7 +53,7 @@ UNIT := $(TESTS:%=$(BUILD)/unit/%)
 EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 C_FILES := $(wildcard libcommon/*/*.[ch] libcommon/*/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.h $(TEST_FILES) tests/equiv/*.[ch] tests/fuzz/*.[ch])
-SCRIPTS := $(filter-out %.md,$(wildcard .ci/run cmd/ap-plan/ap-plan scripts/* scripts/bench/* scripts/experiments/* tests/*.bash tests/trainers/plans))
+SCRIPTS := $(filter-out %.md,$(wildcard .ci/run cmd/ap-plan/ap-plan scripts/* scripts/bench/* scripts/experiments/* tests/*.bash tests/trainers/plans tests/trainers/check))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
 MAN := $(wildcard man/*.[157])
@@ -64,7 +64,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
     SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 FUZZ_SECONDS ?= 60
 
-.PHONY: all unit asan check test check-asan check-jax check-torch lint lint-format lint-house lint-scripts lint-man \
+.PHONY: all unit asan check test check-asan check-jax check-torch check-trainers lint lint-format lint-house lint-scripts lint-man \
     lint-headers lint-tidy format bench cuda install uninstall fuzz fuzzers clean help without-mpi without-cuda
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -197,6 +197,9 @@ check test: all unit ## run all tests
 check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTHON or build/jaxenv
 	AP_BUILD=$(BUILD) scripts/jax/roundtrip-table
 	AP_JAX_EACH=all scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
+
+check-trainers: $(BUILD)/unit/test_trainer ## random lines of trainers: written, read back, read by them (AP_TRAINERS_PYTHON)
+	tests/trainers/check $(BUILD)
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme

@@ -93,23 +93,13 @@ check_golden() {
 }
 
 @test "trainers: their own readers accept the files, where they are installed" {
-    local python=${AP_TRAINERS_PYTHON:-} name trainer base files
+    local python=${AP_TRAINERS_PYTHON:-} name trainer files
     [ -n "$python" ] || skip "AP_TRAINERS_PYTHON: a Python with torchtitan and deepspeed"
     for trainer in torchtitan deepspeed megatron; do
         files=()
         for name in $(told | awk '{ print $1 }' | uniq); do
-            base=llama3:llama3_debugmodel
-            [ "$name" != experts ] || base=deepseek_v3:deepseek_v3_debugmodel
-            arguments "$name" $trainer >"$BATS_TEST_TMPDIR/args"
-            files+=("$BATS_TEST_TMPDIR/$name.$trainer")
-            case $trainer in
-            torchtitan) { echo $base && cat "$BATS_TEST_TMPDIR/args"; } >"${files[-1]}" ;;
-            deepspeed) cp "$(cat "$BATS_TEST_TMPDIR/args")" "${files[-1]}" ;;
-            megatron) # its layouts; all of two stages and eight layers
-                grep -A1 layout "$BATS_TEST_TMPDIR/args" >"$BATS_TEST_TMPDIR/layout" &&
-                    printf '2\n8\n%s\n' "$(tail -n 1 "$BATS_TEST_TMPDIR/layout")" \
-                        >"${files[-1]}" || unset 'files[-1]' ;;
-            esac
+            files+=("$BATS_TEST_TMPDIR/$name.$trainer-$(devices "$name")")
+            ap-rewrite --quiet --to "$trainer" -o "${files[-1]}" "$BATS_FILE_TMPDIR/$name.json"
         done
         run "$python" "$DIR/load.py" $trainer "${files[@]}"
         [ "$status" -ne 77 ] || skip "$trainer is not installed in $python"

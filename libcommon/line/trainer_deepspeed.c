@@ -30,17 +30,14 @@ static int has_zero(const struct ap_trainer_case *c, struct ap_err *err)
     return 0;
 }
 
-/* MiCS, under ZeRO-3 only, and without expert parallelism. */
 static int has_shards(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const long long zero = c->line.degrees.zero;
-
-    if (zero == 0 || c->copies == 1 || (zero == 3 && c->line.degrees.expert == 1))
+    if (c->copies == 1)
         return 0;
     return ap_err_set(err,
-                      "shard=%lld: zero_optimization.mics_shard_size is for stage 3 "
-                      "without expert_parallel; stage %lld shards over all %lld devices",
-                      (long long)c->line.degrees.shard, zero,
+                      "shard=%lld: zero_optimization.stage %lld shards over all %lld "
+                      "devices",
+                      (long long)c->line.degrees.shard, (long long)c->line.degrees.zero,
                       (long long)(c->line.degrees.data * c->line.degrees.context));
 }
 
@@ -171,8 +168,6 @@ static void write_json(const struct ap_line *l, const struct ap_line_facts *f,
                   (long long)d->zero);
     if (d->zero > 0)
         ap_buf_printf(out, ", \"overlap_comm\": %s", l->overlap ? "true" : "false");
-    if (d->zero && d->shard != d->data * d->context)
-        ap_buf_printf(out, ", \"mics_shard_size\": %lld", (long long)d->shard);
     ap_buf_puts(out, "}");
     if (f->compute == AP_BF16 || f->compute == AP_F16)
         ap_buf_printf(out, ",\n  \"%s\": {\"enabled\": true}",
@@ -330,8 +325,6 @@ static void read_zero(struct reading *r, struct ap_line *line)
     if (d->zero > 3)
         ap_err_set(r->err, "zero_optimization.stage: expected 0 to 3");
     line->overlap = is_on(r, "zero_optimization.overlap_comm", d->zero == 3);
-    const int64_t mics = number(r, "zero_optimization.mics_shard_size", -1, -1);
-    d->shard = mics > 0 && d->zero == 3 ? mics : 0;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const json_t *v = find(r, refused[i]);
         const json_t *device = json_object_get(v, "device");
@@ -340,6 +333,8 @@ static void read_zero(struct reading *r, struct ap_line *line)
         if (v && !json_is_null(v) && !json_is_false(v) && !none)
             ap_err_set(r->err, "%s: no line says it", refused[i]);
     }
+    if (number(r, "zero_optimization.mics_shard_size", -1, -1) > 0)
+        ap_err_set(r->err, "zero_optimization.mics_shard_size: DeepSpeed has removed it");
     if (number(r, "zero_optimization.zero_hpz_partition_size", 1, 1) > 1)
         ap_err_set(r->err, "zero_optimization.zero_hpz_partition_size: no line says it");
 }

@@ -132,8 +132,6 @@ static void put_stages(const struct ap_line *l, struct ap_buf *out)
         put_layout(l, out);
     else if (l->chunks > 1)
         trainer_put_flag(out, "--num-virtual-stages-per-pipeline-rank", l->chunks);
-    /* transfers beside passes need three devices */
-    put(out, l->chunks > 1 && l->pipeline == 2, "--no-overlap-p2p-communication");
 }
 
 static void put_zero(const struct ap_line *l, struct ap_buf *out)

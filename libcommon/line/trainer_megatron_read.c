@@ -84,7 +84,7 @@ static const struct trainer_unread unread[] = {
      "--moe-deepep-* --moe-hybridep-*",
      NULL},
     {"--ddp-* --no-align-* --align-* --decrease-batch-size-if-needed "
-     "--overlap-p2p-communication-warmup-flush --no-overlap-p2p-communication "
+     "--overlap-p2p-communication-warmup-flush "
      "--calculate-per-token-loss --use-ring-exchange-p2p --empty-unused-memory-level "
      "--bucket-size "
      "--gradient-reduce-div-fusion --suggested-communication-unit-size "
@@ -315,6 +315,10 @@ static void read_stages(struct reading *r)
         read_accounted(r, embedding, loss);
     if (line->chunks > 1 && line->pipeline == 1)
         ap_err_set(r->err, "virtual stages: --pipeline-model-parallel-size is 1");
+    if (on(r, "--no-overlap-p2p-communication") && line->chunks > 1)
+        ap_note(r->notes,
+                "--no-overlap-p2p-communication: taken as if stages sent beside "
+                "their passes");
     line->schedule = line->chunks > 1 ? AP_SCHEDULE_INTERLEAVED : AP_SCHEDULE_1F1B;
 }
 

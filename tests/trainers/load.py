@@ -1,69 +1,123 @@
 #!/usr/bin/env python3
-"""Loads what ap-rewrite wrote with the trainer's own reader (where it is installed).
+"""Checks what autopar writes for a trainer with the trainer's own code, where it is installed.
 
-    load.py torchtitan FILE...   # arguments, one a line; the first is MODULE:CONFIG
-    load.py megatron FILE...     # lines: stages, layers, layout
-    load.py deepspeed FILE...    # JSON
+    load.py TRAINER FILE...
 
-Prints the files that were read; exits 77 where the trainer is not installed.
+TRAINER: megatron, torchtitan or deepspeed. FILE: a bash array of flags, or JSON; its name ends
+in -DEVICES, or a comment has the number of devices. Prints the files that were refused, with the
+reason, and how many there were; exits 1 if there is one, 77 where the trainer is not installed.
+Megatron-LM: its arguments and the configuration of its transformer, from a checkout in
+PYTHONPATH, without a GPU.
 """
+import contextlib
+import io
 import json
 import os
+import re
+import shlex
 import sys
+import types
 
 
-def lines(path):
-    with open(path, encoding="utf-8") as file:
-        return file.read().splitlines()
+def flags(text):
+    """The words of the bash array."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return shlex.split("\n".join(lines).split("(", 1)[1].rsplit(")", 1)[0])
 
 
-def torchtitan(path):
+def devices(path, text):
+    found = re.search(r"^# (\d+) devices", text, re.M) or re.search(r"-(\d+)$", path)
+    return int(found[1])
+
+
+def torchtitan():
     from torchtitan.config import ConfigManager
-    base, *words = lines(path)
-    module, config = base.split(":")
-    got = ConfigManager().parse_args(["--module", module, "--config", config, *words])
-    par = dict(zip(words, words[1:]))
-    assert got.parallelism.tensor_parallel_degree == int(
-        par["--parallelism.tensor_parallel_degree"])
-    assert got.training.global_batch_size == int(par["--training.global_batch_size"])
-    parts = got.parallelism.module_fqns_per_model_part
-    assert parts is None or parts[-1][-1] == "lm_head"
+    from torchtitan.distributed import ParallelDims
+
+    def check(path, text):
+        words = flags(text)
+        base = ("deepseek_v3" if any("expert_parallel_degree" in word for word in words) else
+                "llama3")
+        got = ConfigManager().parse_args(["--module", base, "--config", base + "_debugmodel",
+                                          *words])
+        par = got.parallelism
+        ParallelDims(dp_replicate=par.data_parallel_replicate_degree,
+                     dp_shard=par.data_parallel_shard_degree, cp=par.context_parallel_degree,
+                     tp=par.tensor_parallel_degree, pp=par.pipeline_parallel_degree,
+                     ep=par.expert_parallel_degree, world_size=devices(path, text))
+        data = par.data_parallel_replicate_degree * par.data_parallel_shard_degree
+        assert got.training.global_batch_size % (got.training.local_batch_size * data) == 0
+        parts = par.module_fqns_per_model_part
+        assert parts is None or parts[-1][-1] == "lm_head"
+    return check
 
 
-def megatron(path):
-    stages, layers, text = lines(path)
-    from megatron.core.transformer.pipeline_parallel_layer_layout import (
-        PipelineParallelLayerLayout)
-    PipelineParallelLayerLayout(text, int(stages)).validate_layer_layout(int(layers), None)
-
-
-def deepspeed(path):
+def deepspeed():
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed.comm
     from deepspeed.runtime.config import DeepSpeedConfig
-    with open(path, encoding="utf-8") as file:
-        got = json.load(file)
-    data = got["train_batch_size"] // (got["train_micro_batch_size_per_gpu"] *
-                                       got["gradient_accumulation_steps"])
-
-    class Unit:  # what DeepSpeed asks of a model parallel unit
-        def get_data_parallel_world_size(self):
-            return data
     deepspeed.comm.get_rank = lambda *a, **k: 0
-    read = DeepSpeedConfig(path, mpu=Unit())
-    assert read.zero_optimization_stage == got["zero_optimization"]["stage"]
-    assert read.train_batch_size == got["train_batch_size"]
+
+    def check(path, text):
+        got = json.loads(text)
+        data = got["train_batch_size"] // (got["train_micro_batch_size_per_gpu"] *
+                                           got["gradient_accumulation_steps"])
+
+        class Unit:  # what DeepSpeed asks of a model parallel unit
+            def get_data_parallel_world_size(self):
+                return data
+        read = DeepSpeedConfig(path, mpu=Unit())
+        assert read.zero_optimization_stage == got["zero_optimization"]["stage"]
+        assert read.train_batch_size == got["train_batch_size"]
+        assert devices(path, text) % data == 0
+    return check
+
+
+def megatron():
+    import torch
+    from megatron.training import arguments
+    torch.cuda.get_device_properties = lambda *a, **k: types.SimpleNamespace(major=9, minor=0)
+    torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
+
+    def check(path, text):
+        words = flags(text)
+        fsdp = "--use-megatron-fsdp" in words
+        os.environ.update(WORLD_SIZE=str(devices(path, text)), RANK="0", LOCAL_RANK="0")
+        os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+        if not fsdp:
+            os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        sys.argv = ["pretrain_gpt.py", *words, "--tokenizer-type", "NullTokenizer",
+                    "--vocab-size", "32000", "--train-iters", "1", "--lr", "1e-4",
+                    *(["--hidden-size", "1024", "--num-attention-heads", "16", "--num-layers",
+                       "8", "--seq-length", "64", "--max-position-embeddings", "64"]
+                      if "--hidden-size" not in words else [])]
+        args = arguments.validate_args(arguments.parse_args())
+        arguments.core_transformer_config_from_args(args)
+        assert args.data_parallel_size * args.micro_batch_size <= args.global_batch_size
+    return check
 
 
 def main():
-    for path in sys.argv[2:]:
-        {"torchtitan": torchtitan, "megatron": megatron, "deepspeed": deepspeed}[
-            sys.argv[1]](path)
-        print(os.path.basename(path))
+    refused = 0
+    trainer, *files = sys.argv[1:]
+    try:
+        check = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed}[
+            trainer]()
+    except ImportError as why:
+        print(why, file=sys.stderr)
+        sys.exit(77)
+    for path in files:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                check(path, text)
+        except (Exception, SystemExit) as why:  # whatever it refuses with
+            refused += 1
+            print(f"{path}: {type(why).__name__} {why} {said.getvalue()[-300:]}")
+    print(f"{trainer}: {len(files)} files, {refused} refused")
+    sys.exit(refused > 0)
 
 
-try:
-    main()
-except ImportError as why:
-    print(why, file=sys.stderr)
-    sys.exit(77)
+main()

@@ -2,6 +2,7 @@
  * Trainers: conditions, each with its message; random lines that a trainer can run are
  * written and read back. Documents named as arguments: the facts of their graphs are
  * printed. "--read TRAINER DEVICES LAYERS FILE": prints the line that the file says.
+ * "--lines TRAINER N FOLDER": writes what N random lines are for the trainer.
  */
 #include "line/trainer.h"
 
@@ -93,8 +94,8 @@ static const struct {
     {"deepspeed", &llama, "pp=2,tp=2,mbs=1", 0, "no automatic tensor parallelism"},
     {"deepspeed", &llama, "tp=2,sp,mbs=1", 0, "sp: "},
     {"deepspeed", &llama, "cp=2,mbs=1", 0, "(Ulysses)"},
-    {"deepspeed", &llama, "zero=3,shard=8,mbs=1", 0, NULL},
-    {"deepspeed", &llama, "zero=1,shard=8,mbs=1", 0, "mics_shard_size"},
+    {"deepspeed", &llama, "zero=3,shard=8,mbs=1", 0, "shards over all 64 devices"},
+
     {"deepspeed", &llama, "recompute=selective,mbs=1", 0, "whole or not at all"},
     {"deepspeed", &mixtral, "tp=2,ep=4,zero=3,mbs=1", 0, "have 0 to 2"},
     {"deepspeed", &mixtral, "tp=2,ep=4,mbs=1", 2, "expert_tensor_parallel_size is 1"},
@@ -258,6 +259,15 @@ static int condition_of(const struct ap_trainer *t, const struct ap_line *line,
     return -1;
 }
 
+/* Whether a random line is one that the trainer can run; then it is settled. */
+static bool draw_legal(struct ap_arena *arena, const struct ap_trainer *t,
+                       struct ap_line *line, struct ap_line_facts *f, struct ap_err *err)
+{
+    *f = draw_facts();
+    *line = draw_line(arena, f);
+    return !ap_trainer_check(t, line, f, err) && !ap_trainer_settle(t, f, line, err);
+}
+
 static void test_random(const struct ap_trainer *t, int n)
 {
     struct ap_arena arena = {0};
@@ -266,11 +276,10 @@ static void test_random(const struct ap_trainer *t, int n)
 
     for (int64_t tries = 0; legal < n && tries < 4000LL * n; tries++) {
         struct ap_mark mark = ap_arena_mark(&arena);
-        const struct ap_line_facts f = draw_facts();
-        struct ap_line line = draw_line(&arena, &f);
+        struct ap_line_facts f;
+        struct ap_line line;
         struct ap_err err = {""};
-        if (!ap_trainer_check(t, &line, &f, &err) &&
-            !ap_trainer_settle(t, &f, &line, &err)) {
+        if (draw_legal(&arena, t, &line, &f, &err)) {
             legal++;
             wrong += !comes_back(&arena, t, &line, &f, &err);
         } else {
@@ -292,6 +301,31 @@ static void test_random(const struct ap_trainer *t, int n)
     CHECK(silent == 0 && conditions == n_conditions,
           "%s: each condition refuses one (%d of %d)", t->name, conditions, n_conditions);
     ap_arena_free(&arena);
+}
+
+/* N lines, each in a file DIR/NUMBER-DEVICES. */
+static int write_lines(const struct ap_trainer *t, int n, const char *dir)
+{
+    struct ap_arena arena = {0};
+
+    for (int i = 0; i < n;) {
+        struct ap_notes notes = {.arena = &arena};
+        struct ap_line_facts f;
+        struct ap_line line;
+        struct ap_err err = {""};
+        struct ap_buf text = {0};
+        char path[512];
+        if (!draw_legal(&arena, t, &line, &f, &err))
+            continue;
+        snprintf(path, sizeof path, "%s/%d-%lld", dir, i++, (long long)f.world);
+        t->write(&line, &f, &text, &notes);
+        FILE *out = fopen(path, "w");
+        if (!out || fwrite(text.data, 1, text.len, out) != text.len || fclose(out))
+            return 1;
+        ap_buf_free(&text);
+    }
+    ap_arena_free(&arena);
+    return 0;
 }
 
 static void print_facts(const char *path)
@@ -349,6 +383,8 @@ int main(int argc, char **argv)
 {
     struct ap_arena arena = {0};
 
+    if (argc == 5 && !strcmp(argv[1], "--lines"))
+        return write_lines(ap_trainer_find(argv[2]), atoi(argv[3]), argv[4]);
     if (argc == 6 && !strcmp(argv[1], "--read"))
         return print_line(argv + 2);
 
