@@ -160,7 +160,8 @@ static void measure_cases(const struct grid_rows *r, const struct grid_sharding 
 }
 
 static int measure_part(const struct grid_rows *r, const struct grid_sharding *s, int p,
-                        struct ap_arena *arena, struct ap_err *err)
+                        const struct ap_cost *cost, struct ap_arena *arena,
+                        struct ap_err *err)
 {
     const struct grid_part *part = &r->part[p];
     struct ap_stages stages = {.microbatches = 1};
@@ -172,27 +173,22 @@ static int measure_part(const struct grid_rows *r, const struct grid_sharding *s
                               .mesh = s->mesh};
     struct ap_plan plan = {
         .graph = &part->sub.graph, .nests = &part->nests, .mesh = s->mesh};
-    struct ap_cluster own;
-    struct ap_cost cost;
     struct ap_conversions conv;
 
     for (int a = 0; a < s->mesh.n_axes && !part->experts; a++)
         k.uses.expert_use[a] = k.uses.use[a];
     if (!part->experts)
         k.uses.degrees.expert = 0;
-    if (ap_line_shard(&k, arena, &plan, err) ||
-        ap_cluster_take(&r->m->cluster, s->n_devices, s->devices, &own, err) ||
-        ap_cost_init(arena, &cost, AP_COST_DEFAULT, &own, &s->mesh, err))
+    if (ap_line_shard(&k, arena, &plan, err))
         return -1;
     const bool sums = part->last - part->first + 1 < GRID_MOST_BLOCKS;
-    int rc = sums ? ap_plan_conversions(arena, &plan, &cost, &conv, err) : 0;
+    int rc = sums ? ap_plan_conversions(arena, &plan, cost, &conv, err) : 0;
     if (rc == 0 && sums)
         conv = near_conversions(r, part, &conv, lies_evenly(r, s), arena);
     if (rc == 0)
         measure_cases(
             r, s, p, arena,
-            &(struct ap_stage_plan){&part->sub, NULL, &plan, sums ? &conv : NULL, &cost});
-    ap_cost_free(&cost);
+            &(struct ap_stage_plan){&part->sub, NULL, &plan, sums ? &conv : NULL, cost});
     return rc;
 }
 
@@ -209,14 +205,20 @@ static void measure_sharding(void *ctx, int i)
     const struct grid_rows *r = all->r;
     struct grid_sharding *s = &r->sharding[all->sharding[i]];
     struct ap_arena scratch = {0};
+    struct ap_cluster own;
+    struct ap_cost cost = {0}; /* of all parts, which have the same conversions */
     struct ap_err why = {0};
 
+    s->ok = s->ok &&
+            !ap_cluster_take(&r->m->cluster, s->n_devices, s->devices, &own, &why) &&
+            !ap_cost_init(&scratch, &cost, AP_COST_DEFAULT, &own, &s->mesh, &why);
     for (int p = 0; p < r->n_parts && s->ok; p++) {
         const int blocks = r->part[p].last - r->part[p].first + 1;
         if (blocks > s->measured && blocks <= all->blocks)
-            s->ok = measure_part(r, s, p, &scratch, &why) == 0;
+            s->ok = measure_part(r, s, p, &cost, &scratch, &why) == 0;
     }
     s->measured = all->blocks;
+    ap_cost_free(&cost);
     ap_arena_free(&scratch);
 }
 
