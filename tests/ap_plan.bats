@@ -50,6 +50,27 @@ load helpers
     jq -e '.stages.line == "tp=2,pp=2,dp=1,sp,mbs=1,packs"' plan.json
     echo "torchrun --nproc_per_node 4 pretrain_gpt.py ${args//$'\n'/ }" >train.sh
     ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron train.sh --quiet | diff <(echo "$output") -
+    # logs: the first steps do not count; torchtitan has tokens/s of a device, DeepSpeed samples/s of all
+    { for ms in 9000 14 7 8 6 7; do
+        echo " iteration 1/ 9 | elapsed time per iteration (ms): $ms.5 | global batch size: 4 |"
+    done
+        echo '[Rank 3] (after 2 iterations) memory (MB) | allocated: 1.00 | max allocated: 2.00 | reserved: 9.00'
+    } >megatron.log
+    printf '\033[31mstep: %d  \033[33mmemory: 0.25GiB(1%%)  \033[34mtps: %s  \033[36mtflops: 1\033[39m\n' \
+        1 100 10 8,000 20 8,000 >titan.log
+    echo 'step=9, RunningAvgSamplesPerSec=1.1, CurrSamplesPerSec=1000.0, MemAllocated=1GB, MaxMemAllocated=1.5GB' >ds.log
+    while read -r log want; do
+        run -0 --separate-stderr ap-plan --quiet config.json --cluster cpu-4 --batch 4 --seq 64 \
+            --from megatron:train.sh --log "$log"
+        grep ^measured <<<"$output" | tr '\n' ' ' | grep -qE "$want" || { echo "$log: $output"; return 1; }
+    done <<'END'
+megatron.log step 7.5 ms,.*median of 4, after 2.* 2.097 MB allocated
+titan.log step (7.99.|8) ms,.*median of 2, after 1.* 268.4 MB reserved
+ds.log step (3.99.|4|4.00.) ms,.*median of 1, after 0.* 1.611 GB allocated
+END
+    refuses 1 "train.sh: no line of a step" ap-plan --quiet config.json --cluster cpu-4 --batch 4 --seq 64 \
+        --from megatron:train.sh --log train.sh
+    refuses 2 "--log: it is of one plan" ap-plan config.json --cluster cpu-4 --log ds.log
     refuses 1 "make it with --batch 4" ap-plan config.json --cluster cpu-4 --batch 8 --seq 64 --from=megatron:train.sh
     refuses 2 "--from megatron: expected a file, or flags" ap-plan config.json --from megatron
 }
