@@ -266,6 +266,30 @@ int ap_line_facts_agree(const struct ap_line_facts *said,
     return 0;
 }
 
+bool trainer_is_fp8(const struct ap_line_facts *f)
+{
+    return f->compute == AP_F8E4M3FN || f->compute == AP_F8E5M2;
+}
+
+bool trainer_is_low(const struct ap_line_facts *f)
+{
+    return f->compute == AP_BF16 || f->compute == AP_F16 || trainer_is_fp8(f);
+}
+
+bool trainer_has_low_moments(const struct ap_line_facts *f)
+{
+    return f->master == AP_F32 && (f->moments == AP_BF16 || f->moments == AP_F16);
+}
+
+void trainer_note_types(const struct ap_line_facts *f, struct ap_notes *notes)
+{
+    if (f->master == AP_BF16 || f->master == AP_F16)
+        ap_note(notes,
+                "it keeps weights and moments in f32, the model's optimizer has "
+                "them in %s (--recipe mixed)",
+                ap_dtype_name(f->master));
+}
+
 int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n)
 {
     int *layers = AP_NEW_N(arena, n + 1, int);

@@ -113,10 +113,18 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
     return ap_err_set(err, "recompute: layers are recomputed whole or not at all");
 }
 
+static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    return trainer_is_fp8(c->facts)
+               ? ap_err_set(err, "contractions in %s: it has bf16, fp16 and f32",
+                            ap_dtype_name(c->facts->compute))
+               : 0;
+}
+
 static ap_trainer_condition *const conditions[] = {
     trainer_has_heads, trainer_has_layers, has_stages,  trainer_has_experts,
     has_expert_tensor, has_tensor,         has_context, has_zero,
-    has_shards,        has_recompute,      NULL};
+    has_shards,        has_recompute,      has_types,   NULL};
 
 /* Stages send between passes; gradients of 16 bits stay beside their sums; stage 3
  * gathers parameter by parameter. zero_optimization.overlap_comm asks for the overlap, of
@@ -148,8 +156,10 @@ static void note_script(const struct ap_line *l, const struct ap_line_facts *f,
     else if (full)
         ap_note(notes, "in the script: each layer recomputed "
                        "(gradient_checkpointing_enable(), deepspeed.checkpointing)");
-    if (f->compute != AP_F32 && f->master != AP_F32 && f->master != AP_TUPLE)
-        ap_note(notes, "it keeps weights and moments in f32, the model does not");
+    trainer_note_types(f, notes);
+    if (trainer_has_low_moments(f))
+        ap_note(notes, "it keeps moments in f32, the model's optimizer has them in %s",
+                ap_dtype_name(f->moments));
 }
 
 static void write_json(const struct ap_line *l, const struct ap_line_facts *f,
@@ -418,6 +428,7 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
         is_on(r, "bf16.enabled", false) || is_on(r, "bfloat16.enabled", false) ? AP_BF16
         : is_on(r, "fp16.enabled", false)                                      ? AP_F16
                                                                                : AP_F32;
+    said->facts.master = said->facts.moments = AP_F32;
     read_zero(r, line);
     if (read_batch(r, said))
         return -1;

@@ -21,6 +21,13 @@ enum trainer_degree {
 const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree which,
                          char *text, size_t size);
 
+/* Whether contractions read 8 bits; whether gradients have 16. */
+bool trainer_is_fp8(const struct ap_line_facts *f);
+bool trainer_is_low(const struct ap_line_facts *f);
+/* Whether the optimizer has f32 weights and moments of 16 bits. */
+bool trainer_has_low_moments(const struct ap_line_facts *f);
+/* A note where the model's optimizer has less than f32, which the trainer has. */
+void trainer_note_types(const struct ap_line_facts *f, struct ap_notes *notes);
 /* A flag with its value, as a line of a bash array. */
 void trainer_put_flag(struct ap_buf *out, const char *name, int64_t value);
 /* The list of layers of the line (arena), which has n stages. */

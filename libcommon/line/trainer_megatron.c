@@ -55,14 +55,9 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
                            "selective by modules");
 }
 
-static bool is_low(const struct ap_line_facts *f)
-{
-    return f->compute == AP_BF16 || f->compute == AP_F16;
-}
-
 static int has_low_sums(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (!(c->line.trainer & AP_TRAINER_LOW_SUMS) || is_low(c->facts))
+    if (!(c->line.trainer & AP_TRAINER_LOW_SUMS) || trainer_is_low(c->facts))
         return 0;
     return ap_err_set(err, "low-sums (--grad-reduce-in-bf16): the gradients have no 16 "
                            "bits");
@@ -107,8 +102,16 @@ static void put_model(const struct ap_line_facts *f, struct ap_buf *out)
     put_number(out, "--seq-length", f->sequence);
     put_number(out, "--max-position-embeddings", f->sequence);
     put(out, f->vocab && !f->tied, "--untie-embeddings-and-output-weights");
-    put(out, f->compute == AP_BF16, "--bf16");
+    put(out, f->compute == AP_BF16 || trainer_is_fp8(f), "--bf16");
     put(out, f->compute == AP_F16, "--fp16");
+    put(out, trainer_is_fp8(f), "--fp8-format hybrid");
+    if (trainer_has_low_moments(f))
+        put(out, true,
+            f->moments == AP_BF16
+                ? "--use-precision-aware-optimizer\n    --exp-avg-dtype bf16\n"
+                  "    --exp-avg-sq-dtype bf16"
+                : "--use-precision-aware-optimizer\n    --exp-avg-dtype fp16\n"
+                  "    --exp-avg-sq-dtype fp16");
 }
 
 /* "Et*3|t*4|t*4L": embedding, layers, loss; a bar between stages. */
@@ -165,9 +168,7 @@ static void write_flags(const struct ap_line *l, const struct ap_line_facts *fac
         ap_buf_puts(out, "# before Blackwell: export CUDA_DEVICE_MAX_CONNECTIONS=1\n");
     if (d->zero > 1 && l->pipeline > 1)
         ap_note(notes, "Megatron-LM's own tests of --use-megatron-fsdp have no pipeline");
-    if (is_low(facts) && facts->master != AP_F32 && facts->master != AP_TUPLE)
-        ap_note(notes, "it keeps weights and moments in f32, too, the model does not: "
-                       "8 bytes of a parameter more");
+    trainer_note_types(facts, notes);
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     put_model(facts, out);
     trainer_put_flag(out, "--tensor-model-parallel-size", d->tensor);
@@ -184,7 +185,7 @@ static void write_flags(const struct ap_line *l, const struct ap_line_facts *fac
         put(out, d->expert_tensor > 1, "--disable-bias-linear");
     }
     put_zero(l, out);
-    put(out, low_sums && facts->compute == AP_BF16, "--grad-reduce-in-bf16");
+    put(out, low_sums && facts->compute != AP_F16, "--grad-reduce-in-bf16");
     put(out, !low_sums && facts->compute == AP_F16,
         "--accumulate-allreduce-grads-in-fp32");
     put(out, l->recompute == AP_LINE_RECOMPUTE_FULL,

@@ -24,8 +24,9 @@ static const struct trainer_unread unread[] = {
      "--tensor-parallel-num-weight-shards --use-tp-pp-dp-mapping --encoder-* "
      "--moe-extended-tp",
      "no line says this order or grid of devices"},
-    {"--fp8-* --fp4-*", "no line has contractions of 8 or 4 bits"},
-    {"--use-precision-aware-optimizer --optimizer-cpu-offload --cpu-offloading* "
+    {"--fp8-param-gather --fp4-*", "no line has weights of 8, or contractions of 4 bits"},
+    {"--fp8-*", NULL},
+    {"--optimizer-cpu-offload --cpu-offloading* "
      "--fine-grained-activation-offloading --optimizer-offload-fraction "
      "--distribute-saved-activations",
      "no line says where optimizer or activations are, or of which type"},
@@ -131,6 +132,32 @@ static void read_model(struct reading *r)
     number(r, "--encoder-seq-length", 0);
     f->tied = !on(r, "--untie-embeddings-and-output-weights");
     f->compute = on(r, "--bf16") ? AP_BF16 : on(r, "--fp16") ? AP_F16 : AP_F32;
+    if (trainer_flag_word(&r->flags, "--fp8-format", NULL))
+        f->compute = AP_F8E4M3FN;
+}
+
+/* "--use-precision-aware-optimizer" and its types; moments of one type, all else in f32.
+ */
+static void read_moments(struct reading *r)
+{
+    static const char *const names[] = {"--exp-avg-dtype", "--exp-avg-sq-dtype",
+                                        "--main-grads-dtype", "--main-params-dtype"};
+    struct ap_line_facts *f = &r->said->facts;
+    const bool aware = on(r, "--use-precision-aware-optimizer");
+    const char *type[4];
+
+    for (int i = 0; i < 4; i++)
+        type[i] = trainer_flag_word(&r->flags, names[i], "fp32");
+    f->master = f->moments = AP_F32;
+    if (!aware)
+        return;
+    if (strcmp(type[0], type[1]) != 0 || strcmp(type[2], "fp32") != 0 ||
+        strcmp(type[3], "fp32") != 0 || !strcmp(type[0], "fp8"))
+        ap_err_set(r->err, "--use-precision-aware-optimizer: moments of one type, fp32, "
+                           "bf16 or fp16, and all else in fp32 are read");
+    f->moments = !strcmp(type[0], "bf16")   ? AP_BF16
+                 : !strcmp(type[0], "fp16") ? AP_F16
+                                            : AP_F32;
 }
 
 /* ---- stages ---- */
@@ -430,7 +457,7 @@ static void read_overlap(struct reading *r)
         ap_note(r->notes,
                 "--overlap-grad-reduce without --overlap-param-gather: taken as "
                 "no overlap");
-    if (compute == AP_BF16 ? low && !f32 : compute == AP_F16 && !f32)
+    if (compute == AP_F16 ? !f32 : compute != AP_F32 && low && !f32)
         line->trainer |= AP_TRAINER_LOW_SUMS;
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "--tp-comm-overlap" : "--cuda-graph-impl";
@@ -456,6 +483,7 @@ int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
     trainer_flags_find(&words, false, &r.flags, err);
     said->facts.world = world ? world : known->world;
     read_model(&r);
+    read_moments(&r);
     d->tensor = number(&r, "--tensor-model-parallel-size", 1);
     d->sequence = on(&r, "--sequence-parallel") && d->tensor > 1;
     read_stages(&r);

@@ -139,23 +139,24 @@ static int has_gathered_context(const struct ap_trainer_case *c, struct ap_err *
                : 0;
 }
 
-static ap_trainer_condition *const conditions[] = {trainer_has_heads,
-                                                   has_kv_heads,
-                                                   trainer_has_layers,
-                                                   has_modules,
-                                                   has_untied,
-                                                   trainer_has_experts,
-                                                   has_expert_tensor,
-                                                   has_expert_mesh,
-                                                   trainer_has_sequence,
-                                                   has_gathered_context,
-                                                   has_schedule,
-                                                   has_microbatches,
-                                                   trainer_has_groups,
-                                                   has_zero,
-                                                   has_shards,
-                                                   has_recompute,
-                                                   NULL};
+/* Products in fp8 are converters of its models. */
+static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    if (c->facts->compute != AP_F16 && !trainer_is_fp8(c->facts))
+        return 0;
+    return ap_err_set(err,
+                      "--training.mixed_precision_param is bfloat16 or float32, the "
+                      "model's contractions are in %s",
+                      ap_dtype_name(c->facts->compute));
+}
+
+static ap_trainer_condition *const conditions[] = {
+    trainer_has_heads,    has_kv_heads,    trainer_has_layers,
+    has_modules,          has_untied,      trainer_has_experts,
+    has_expert_tensor,    has_expert_mesh, trainer_has_sequence,
+    has_gathered_context, has_schedule,    has_microbatches,
+    trainer_has_groups,   has_zero,        has_shards,
+    has_recompute,        has_types,       NULL};
 
 /* A collective for all parameters of a layer, beside the passes. */
 static struct ap_trainer_habits habits(const struct ap_line *line)
@@ -255,28 +256,22 @@ static void put_flags(const struct ap_line *l, const struct ap_line_facts *f,
     if (f->compute != AP_TUPLE)
         ap_buf_printf(out, "    --training.mixed_precision_param %s\n",
                       f->compute == AP_BF16 ? "bfloat16" : "float32");
+    if (trainer_has_low_moments(f))
+        ap_buf_puts(out, "    --optimizer.implementation fused_opt_states_bf16\n");
     ap_buf_printf(out, "    activation_checkpoint:%s\n)\n", checkpoints[l->recompute]);
-}
-
-static void note_types(const struct ap_line_facts *f, struct ap_notes *notes)
-{
-    if (f->compute == AP_F16)
-        ap_note(notes, "contractions in f16: it has bfloat16 and float32");
-    if (f->compute != AP_F32 && f->master != AP_F32 && f->master != AP_TUPLE)
-        ap_note(notes, "it keeps weights and moments in f32, the model does not");
 }
 
 static void write_samples(const struct ap_line *l, const struct ap_line_facts *f,
                           struct ap_buf *out, struct ap_notes *notes)
 {
-    note_types(f, notes);
+    trainer_note_types(f, notes);
     put_flags(l, f, &samples, out);
 }
 
 static void write_tokens(const struct ap_line *l, const struct ap_line_facts *f,
                          struct ap_buf *out, struct ap_notes *notes)
 {
-    note_types(f, notes);
+    trainer_note_types(f, notes);
     put_flags(l, f, &tokens, out);
 }
 
@@ -290,7 +285,6 @@ static const struct trainer_unread unread[] = {
     {"--quantize.* --model.converters --compile.enable-async-tensor-parallel "
      "--parallelism.enable-async-tensor-parallel",
      "no line says it"},
-    {"--optimizer.implementation", "no line says moments of 16 bits"},
     {"--parallelism.* --training.*", "it is not read"},
     {"--module --config --job.* --model.* --optimizer.* --lr-scheduler.* --checkpoint.* "
      "--profiling.* --profiler.* --metrics.* --debug.* --comm.* --validation.* "
@@ -579,7 +573,10 @@ static int read_flags(const char *text, const struct ap_line_facts *known,
     read_checkpoint(r);
     on(r, "training", "disable-cuda-graphs", false);
     const char *param = word(r, "--training.mixed_precision_param", "bfloat16");
+    const char *how = word(r, "--optimizer.implementation", "fused");
     r->said->facts.compute = !strcmp(param, "bfloat16") ? AP_BF16 : AP_F32;
+    r->said->facts.master = AP_F32;
+    r->said->facts.moments = !strcmp(how, "fused_opt_states_bf16") ? AP_BF16 : AP_F32;
     return trainer_flags_end(&r->flags, unread, r->notes);
 }
 

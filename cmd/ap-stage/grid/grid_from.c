@@ -69,6 +69,14 @@ void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *
     if (ap_trainer_settle(trainer, &facts, line, &err) ||
         ap_trainer_check(trainer, line, &facts, &err))
         ap_die(AP_NO_SOLUTION, "%s: %s", file, err.msg);
+    if (said.facts.compute != facts.compute || said.facts.master != facts.master ||
+        said.facts.moments != facts.moments)
+        ap_warn(
+            "%s: it trains with contractions in %s, weights in %s, moments in %s; the "
+            "model with %s, %s, %s (--recipe)",
+            file, ap_dtype_name(said.facts.compute), ap_dtype_name(said.facts.master),
+            ap_dtype_name(said.facts.moments), ap_dtype_name(facts.compute),
+            ap_dtype_name(facts.master), ap_dtype_name(facts.moments));
     for (int i = 0; i < notes.n; i++)
         ap_warn("%s: %s", file, notes.note[i]);
 }

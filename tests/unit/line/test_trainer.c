@@ -150,8 +150,12 @@ static struct ap_line_facts draw_facts(void)
     f.vocab = 32000;
     f.hidden = f.heads * 128;
     f.tied = draw(2);
-    f.compute = draw(4) ? AP_BF16 : draw(2) ? AP_F16 : AP_F32;
-    f.master = f.moments = AP_F32;
+    f.compute = draw(4)                ? AP_BF16
+                : draw(2)              ? AP_F16
+                : draw(2) || f.experts ? AP_F32
+                                       : AP_F8E4M3FN;
+    f.master = AP_F32;
+    f.moments = draw(4) ? AP_F32 : AP_BF16;
     return f;
 }
 
@@ -229,6 +233,9 @@ static bool comes_back(struct ap_arena *arena, const struct ap_trainer *t,
               !ap_line_facts_agree(&said.facts, f, err);
     if (ok && !strcmp(t->name, "deepspeed") && said.line.pipeline == 1)
         said.line.recompute = line->recompute; /* is the script's */
+    if (ok && (said.facts.compute != f->compute ||
+               (said.facts.moments != f->moments && strcmp(t->name, "deepspeed") != 0)))
+        ok = !ap_err_set(err, "other types");
     if (ok && !same(line, &said.line))
         ok = !ap_err_set(err, "%s is read as %s", ap_line_text(arena, line),
                          ap_line_text(arena, &said.line));
