@@ -256,6 +256,7 @@ bench: all ## measure the planning pipe on GPT-2 124M and on growing GPTs
 	AP_BUILD=$(BUILD) scripts/bench/pipe72
 	AP_BUILD=$(BUILD) scripts/bench/rhino
 	AP_BUILD=$(BUILD) scripts/bench/stage
+	AP_BUILD=$(BUILD) scripts/bench/devices
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 BASH_COMPLETION = $(SHARE)/bash-completion/completions
