@@ -157,6 +157,27 @@ words() {
     # the scores and what is made of them, in all layers
     jq -e '[.stages.stages[].recomputed[] as $v | .graph.nodes[$v]] |
         all(.scope | test("/attn/core")) and (map(select(.op == "dot")) | length == 4)' "$f"
+    # layers of each stage: the first ones, or several from one input
+    recomputed() {
+        small | ap-stage --quiet --grid "pp=2,layers=3:1,recompute=$1,mbs=4,dp=2" --cluster cpu-4 >"$f"
+        jq -c '.graph.nodes as $n | [.stages.stages[] | [.recomputed // [] | .[] | $n[.].scope |
+            capture("h_(?<l>[0-9])") | .l | tonumber] | unique]' "$f"
+    }
+    [ "$(recomputed block:2)" = '[[0,1],[3]]' ]
+    [ "$(recomputed full)" = '[[0,1,2],[3]]' ]
+    local one all memory
+    one=$(jq '[.stages.stages[] | .recomputed | length]' -c "$f")
+    [ "$(recomputed uniform:2)" = '[[0,1,2],[3]]' ]
+    all=$(jq '[.stages.stages[] | .recomputed | length]' -c "$f")
+    jq -ne --argjson one "$one" --argjson all "$all" '$all[0] == $one[0] + 1 and $all[1] == $one[1]' # the input of layer 1
+    [ "$(ap-cost --quiet "$f" | jq -r .cost.plan.words)" = 'PP 2 · DP 2 · micro-batch 4 · recompute all, 2 layers together' ]
+    # two layers' values live again at once, beside one input less
+    for one in block:1 full uniform:2 uniform:4; do
+        ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 64 --seq 128 --batch 8 | ap-coarsen --quiet --algorithm layers |
+            ap-stage --quiet --grid "dp=1,recompute=$one,mbs=8" --cluster "$(one)" | ap-cost --quiet | jq .cost.peak_bytes
+    done | jq -se '.[1] < .[0] and .[1] < .[2] and .[2] < .[3]'
+    refuses 3 'recompute: a block has several layers' ap-stage --grid tp=4,recompute=uniform:2 --cluster cpu-4 \
+        <(ap-model gpt --layers 4 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 | ap-coarsen --quiet --blocks 2 --eps 9)
     # tensor parallelism across hosts is two axes
     small --heads 8 | ap-stage --quiet --grid tp=8 --cluster "$(cluster 2)" >"$f"
     [ "$(jq -c '.stages.stages[0].sharding.mesh' "$f")" = '{"axes":["tp_hosts","tp"],"shape":[2,4]}' ]
@@ -214,9 +235,11 @@ words() {
     local f=$BATS_TEST_TMPDIR/m.json
     small >"$f"
     ap-rewrite "$f" | ap-exec --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)' >"$BATS_TEST_TMPDIR/one"
-    ap-stage --quiet --grid tp=2,pp=2,mbs=4,recompute=full --cluster cpu-4 "$f" | ap-rewrite |
-        ap-exec -n 4 --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)' |
-        diff "$BATS_TEST_TMPDIR/one" -
+    for recompute in full uniform:2; do
+        ap-stage --quiet --grid tp=2,pp=2,mbs=4,recompute=$recompute --cluster cpu-4 "$f" | ap-rewrite |
+            ap-exec -n 4 --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)' |
+            diff "$BATS_TEST_TMPDIR/one" -
+    done
 }
 
 @test "ap-stage --grid: a ring over stripes runs, and its numbers are those of one device" {

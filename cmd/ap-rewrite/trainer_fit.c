@@ -76,11 +76,14 @@ static bool keep_experts_whole(struct trainer_plan *p, const struct ap_trainer *
 
 static bool set_recompute(struct trainer_plan *p, const struct ap_trainer *t, int how)
 {
+    struct ap_line *l = &p->s.line;
     const bool other =
-        p->s.line.recompute != AP_LINE_RECOMPUTE_NONE && (int)p->s.line.recompute != how;
+        l->recompute != AP_LINE_RECOMPUTE_NONE &&
+        ((int)l->recompute != how || l->recompute_first || l->recompute_group);
 
     (void)t;
-    p->s.line.recompute = (enum ap_line_recompute)how;
+    l->recompute = (enum ap_line_recompute)how;
+    l->recompute_first = l->recompute_group = 0;
     return other;
 }
 

@@ -13,7 +13,8 @@
 
 enum kind {
     NUMBER,  /* "tp=8" */
-    WORD,    /* "recompute=full" */
+    WORD,    /* "schedule=gpipe" */
+    AGAIN,   /* "recompute=full", "recompute=block:3" */
     FLAG,    /* "sp" */
     TRAINER, /* "packs": one of ap_trainer_names */
     LAYERS   /* "layers=14:10" */
@@ -45,7 +46,7 @@ static const struct key {
     {"sp", FLAG, AT(degrees.sequence), 0, 0, 0, NULL},
     {"schedule", WORD, AT(schedule), 0, AP_SCHEDULE_INTERLEAVED + 1, 0,
      ap_schedule_names},
-    {"recompute", WORD, AT(recompute), 0, AP_N_LINE_RECOMPUTES, 0, recomputes},
+    {"recompute", AGAIN, AT(recompute), 0, AP_N_LINE_RECOMPUTES, 0, recomputes},
     {"mbs", NUMBER, AT(micro_batch), 1, AP_MAX_DEVICES, 0, NULL},
     {"overlap", FLAG, AT(overlap), 0, 0, 0, NULL},
     {"packs", TRAINER, AP_TRAINER_PACKS, 0, 0, 0, NULL},
@@ -110,9 +111,30 @@ static int get_word(const struct key *key, const char *text, void *out,
     if (known)
         memcpy(out, &n, sizeof n);
     else
-        ap_err_set(err, "%s: '%s' is not one of %s", key->name, text, list.data);
+        ap_err_set(err, "%s: '%s' is not one of %s%s", key->name, text, list.data,
+                   key->kind == AGAIN ? ", block:N, uniform:N" : "");
     ap_buf_free(&list);
     return known ? 0 : -1;
+}
+
+/* Full recomputation of "block:3", the first layers of each stage, or "uniform:2",
+ * layers together; else one word. */
+static int get_again(const struct key *key, const char *text, struct ap_line *line,
+                     struct ap_err *err)
+{
+    static const struct key layers = {.name = "recompute", .least = 1, .most = 1 << 20};
+    const bool block = !strncmp(text, "block:", 6);
+
+    if (!block && strncmp(text, "uniform:", 8) != 0)
+        return get_word(key, text, &line->recompute, err);
+    line->recompute = AP_LINE_RECOMPUTE_FULL;
+    if (block)
+        return get_number(&layers, text + 6, &line->recompute_first, err);
+    if (get_number(&layers, text + 8, &line->recompute_group, err))
+        return -1;
+    if (line->recompute_group == 1)
+        line->recompute_group = 0;
+    return 0;
 }
 
 /* "14:10" */
@@ -156,6 +178,8 @@ static int get_key(struct ap_arena *arena, const struct key *key, char *value,
         return get_number(key, value, to, err);
     case WORD:
         return get_word(key, value, to, err);
+    case AGAIN:
+        return get_again(key, value, line, err);
     case LAYERS:
         return get_layers(arena, key, value, line, err);
     case FLAG:
@@ -321,9 +345,17 @@ static void put_key(const struct ap_line *line, const struct key *key, struct ap
         break;
     case WORD:
         memcpy(&word, from, sizeof word);
-        if (word != (int)(key->words == ap_schedule_names ? silent_schedule(line)
-                                                          : AP_LINE_RECOMPUTE_NONE))
+        if (word != (int)silent_schedule(line))
             ap_buf_printf(out, "%s%s=%s", sep, key->name, key->words[word]);
+        break;
+    case AGAIN:
+        if (line->recompute_first || line->recompute_group)
+            ap_buf_printf(out, "%s%s=%s:%lld", sep, key->name,
+                          line->recompute_first ? "block" : "uniform",
+                          (long long)(line->recompute_first ? line->recompute_first
+                                                            : line->recompute_group));
+        else if (line->recompute != AP_LINE_RECOMPUTE_NONE)
+            ap_buf_printf(out, "%s%s=%s", sep, key->name, key->words[line->recompute]);
         break;
     case LAYERS:
         if (line->n_layers)

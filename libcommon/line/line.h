@@ -30,6 +30,9 @@ struct ap_line {
     const int *layers;        /* [stage]: in the order of the model (arena) */
     enum ap_schedule schedule;
     enum ap_line_recompute recompute;
+    /* of full: only so many first layers of each stage, 0: all; so many layers together,
+       from what the first of them reads, 0: one */
+    int64_t recompute_first, recompute_group;
     int64_t micro_batch; /* samples of a replica at a time; 0: no input has a batch */
     bool overlap;        /* as in struct ap_stages */
     unsigned trainer;    /* likewise, but for what follows from ZeRO's stage */

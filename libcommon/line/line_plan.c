@@ -530,8 +530,9 @@ int ap_line_build(struct ap_line_maker *k, struct ap_err *err)
         return -1;
     for (int s = 0; s < k->stages->n; s++)
         place(k, s);
-    ap_line_list_recomputed(k);
-    return ap_in_arenas(k->arena, k->stages->n, shard_stage, k, err) || check_ring(k, err)
+    return ap_line_list_recomputed(k, err) ||
+                   ap_in_arenas(k->arena, k->stages->n, shard_stage, k, err) ||
+                   check_ring(k, err)
                ? -1
                : 0;
 }

@@ -54,7 +54,7 @@ bool ap_line_is_contraction(const struct ap_graph *g, int v);
 bool ap_line_is_of_activations(const struct ap_graph *g, const uint8_t *from, int v);
 /* Fills again of a model whose other members are there. */
 void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model);
-/* What each stage recomputes. */
-void ap_line_list_recomputed(const struct ap_line_maker *k);
+/* What each stage recomputes. -1: its blocks have several layers, and the line counts. */
+int ap_line_list_recomputed(const struct ap_line_maker *k, struct ap_err *err);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * Problem: which operators a stage runs again before each backward, by the words of a
  * line. Idea: walks along the graph from contractions of two activations (scores and
- * softmax of attention), or all of a block with layers but what other blocks read. Cost:
- * linear in the graph. Source: Korthikanti et al., "Reducing Activation Recomputation in
- * Large Transformer Models", section 5.
+ * softmax of attention), or all of a block with layers, or of several, but what others
+ * read. Cost: linear in the graph. Source: Korthikanti et al., "Reducing Activation
+ * Recomputation in Large Transformer Models", section 5.
  */
 #include "line/line_plan.h"
 
@@ -64,26 +64,34 @@ static void mark_scores(struct ap_arena *arena, const struct ap_line_model *mode
     }
 }
 
-/* All of the layers' forward but what other blocks read; with `operators` less what
- * attention and every other contraction make. */
-static void mark_layers(struct ap_arena *arena, const struct ap_line_model *model,
-                        bool operators, bool *again)
+/* [block]: it has operators of layers, of any phase. */
+static bool *find_layers(struct ap_arena *arena, const struct ap_line_model *model)
+{
+    bool *has_layer = AP_NEW_N(arena, model->of.blocks->n, bool);
+
+    for (int v = 0; v < model->of.graph->n_nodes; v++)
+        if (model->layers.of_node[v] >= 0)
+            has_layer[model->of.blocks->block_of[v]] = true;
+    return has_layer;
+}
+
+/* All of the forward of sets of blocks but what others read; with `operators` less what
+ * attention and every other contraction make. set[block]: -1 where nothing runs again. */
+static void mark_layers(const struct ap_line_model *model, const int *set, bool operators,
+                        bool *again)
 {
     const struct ap_graph *g = model->of.graph;
     const int *block_of = model->of.blocks->block_of;
     const uint8_t *from = model->origins;
-    bool *has_layer = AP_NEW_N(arena, model->of.blocks->n, bool), odd = false;
+    bool odd = false;
 
-    for (int v = 0; v < g->n_nodes; v++)
-        if (model->layers.of_node[v] >= 0)
-            has_layer[block_of[v]] = true;
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
         bool keep = n->phase != AP_FORWARD || n->op == AP_OP_PARAMETER ||
-                    from[v] != AP_FROM_INPUTS || !has_layer[block_of[v]];
+                    from[v] != AP_FROM_INPUTS || set[block_of[v]] < 0;
         for (int u = g->user_start[v]; u < g->user_start[v + 1] && !keep; u++)
             keep = g->nodes[g->users[u]].phase == AP_FORWARD &&
-                   block_of[g->users[u]] != block_of[v];
+                   set[block_of[g->users[u]]] != set[block_of[v]];
         if (operators && !keep && ap_line_is_contraction(g, v)) {
             if (n->attrs->attention || ap_line_is_of_activations(g, from, v))
                 keep = true;
@@ -98,24 +106,83 @@ static void mark_layers(struct ap_arena *arena, const struct ap_line_model *mode
 
 void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model)
 {
+    const bool *has_layer = find_layers(arena, model);
+    int *set = AP_NEW_N(arena, model->of.blocks->n, int);
     bool *again[AP_N_LINE_RECOMPUTES];
 
+    for (int b = 0; b < model->of.blocks->n; b++)
+        set[b] = has_layer[b] ? b : -1;
     for (int i = 0; i < AP_N_LINE_RECOMPUTES; i++)
         model->again[i] = again[i] = AP_NEW_N(arena, model->of.graph->n_nodes, bool);
     mark_scores(arena, model, again[AP_LINE_RECOMPUTE_SELECTIVE]);
-    mark_layers(arena, model, true, again[AP_LINE_RECOMPUTE_OPERATORS]);
-    mark_layers(arena, model, false, again[AP_LINE_RECOMPUTE_FULL]);
+    mark_layers(model, set, true, again[AP_LINE_RECOMPUTE_OPERATORS]);
+    mark_layers(model, set, false, again[AP_LINE_RECOMPUTE_FULL]);
 }
 
-void ap_line_list_recomputed(const struct ap_line_maker *k)
+/* [block]: its layer, -1: none. NULL: some block has several. */
+static const int *layers_of_blocks(struct ap_arena *arena,
+                                   const struct ap_line_model *model)
 {
-    const bool *again = k->model->again[k->line.recompute];
+    int *layer = AP_NEW_N(arena, model->of.blocks->n, int);
+
+    for (int b = 0; b < model->of.blocks->n; b++)
+        layer[b] = -1;
+    for (int l = 0; l < model->layers.n; l++)
+        for (int b = model->first[l]; b <= model->last[l]; b++) {
+            if (layer[b] >= 0)
+                return NULL;
+            layer[b] = l;
+        }
+    return layer;
+}
+
+/* [node]: runs again, where not all layers of a stage do by themselves. NULL: layers are
+ * not blocks; err says so. */
+static const bool *mark_stages(const struct ap_line_maker *k, struct ap_err *err)
+{
+    const struct ap_line_model *model = k->model;
+    const int *layer = layers_of_blocks(k->arena, model);
+    const int64_t group = k->line.recompute_group, most = k->line.recompute_first;
+    const bool *has_layer = find_layers(k->arena, model);
+    int *set = AP_NEW_N(k->arena, model->of.blocks->n, int);
+    bool *again = AP_NEW_N(k->arena, model->of.graph->n_nodes, bool);
+
+    if (!layer) {
+        ap_err_set(err, "recompute: a block has several layers (ap-coarsen --algorithm "
+                        "layers)");
+        return NULL;
+    }
+    for (int s = 0; s < k->stages->n; s++) {
+        const struct ap_stage *st = &k->stages->stage[s];
+        int first = -1; /* layer of the stage */
+        for (int i = 0; i < st->n_blocks; i++) {
+            const int b = st->blocks[i];
+            first = first < 0 ? layer[b] : first;
+            if (layer[b] < 0) /* as full */
+                set[b] = has_layer[b] ? model->layers.n + b : -1;
+            else if (most > 0 && layer[b] - first >= most)
+                set[b] = -1;
+            else
+                set[b] = layer[b] - (group > 0 ? (layer[b] - first) % (int)group : 0);
+        }
+    }
+    mark_layers(model, set, false, again);
+    return again;
+}
+
+int ap_line_list_recomputed(const struct ap_line_maker *k, struct ap_err *err)
+{
+    const bool *again = k->line.recompute_first || k->line.recompute_group
+                            ? mark_stages(k, err)
+                            : k->model->again[k->line.recompute];
     const int *block_of = k->model->of.blocks->block_of,
               n_nodes = k->model->of.graph->n_nodes;
     int *stage_of = AP_NEW_N(k->arena, k->model->of.blocks->n, int);
     int *count = AP_NEW_N(k->arena, k->stages->n, int);
     int **list = AP_NEW_N(k->arena, k->stages->n, int *);
 
+    if (!again)
+        return -1;
     for (int s = 0; s < k->stages->n; s++)
         for (int b = 0; b < k->stages->stage[s].n_blocks; b++)
             stage_of[k->stages->stage[s].blocks[b]] = s;
@@ -132,4 +199,5 @@ void ap_line_list_recomputed(const struct ap_line_maker *k)
             const int s = stage_of[block_of[v]];
             list[s][k->stages->stage[s].n_recomputed++] = v;
         }
+    return 0;
 }

@@ -47,7 +47,8 @@ static bool same(const struct ap_stages *s, const struct ap_plan_degrees *each, 
                  int k)
 {
     return s->stage[i].n_devices == s->stage[k].n_devices &&
-           s->stage[i].recompute == s->stage[k].recompute &&
+           (s->stage[i].recompute == s->stage[k].recompute || each[i].layers.n == 0 ||
+            each[k].layers.n == 0) &&
            ap_degrees_equal(&each[i].all.degrees, &each[k].all.degrees);
 }
 
@@ -224,7 +225,14 @@ void ap_line_words(const struct ap_line *l, struct ap_buf *out)
     ap_buf_puts(out, rest);
     if (l->micro_batch > 0)
         ap_buf_printf(out, " · micro-batch %lld", (long long)l->micro_batch);
-    put_recompute(l->recompute, out);
+    if (l->recompute_first > 0)
+        ap_buf_printf(out, " · recompute %lld of each stage's layers",
+                      (long long)l->recompute_first);
+    else if (l->recompute_group > 0)
+        ap_buf_printf(out, " · recompute all, %lld layers together",
+                      (long long)l->recompute_group);
+    else
+        put_recompute(l->recompute, out);
     ap_buf_free(&degrees);
 }
 

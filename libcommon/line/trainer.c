@@ -193,6 +193,17 @@ int trainer_has_groups(const struct ap_trainer_case *c, struct ap_err *err)
                       (long long)c->microbatches, SAID(c, TRAINER_PP));
 }
 
+/* Layers are recomputed one by one, all or none. */
+int trainer_has_single_layers(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const int64_t first = c->line.recompute_first, group = c->line.recompute_group;
+
+    if (first == 0 && group == 0)
+        return 0;
+    return ap_err_set(err, "recompute=%s:%lld: all layers are recomputed, each by itself",
+                      first ? "block" : "uniform", (long long)(first ? first : group));
+}
+
 static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
 {
     const struct ap_trainer_habits habits = c->trainer->habits(&c->line);

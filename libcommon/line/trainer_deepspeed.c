@@ -108,6 +108,8 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 {
     const enum ap_line_recompute r = c->line.recompute;
 
+    if (trainer_has_single_layers(c, err))
+        return -1;
     if (r == AP_LINE_RECOMPUTE_NONE || r == AP_LINE_RECOMPUTE_FULL)
         return 0;
     return ap_err_set(err, "recompute: layers are recomputed whole or not at all");

@@ -39,6 +39,7 @@ int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
                           struct ap_err *err);
 
 ap_trainer_condition trainer_has_layers, trainer_has_heads, trainer_has_experts,
-    trainer_has_sequence, trainer_has_schedule, trainer_has_groups;
+    trainer_has_sequence, trainer_has_schedule, trainer_has_groups,
+    trainer_has_single_layers;
 
 #endif

@@ -188,9 +188,16 @@ static void write_flags(const struct ap_line *l, const struct ap_line_facts *fac
     put(out, low_sums && facts->compute != AP_F16, "--grad-reduce-in-bf16");
     put(out, !low_sums && facts->compute == AP_F16,
         "--accumulate-allreduce-grads-in-fp32");
-    put(out, l->recompute == AP_LINE_RECOMPUTE_FULL,
-        "--recompute-granularity full\n    --recompute-method uniform\n"
-        "    --recompute-num-layers 1");
+    if (l->recompute == AP_LINE_RECOMPUTE_FULL) {
+        put(out, true, "--recompute-granularity full");
+        put(out, true,
+            l->recompute_first ? "--recompute-method block"
+                               : "--recompute-method uniform");
+        trainer_put_flag(out, "--recompute-num-layers",
+                         l->recompute_first   ? l->recompute_first
+                         : l->recompute_group ? l->recompute_group
+                                              : 1);
+    }
     put(out, l->recompute == AP_LINE_RECOMPUTE_SELECTIVE,
         "--recompute-granularity selective\n    --recompute-modules core_attn");
     trainer_put_flag(out, "--micro-batch-size", l->micro_batch);

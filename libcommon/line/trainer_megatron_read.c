@@ -411,11 +411,15 @@ static void read_recompute(struct reading *r)
 
     if (!strcmp(how, "full")) {
         *to = AP_LINE_RECOMPUTE_FULL;
-        if (strcmp(method, "uniform") != 0 || k != 1)
+        if (!strcmp(method, "block") && k > 0)
+            r->said->line.recompute_first = k;
+        else if (!strcmp(method, "uniform") && k > 0)
+            r->said->line.recompute_group = k > 1 ? k : 0;
+        else
             ap_err_set(r->err,
-                       "--recompute-method %.40s, --recompute-num-layers %lld: a "
-                       "line says uniform 1, each layer by itself",
-                       *method ? method : "(none)", (long long)k);
+                       "--recompute-granularity full: --recompute-method is '%.40s', not "
+                       "uniform or block, or --recompute-num-layers %lld is not above 0",
+                       method, (long long)k);
     } else if (!strcmp(how, "selective")) {
         *to = AP_LINE_RECOMPUTE_SELECTIVE;
         for (int i = 0; modules && i < modules->n; i++)

@@ -125,6 +125,8 @@ static int has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
 
 static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 {
+    if (trainer_has_single_layers(c, err))
+        return -1;
     if (c->line.recompute != AP_LINE_RECOMPUTE_SELECTIVE)
         return 0;
     return ap_err_set(err, "recompute=selective: activation_checkpoint:selective keeps "

@@ -35,6 +35,9 @@ struct pricer {
     const bool *again;      /* per node: values that are not kept for it; NULL: none */
     const bool *free;       /* per node: made of constants and scalars alone */
     int n_blocks;           /* above all numbers of blocks */
+    /* [block]: the first of those that are recomputed at once with it, since they read
+       each other's recomputed values; NULL: each by itself */
+    int *together;
 };
 
 /* Whether the plan itself was made for microbatches, and says what runs with each. */
@@ -209,7 +212,8 @@ static int block_of(const struct pricer *p, int node)
     const struct ap_graph *g = p->plan->graph;
     while (g->nodes[node].op == AP_OP_GET_TUPLE_ELEMENT)
         node = g->nodes[node].in[0];
-    return p->micro->block_of ? p->micro->block_of[p->sub->source[node]] : 0;
+    const int block = p->micro->block_of ? p->micro->block_of[p->sub->source[node]] : 0;
+    return p->together ? p->together[block] : block;
 }
 
 /*
@@ -528,6 +532,31 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
     ap_stage_points(&m, point);
 }
 
+/* Blocks that read recomputed values of others are recomputed with these. */
+static void join_blocks(struct ap_arena *arena, struct pricer *p)
+{
+    const struct ap_graph *g = &p->sub->graph;
+    int *together = AP_NEW_N(arena, p->n_blocks, int);
+
+    for (int b = 0; b < p->n_blocks; b++)
+        together[b] = b;
+    for (int v = 0; v < g->n_nodes; v++)
+        for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++) {
+            int a = block_of(p, v), b = block_of(p, g->users[u]);
+            if (a == b || !p->again[v] || p->free[v] ||
+                p->phase[g->nodes[g->users[u]].group] == AP_UPDATE)
+                continue;
+            for (; together[a] != a; a = together[a])
+                ;
+            for (; together[b] != b; b = together[b])
+                ;
+            together[a > b ? a : b] = a < b ? a : b;
+        }
+    for (int b = 0; b < p->n_blocks; b++)
+        together[b] = together[together[b]];
+    p->together = together;
+}
+
 /* Sets what is recomputed; memory in the arena. */
 static void mark_recomputed(struct ap_arena *arena, const bool *recomputed,
                             struct pricer *p)
@@ -539,6 +568,7 @@ static void mark_recomputed(struct ap_arena *arena, const bool *recomputed,
             groups[p->sub->graph.nodes[i].group] = true;
     p->recomputed = groups;
     p->again = recomputed;
+    join_blocks(arena, p);
 }
 
 void ap_stage_measure_cases(struct ap_arena *arena, const struct ap_stage_plan *stage,

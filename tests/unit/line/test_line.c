@@ -41,6 +41,10 @@ static struct ap_line draw_line(struct ap_arena *arena)
                     : draw(2)       ? AP_SCHEDULE_GPIPE
                                     : AP_SCHEDULE_1F1B;
     line.recompute = (enum ap_line_recompute)draw(AP_N_LINE_RECOMPUTES);
+    if (line.recompute == AP_LINE_RECOMPUTE_FULL && draw(2))
+        line.recompute_first = draw(3);
+    else if (line.recompute == AP_LINE_RECOMPUTE_FULL)
+        line.recompute_group = 2 + draw(3);
     line.micro_batch = 1 + draw(4);
     line.overlap = draw(2);
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
@@ -78,8 +82,9 @@ static bool same(struct ap_line *a, struct ap_line *b)
            (a->n_layers == 0 ||
             !memcmp(a->layers, b->layers, (size_t)a->n_layers * sizeof *a->layers)) &&
            a->schedule == b->schedule && a->recompute == b->recompute &&
-           a->micro_batch == b->micro_batch && a->overlap == b->overlap &&
-           a->trainer == b->trainer;
+           a->recompute_first == b->recompute_first &&
+           a->recompute_group == b->recompute_group && a->micro_batch == b->micro_batch &&
+           a->overlap == b->overlap && a->trainer == b->trainer;
 }
 
 int main(void)

@@ -193,6 +193,10 @@ static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_fac
                     : !draw(8)      ? AP_SCHEDULE_EAGER
                                     : AP_SCHEDULE_1F1B;
     line.recompute = (enum ap_line_recompute)draw(AP_N_LINE_RECOMPUTES);
+    if (line.recompute == AP_LINE_RECOMPUTE_FULL && draw(3) == 0)
+        line.recompute_first = draw(3);
+    else if (line.recompute == AP_LINE_RECOMPUTE_FULL && draw(3) == 0)
+        line.recompute_group = 2 + draw(2);
     line.micro_batch = power(3);
     line.overlap = draw(2);
     line.trainer = draw(4) ? 0 : AP_TRAINER_LOW_SUMS;
@@ -213,7 +217,8 @@ static bool same(const struct ap_line *a, const struct ap_line *b)
            (a->n_layers == 0 ||
             !memcmp(a->layers, b->layers, (size_t)a->n_layers * sizeof *a->layers)) &&
            (a->schedule == b->schedule || ap_line_stages(a) == 1) &&
-           a->recompute == b->recompute && a->micro_batch == b->micro_batch &&
+           a->recompute == b->recompute && a->recompute_first == b->recompute_first &&
+           a->recompute_group == b->recompute_group && a->micro_batch == b->micro_batch &&
            a->overlap == b->overlap && a->trainer == b->trainer;
 }
 
