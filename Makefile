@@ -172,7 +172,7 @@ define test_rules
 $(BUILD)/$(2)/$(1): $(5) $(if $(3),$(call parts,$(3)) $$(EXTRA_$(3)) $(call libraries,$(3))) $(LIB)
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) $$(LDFLAGS_$(3)) $(4) -o $$@ $$^ $$(LIBS_$(3)) $$(LIB_LIBS)
-$(5): INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) -Itests/$(2)
+$(5): INC = $$(INC_$(3)) $(if $(3),-Icmd/$(3)) $(LIBRARIES_$(3):%=-Icmd/%) -Itests/$(2)
 $(5): TOOL_CFLAGS = $$(TEST_CFLAGS)
 endef
 $(foreach f,$(TEST_FILES),$(foreach t,$(filter $(TESTS),$(basename $(notdir $f))),$(eval \

@@ -15,6 +15,7 @@
 #include "price.h"
 
 #include "base/array.h"
+#include "line/trainer.h"
 
 #define MAX_KINDS 12 /* that are shown of a list */
 
@@ -453,9 +454,26 @@ static void put_stages(const struct cost_input *in, const struct ap_pipeline_pri
     ap_buf_putc(out, '\n');
 }
 
-/* What experts would find, by the names of their grids. */
+/* How many lines a trainer's best one was chosen of; what experts would find, by the
+ * names of their grids. */
 static void put_grids(const struct ap_stages *s, struct ap_buf *out)
 {
+    const struct ap_trainer *trainer =
+        s->for_trainer ? ap_trainer_find(s->for_trainer) : NULL;
+    const struct ap_line_counts *n = &s->lines;
+
+    if (s->for_trainer)
+        ap_buf_printf(out,
+                      "\nbest of %lld lines that %s runs: %lld priced, %lld excluded by "
+                      "bounds (%lld do not fit)",
+                      (long long)n->legal, trainer ? trainer->title : s->for_trainer,
+                      (long long)n->priced,
+                      (long long)(n->legal - n->no_plan - n->priced),
+                      (long long)n->too_large);
+    if (n->no_plan)
+        ap_buf_printf(out, "; %lld have no plan here", (long long)n->no_plan);
+    if (s->for_trainer)
+        ap_buf_putc(out, '\n');
     for (int i = 0; i < s->n_grids; i++) {
         ap_buf_printf(out, "%s%-18s ", i ? "" : "\nthe best plan of degrees\n  ",
                       s->grid[i].name);

@@ -71,7 +71,27 @@ static const char *const searched[] = {
 static const char *const priced[] = {"plan", "microbatches",  "memory",  "recompute",
                                      "jobs", "shard-command", "latency", "time-out"};
 
+/* Options that --for has no use for. */
+static const char *const not_for[] = {
+    "algorithm",     "grid",       "from",    "plan",         "start",
+    "submesh-space", "submeshes",  "search",  "imbalance",    "epsilon",
+    "kept",          "work-limit", "latency", "shard-command"};
+
 /* ---- options ---- */
+
+static void check_for(struct ap_tool *tool, const struct stage_options *r)
+{
+    struct ap_buf names = {0};
+
+    for (size_t i = 0; i < sizeof not_for / sizeof *not_for; i++)
+        if (ap_tool_given(tool, not_for[i]))
+            ap_die_usage("--%s: not with --for, which searches lines", not_for[i]);
+    for (int i = 0; i < AP_N_TRAINERS; i++)
+        ap_buf_printf(&names, "%s%s", i ? ", " : "", ap_trainers[i]->name);
+    if (!ap_trainer_find(r->trainer))
+        ap_die_usage("--for: '%s' is not one of %s", r->trainer, names.data);
+    ap_buf_free(&names);
+}
 
 static void read_options(struct ap_tool *tool, struct stage_options *r, int argc,
                          char **argv)
@@ -83,6 +103,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          NULL},
         {"grid", AP_OPT_STR, &r->grid, "LINE",
          "build this plan instead of searching: tp=8,pp=4,sp,mbs=1", NULL, 0, 0, 0, NULL},
+        {"for", AP_OPT_STR, &r->trainer, "TRAINER",
+         "the best plan that a trainer can run: megatron, torchtitan or deepspeed", NULL,
+         0, 0, 0, NULL},
         {"from", AP_OPT_STR, &r->from, "TRAINER:FILE",
          "build the plan of a trainer's flags or file: megatron:train.sh", NULL, 0, 0, 0,
          NULL},
@@ -163,6 +186,8 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
                          r->from   ? "--from says the whole plan"
                          : r->grid ? "--grid says the whole plan"
                                    : "--plan says the stages");
+    if (r->trainer)
+        check_for(tool, r);
     if (r->submeshes && ap_tool_given(tool, "submesh-space"))
         ap_die_usage("only one of --submesh-space and --submeshes");
     if (plan_algorithms()[r->algorithm].cuts != PLAN_CUTS_STAGES && r->n_stages > 1)
@@ -403,15 +428,36 @@ static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
         tool, ap_arena_printf(arena, "%s,\"stages\":%d", result.found, stages.n));
 }
 
-/* The best line of --grid, by the algorithm's grid. */
+/* No line of the space fits, or there is none. */
+_Noreturn static void refuse_lines(struct ap_arena *arena, const struct grid_want *want,
+                                   const struct grid_found *found)
+{
+    const struct ap_trainer *trainer = want->space->trainer;
+    const char *name = want->space->name, *title = trainer ? trainer->title : name;
+
+    if (found->leanest)
+        ap_die(AP_NO_SOLUTION,
+               "%s: nothing fits in %lld bytes of memory: of %lld lines the leanest, %s, "
+               "needs %.0f",
+               name, (long long)want->inst->memory_bytes, (long long)found->n.legal,
+               ap_line_text(arena, found->leanest), found->leanest_bytes);
+    ap_die(AP_NO_SOLUTION, "%s: %s of this model on this cluster%s%s", name,
+           trainer ? ap_arena_printf(arena, "%s can run no line", title)
+                   : "there is no line",
+           *found->why_not ? "; of other lines one: " : "", found->why_not);
+}
+
+/* The best line of a space: of --algorithm, or of --for. */
 static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
                      const struct ap_doc *doc, const struct input *in)
 {
     const struct stage_options *r = in->r;
-    const char *name = plan_algorithms()[r->algorithm].name;
+    const char *name = r->trainer ? r->trainer : plan_algorithms()[r->algorithm].name;
     const struct grid_space *space = grid_spaces;
-    struct ap_stages stages, like = {.algorithm = name,
-                                     .stopped = "rule",
+    struct grid_space own;
+    struct ap_stages stages, like = {.algorithm = r->trainer ? "for" : name,
+                                     .stopped = r->trainer ? "proven" : "rule",
+                                     .for_trainer = r->trainer,
                                      .each = r->limits.each,
                                      .resharding = (enum ap_resharding)r->resharding,
                                      .limit_bytes = r->limits.memory_bytes};
@@ -420,22 +466,31 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
     struct stage_result result;
     struct ap_err err = {0};
 
-    while (strcmp(space->name, name) != 0)
+    if (r->trainer) {
+        own = grid_space_of(ap_trainer_find(r->trainer));
+        space = &own;
+    }
+    while (!r->trainer && strcmp(space->name, name) != 0)
         space++;
     make_instance(in, NULL, NULL, &inst);
     const struct grid_want want = planning_grids(r, &inst, space);
-    if (!in->model->training)
-        ap_die_usage("--algorithm %s: the graph has no backward pass", name);
+    if (!in->model->training || in->model->n_kinds > 1)
+        ap_die_usage("%s %s: %s", r->trainer ? "--for" : "--algorithm", name,
+                     in->model->training ? "a cluster of several kinds"
+                                         : "the graph has no backward pass");
     if (grid_search(arena, in->model, &want, &found, &err))
         ap_die(AP_NO_SOLUTION, "%s: %s", name, err.msg);
     if (!found.found)
-        ap_die(AP_NO_SOLUTION, "%s: nothing fits in %lld bytes of memory%s%s", name,
-               (long long)inst.memory_bytes,
-               *found.why_not ? "; of other lines one: " : "", found.why_not);
+        refuse_lines(arena, &want, &found);
     const char *line = ap_line_text(arena, &found.line);
+    if (r->trainer) {
+        like.lines = found.n;
+        like.lower_bound_sec = INFINITY; /* found.least_sec */
+    }
     if (grid_take(arena, in->model, &found, &like, &stages, &result, &err))
         ap_die(AP_NO_SOLUTION, "%s: %s: %s", name, line, err.msg);
-    grid_put_rows(arena, &found, &result.json);
+    if (!r->trainer)
+        grid_put_rows(arena, &found, &result.json);
     write_stages(tool, doc, in->model, &result);
     return ap_tool_finish(
         tool, ap_arena_printf(arena, "%s,\"line\":\"%s\",\"lines\":%lld,\"priced\":%lld",
@@ -479,7 +534,7 @@ int main(int argc, char **argv)
     check_kinds(&req, &model);
     for (int kind = 0; kind < model.n_kinds; kind++)
         check_submeshes(&arena, &req, &model.kind[kind]);
-    if (!plan_algorithms()[req.algorithm].run)
+    if (req.trainer || !plan_algorithms()[req.algorithm].run)
         return run_grids(&arena, &tool, &doc, &in);
     struct coproc_pool *const *pool = stage_input_commands(&in);
     make_instance(&in, pool, &req.given, &inst);

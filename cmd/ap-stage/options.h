@@ -9,7 +9,7 @@ struct stage_options {
     int algorithm, schedule, reduction, recompute, search, resharding;
     int f32_matmul; /* row of ap_f32_matmul_modes */
     const char *cluster_path, *microbatches, *memory, *command, *submeshes, *grid, *from,
-        *plan_path, *start_path;
+        *trainer, *plan_path, *start_path;
     int64_t jobs, n_stages;
     double limit_sec;
     struct stage_limits limits;

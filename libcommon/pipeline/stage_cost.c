@@ -34,6 +34,7 @@ struct pricer {
     const bool *recomputed; /* per group: recomputed before each backward; NULL: none */
     const bool *again;      /* per node: values that are not kept for it; NULL: none */
     const bool *free;       /* per node: made of constants and scalars alone */
+    int only;               /* as block of struct ap_stage_case */
     int n_blocks;           /* above all numbers of blocks */
     /* [block]: the first of those that are recomputed at once with it, since they read
        each other's recomputed values; NULL: each by itself */
@@ -351,6 +352,15 @@ static bool is_again(const struct pricer *p, const struct ap_conversion *c)
            p->recomputed[c->first_group];
 }
 
+/* Block whose operator a conversion is made for, or that sends it to others. */
+static int home_of(const struct pricer *p, const struct ap_conversion *c)
+{
+    const struct ap_nests *nests = p->plan->nests;
+
+    return block_of(p, c->first_group < nests->n ? nests->nest[c->first_group].members[0]
+                                                 : c->node);
+}
+
 /* Adds what a conversion takes. */
 static void price_conversion(const struct pricer *p, const struct ap_conversion *c,
                              struct ap_stage_measure *m)
@@ -375,12 +385,11 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
 }
 
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
-                              struct ap_stage_measure *m)
+                              struct ap_stage_packs *packs, struct ap_stage_measure *m)
 {
-    struct ap_stage_packs *packs = ap_xrealloc(NULL, sizeof *packs);
-
-    memset(packs, 0, sizeof *packs);
     for (const struct ap_conversion *c = conv->conv; c < conv->conv + conv->n; c++) {
+        if (p->only >= 0 && home_of(p, c) != p->only)
+            continue;
         *(p->micro->n == 1 ? &m->copied_bytes : &m->fixed_bytes) += lasting_copy(p, c);
         if (p->micro->trainer || is_partial(&c->from)) {
             const struct ap_stage_sent sent = sent_of(p, c);
@@ -403,6 +412,17 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
         m->scalar_sec[2] += m->sync_sec - before.sync_sec;
         m->scalar_sec[3] += m->update_sec - before.update_sec;
     }
+}
+
+/* The same with what is sent together. */
+static void price_all_conversions(const struct pricer *p,
+                                  const struct ap_conversions *conv,
+                                  struct ap_stage_measure *m)
+{
+    struct ap_stage_packs *packs = ap_xrealloc(NULL, sizeof *packs);
+
+    memset(packs, 0, sizeof *packs);
+    price_conversions(p, conv, packs, m);
     ap_stage_add_packs(p->micro, packs, p->cost, m);
     free(packs);
 }
@@ -423,6 +443,7 @@ static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
                          .phase = phase,
                          .leaves = ap_stage_leaving(arena, sub),
                          .free = ap_stage_made_of_scalars(arena, &sub->graph),
+                         .only = -1,
                          .n_blocks = 1};
     for (int i = 0; i < sub->graph.n_nodes; i++)
         if (block_of(p, i) >= p->n_blocks)
@@ -497,10 +518,10 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
     struct priced one;
 
     know(arena, p, &one);
-    ap_stage_measure_groups(arena, stage, &one.fact, one.group, m, NULL);
+    ap_stage_measure_groups(arena, stage, &one.fact, one.group, -1, m);
     ap_arena_free(&one.known.arena);
     if (stage->conv)
-        price_conversions(p, stage->conv, m);
+        price_all_conversions(p, stage->conv, m);
 }
 
 void ap_stage_measure_conversions(struct ap_arena *arena,
@@ -511,13 +532,14 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
 {
     struct pricer p = {.sub = stage->sub,
                        .phase = phase,
+                       .only = -1,
                        .plan = stage->plan,
                        .cost = stage->cost,
                        .leaves = ap_stage_leaving(arena, stage->sub)};
 
     for (int i = 0; i < n; i++) {
         p.micro = micro[i];
-        price_conversions(&p, stage->conv, &measure[i]);
+        price_all_conversions(&p, stage->conv, &measure[i]);
     }
 }
 
@@ -571,6 +593,38 @@ static void mark_recomputed(struct ap_arena *arena, const bool *recomputed,
     join_blocks(arena, p);
 }
 
+/* Facts of a case, which those with the same placements and marks have in common. */
+struct case_facts {
+    struct ap_stage_fact fact;
+    const bool *recomputed, *groups; /* [group]: is recomputed */
+    struct case_facts *next;
+};
+
+static struct case_facts *facts_of(struct ap_arena *arena, const struct pricer *of,
+                                   const struct ap_stage_case *c,
+                                   struct case_facts **known)
+{
+    struct case_facts *f = *known;
+    struct pricer p = *of;
+
+    while (f && !(f->recomputed == c->recomputed &&
+                  ap_stage_same_axis(&f->fact.micro, c->micro)))
+        f = f->next;
+    if (f)
+        return f;
+    f = AP_NEW(arena, struct case_facts);
+    p.micro = c->micro;
+    p.recomputed = p.again = NULL;
+    if (c->recomputed)
+        mark_recomputed(arena, c->recomputed, &p);
+    f->recomputed = c->recomputed;
+    f->groups = p.recomputed;
+    f->fact.micro = *c->micro;
+    fill_fact(arena, &p, &f->fact);
+    f->next = *known;
+    return *known = f;
+}
+
 void ap_stage_measure_cases(struct ap_arena *arena, const struct ap_stage_plan *stage,
                             int n, const struct ap_stage_case *cases)
 {
@@ -578,19 +632,25 @@ void ap_stage_measure_cases(struct ap_arena *arena, const struct ap_stage_plan *
     const struct ap_stage_group *const *group =
         ap_stage_know(arena, &known, NULL, stage->plan, stage->cost);
     struct ap_stage_plan one = *stage;
+    struct case_facts *facts = NULL;
     struct pricer p;
 
     for (int i = 0; i < n; i++) {
         const struct ap_stage_case *c = &cases[i];
-        struct ap_stage_fact fact = {.micro = *c->micro};
         one.micro = c->micro;
-        start(arena, &one, &p);
-        if (c->recomputed)
-            mark_recomputed(arena, c->recomputed, &p);
-        fill_fact(arena, &p, &fact);
-        ap_stage_measure_groups(arena, &one, &fact, group, c->measure, c->largest);
-        if (stage->conv)
-            price_conversions(&p, stage->conv, c->measure);
+        if (i == 0)
+            start(arena, &one, &p);
+        struct case_facts *f = facts_of(arena, &p, c, &facts);
+        f->fact.micro = *c->micro;
+        p.micro = c->micro;
+        p.only = c->block;
+        p.recomputed = f->groups;
+        p.again = c->recomputed;
+        ap_stage_measure_groups(arena, &one, &f->fact, group, c->block, c->measure);
+        if (stage->conv && c->packs)
+            price_conversions(&p, stage->conv, c->packs, c->measure);
+        else if (stage->conv)
+            price_all_conversions(&p, stage->conv, c->measure);
         if (!c->recomputed)
             c->measure->recomputed_bytes = 0;
     }

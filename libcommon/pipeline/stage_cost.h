@@ -205,17 +205,27 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
 void ap_stage_price_recomputed(struct ap_arena *arena, const struct ap_stage_plan *stage,
                                const bool *recomputed, struct ap_stage_point *point);
 
-/* Of one block of a stage, what is in working_bytes and recomputed_bytes. */
-struct ap_stage_largest {
-    double working_bytes, recomputed_bytes;
+/* Steps that run together: bytes of each kind on each set of axes. */
+#define AP_N_PACKED 5
+enum { AP_PACK_FORWARD, AP_PACK_BACKWARD, AP_PACK_SYNC, AP_PACK_UPDATE, AP_N_PACKS };
+struct ap_stage_packs {
+    double bytes[AP_N_PACKS][AP_N_PACKED][1 << AP_MAX_AXES];
 };
+/* Adds their seconds; seconds during the passes are also added to gather_sec. */
+void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
+                        const struct ap_stage_packs *packs, const struct ap_cost *cost,
+                        struct ap_stage_measure *measure);
+
 /* A number of microbatches under which a plan is measured. */
 struct ap_stage_case {
     const struct ap_stage_microbatch *micro;
     const bool *recomputed; /* marked as above; NULL: nothing is. recomputed_bytes then
                                counts the marked values */
     struct ap_stage_measure *measure;
-    struct ap_stage_largest *largest; /* zero, [block]: filled; may be NULL */
+    int block; /* what this one of micro's blocks has alone counts; -1: all */
+    /* zero: gets what is sent together, which is then not in the measure
+       (ap_stage_add_packs); NULL: it is in the measure */
+    struct ap_stage_packs *packs;
 };
 /* The measures of a plan, n at once; stage->micro is not read, conv may be NULL. */
 void ap_stage_measure_cases(struct ap_arena *arena, const struct ap_stage_plan *stage,

@@ -44,12 +44,16 @@ void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again
 
 /* ---- stage_groups.c ---- */
 
-/* Adds the seconds and bytes of operators; known: [group], of ap_stage_know. */
+/* Whether both lie on the microbatch axis by the same arrays, so that facts are the same;
+ * one microbatch is unlike several. */
+bool ap_stage_same_axis(const struct ap_stage_microbatch *a,
+                        const struct ap_stage_microbatch *b);
+/* Adds the seconds and bytes of operators; known: [group], of ap_stage_know; block: as in
+ * struct ap_stage_case. */
 void ap_stage_measure_groups(struct ap_arena *scratch, const struct ap_stage_plan *stage,
                              const struct ap_stage_fact *fact,
-                             const struct ap_stage_group *const *known,
-                             struct ap_stage_measure *measure,
-                             struct ap_stage_largest *largest);
+                             const struct ap_stage_group *const *known, int block,
+                             struct ap_stage_measure *measure);
 /* Seconds of one group; of one microbatch's share if it runs once for each. */
 double ap_stage_group_sec(const struct ap_stage_plan *stage,
                           const struct ap_stage_fact *fact, const struct ap_nest *nest,
@@ -87,12 +91,6 @@ struct ap_stage_sent {
     unsigned read_in;  /* bit per phase */
     double more_bytes; /* of the converted value, minus those of the value */
 };
-/* Steps that run together: bytes of each kind on each set of axes. */
-#define AP_N_PACKED 5
-enum { AP_PACK_FORWARD, AP_PACK_BACKWARD, AP_PACK_SYNC, AP_PACK_UPDATE, AP_N_PACKS };
-struct ap_stage_packs {
-    double bytes[AP_N_PACKS][AP_N_PACKED][1 << AP_MAX_AXES];
-};
 /* Counts additional memory of gradient sums and of the trainer: all the time, and per
  * microbatch. */
 void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
@@ -100,10 +98,6 @@ void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
 /* Whether the conversion is sent together with others; if so, adds it. */
 bool ap_stage_pack(const struct ap_stage_microbatch *micro,
                    const struct ap_stage_sent *sent, struct ap_stage_packs *packs);
-/* Adds their seconds; seconds during the passes are also added to gather_sec. */
-void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
-                        const struct ap_stage_packs *packs, const struct ap_cost *cost,
-                        struct ap_stage_measure *measure);
 
 /* ---- stage_front.c ---- */
 

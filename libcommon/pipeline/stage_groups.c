@@ -13,10 +13,8 @@
 
 #include "pipeline/stage_facts.h"
 
-/* Whether both lies on the microbatch axis by the same arrays; one microbatch is unlike
- * several. */
-static bool same_axis(const struct ap_stage_microbatch *a,
-                      const struct ap_stage_microbatch *b)
+bool ap_stage_same_axis(const struct ap_stage_microbatch *a,
+                        const struct ap_stage_microbatch *b)
 {
     return a->split == b->split && a->runs == b->runs && a->each == b->each &&
            a->block_of == b->block_of && a->trainer == b->trainer &&
@@ -30,7 +28,7 @@ static const struct ap_stage_fact *fact_of(struct ap_stage_facts *facts,
 {
     struct ap_stage_fact *f = facts->first;
 
-    while (f && !same_axis(&f->micro, micro))
+    while (f && !ap_stage_same_axis(&f->micro, micro))
         f = f->next;
     if (f)
         return f;
@@ -44,8 +42,10 @@ static const struct ap_stage_fact *fact_of(struct ap_stage_facts *facts,
 /* Numbers of microbatches that lie identically on the microbatch axis. */
 struct batch {
     const struct ap_stage_fact *fact;
+    const struct ap_subgraph *sub;
     const struct ap_plan *plan;
     const struct ap_cost *cost;
+    int only; /* as block of struct ap_stage_case */
     int n;
     double *count;              /* [n]: of microbatches */
     struct ap_stage_measure *m; /* [n] */
@@ -164,10 +164,11 @@ static void add_sec(const struct batch *b, const struct ap_nest *nest)
     }
 }
 
-static void add_value(const struct batch *b, int node, double bytes, bool split)
+static void add_value(const struct batch *b, int node, double bytes, bool split,
+                      bool is_counted)
 {
     const int sums = b->fact->micro.trainer & AP_TRAINER_KEEPS_GRADIENTS ? 3 : 2;
-    unsigned counted = b->fact->counted[node];
+    unsigned counted = is_counted ? b->fact->counted[node] : 0;
     double *block = b->block + (ptrdiff_t)b->fact->reader[node] * b->n;
 
     b->value[node] = bytes;
@@ -190,53 +191,53 @@ static void add_value(const struct batch *b, int node, double bytes, bool split)
     }
 }
 
-static void find_largest(const struct batch *b, const struct ap_subgraph *sub,
-                         const struct ap_nest *nest, struct ap_stage_largest *largest)
+/* Whether what the group has counts. */
+static bool is_counted(const struct batch *b, const struct ap_nest *nest)
 {
-    const int block = b->fact->micro.block_of[sub->source[nest->members[0]]];
-
-    if (nest->n_ins > 0)
-        largest[block].working_bytes = fmax(largest[block].working_bytes, b->work[0]);
+    return b->only < 0 ||
+           b->fact->micro.block_of[b->sub->source[nest->members[0]]] == b->only;
 }
 
-/* largest: as in struct ap_stage_case, of a batch of one. */
-static void measure_batch(const struct batch *b, const struct ap_subgraph *sub,
-                          const struct ap_stage_group *const *known,
-                          struct ap_stage_largest *largest)
+static void measure_batch(const struct batch *b,
+                          const struct ap_stage_group *const *known)
 {
     const struct ap_nests *nests = b->plan->nests;
     const bool *stays = b->fact->stays;
 
     for (int i = 0; i < nests->n; i++) {
         const struct ap_nest *nest = &nests->nest[i];
-        find_working(b, nest, known[i], stays);
+        const bool counted = is_counted(b, nest);
+        if (counted) {
+            find_working(b, nest, known[i], stays);
+            find_sec(b, nest, known[i]);
+            add_sec(b, nest);
+        }
         stays += nest->n_ins;
-        find_sec(b, nest, known[i]);
-        add_sec(b, nest);
         for (int o = 0; o < nest->n_outs; o++) {
             int node = nest->outs[o];
             const struct ap_layout *layout = known[i]->layout[nest->n_ins + o];
             add_value(b, node, known[i]->bytes[nest->n_ins + o],
-                      is_share(b, node, layout));
+                      is_share(b, node, layout), counted);
         }
-        if (largest)
-            find_largest(b, sub, nest, largest);
     }
     for (int k = 0; k < b->n; k++) {
         double most = 0;
         for (int i = 0; i < b->fact->n_blocks; i++)
-            most = fmax(most, b->block[(ptrdiff_t)i * b->n + k]);
+            if (b->only < 0 || b->only == i)
+                most = fmax(most, b->block[(ptrdiff_t)i * b->n + k]);
         b->m[k].recomputed_bytes += most;
     }
-    for (int i = 0; largest && i < b->fact->n_blocks; i++)
-        largest[i].recomputed_bytes = b->block[i];
 }
 
 /* Room for n numbers of microbatches. */
 static void start(struct ap_arena *scratch, const struct ap_stage_plan *stage,
                   const struct ap_stage_fact *fact, int n, struct batch *b)
 {
-    *b = (struct batch){.fact = fact, .plan = stage->plan, .cost = stage->cost};
+    *b = (struct batch){.fact = fact,
+                        .sub = stage->sub,
+                        .plan = stage->plan,
+                        .cost = stage->cost,
+                        .only = -1};
     b->count = AP_NEW_N(scratch, 4 * n, double);
     b->work = b->count + n;
     b->moved = b->work + n;
@@ -249,16 +250,16 @@ static void start(struct ap_arena *scratch, const struct ap_stage_plan *stage,
 
 void ap_stage_measure_groups(struct ap_arena *scratch, const struct ap_stage_plan *stage,
                              const struct ap_stage_fact *fact,
-                             const struct ap_stage_group *const *known,
-                             struct ap_stage_measure *measure,
-                             struct ap_stage_largest *largest)
+                             const struct ap_stage_group *const *known, int block,
+                             struct ap_stage_measure *measure)
 {
     struct batch b;
 
     start(scratch, stage, fact, 1, &b);
+    b.only = block;
     b.n = 1;
     b.count[0] = (double)fact->micro.n;
-    measure_batch(&b, stage->sub, known, largest);
+    measure_batch(&b, known);
     *measure = b.m[0];
 }
 
@@ -298,12 +299,12 @@ void ap_stage_measure_all(struct ap_arena *scratch, const struct ap_stage_plan *
         start(scratch, stage, fact_of(facts, stage->sub, plan->nests, micro[first]),
               n - first, &b);
         for (int k = first; k < n; k++)
-            if (!done[k] && same_axis(&b.fact->micro, micro[k])) {
+            if (!done[k] && ap_stage_same_axis(&b.fact->micro, micro[k])) {
                 done[k] = true;
                 b.count[b.n] = (double)micro[k]->n;
                 at[b.n++] = k;
             }
-        measure_batch(&b, stage->sub, known, NULL);
+        measure_batch(&b, known);
         for (int k = 0; k < b.n; k++)
             measure[at[k]] = b.m[k];
     }

@@ -60,6 +60,7 @@ void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out)
         ap_put_str(out, "shard_command", s->shard_command);
     if (s->line)
         ap_put_str(out, "line", s->line);
+    ap_stages_put_lines(s, out);
     ap_put_str(out, "schedule", ap_schedule_names[s->schedule]);
     ap_put_int(out, "chunks", s->chunks);
     ap_put_int(out, "microbatches", s->microbatches);
@@ -396,26 +397,6 @@ static bool only_forward(const struct ap_graph *g)
     return true;
 }
 
-static int read_grids(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                      struct ap_stages *s, struct ap_err *err)
-{
-    const json_t *list = json_object_get(o, "grids");
-
-    s->grid = AP_NEW_N(arena, (int)json_array_size(list), struct ap_grid_row);
-    for (; s->n_grids < (int)json_array_size(list); s->n_grids++) {
-        const struct ap_at all = {at, "grids", 0}, one = {&all, NULL, s->n_grids};
-        const json_t *from = json_array_get(list, (size_t)s->n_grids);
-        struct ap_grid_row *row = &s->grid[s->n_grids];
-        if (ap_get_str(from, &one, "name", &row->name, err) ||
-            ap_get_str(from, &one, "line", &row->line, err) ||
-            ap_get_num(from, &one, "step_sec", &row->step_sec, err))
-            return -1;
-        row->name = ap_arena_strdup(arena, row->name);
-        row->line = ap_arena_strdup(arena, row->line);
-    }
-    return 0;
-}
-
 /* Members beside the stages; all have defaults but the number of microbatches. */
 static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                      const struct ap_graph *g, const struct ap_cluster *cluster,
@@ -438,7 +419,7 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
                     &resharding, err) ||
         ap_opt_name(o, at, "measure", measures, 2, &measure, err) ||
         ap_opt_int(o, at, "chunks", 1, &s->chunks, err) ||
-        read_grids(arena, o, at, s, err) ||
+        ap_stages_read_lines(arena, o, at, s, err) ||
         ap_get_int(o, at, "microbatches", 1, 1 << 20, &s->microbatches, err))
         return -1;
     s->algorithm = ap_arena_strdup(arena, s->algorithm);

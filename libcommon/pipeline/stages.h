@@ -51,6 +51,16 @@ struct ap_grid_row {
     double step_sec;
 };
 
+/* Lines of a search by what became of them; the others are priced, as `priced` counts,
+ * and some of these do not fit. */
+struct ap_line_counts {
+    int64_t legal;     /* all of them; 0: there was no such search */
+    int64_t priced;    /* with their plans */
+    int64_t too_large; /* excluded: do not fit, by a bound or by their plans */
+    int64_t too_slow;  /* excluded: no quicker than the best one, by a bound */
+    int64_t no_plan;   /* the model has no such plan */
+};
+
 struct ap_stages {
     /* of a section "sharding": one stage, which is the whole graph, on devices that are
        not numbered, without a schedule */
@@ -58,6 +68,8 @@ struct ap_stages {
     const char *algorithm, *stopped;
     const char *shard_command; /* NULL: written by hand */
     const char *line;          /* that the plan was built from (ap-stage --grid); NULL */
+    const char *for_trainer;   /* whose best line it is (ap-stage --for); NULL */
+    struct ap_line_counts lines; /* that were searched */
     enum ap_schedule schedule;
     int chunks;
     int64_t microbatches;
@@ -158,5 +170,13 @@ int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,
  * spread evenly over hosts and the levels above, or have several kinds. */
 int ap_cluster_take(const struct ap_cluster *whole, int64_t n, const int64_t *devices,
                     struct ap_cluster *c, struct ap_err *err);
+
+/* ---- private to the section: stages_lines.c ---- */
+
+/* Puts the members "for" and "lines" of a search for lines. */
+void ap_stages_put_lines(const struct ap_stages *s, struct ap_buf *out);
+/* Reads these, and "grids". */
+int ap_stages_read_lines(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                         struct ap_stages *s, struct ap_err *err);
 
 #endif

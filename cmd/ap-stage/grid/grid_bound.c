@@ -38,15 +38,11 @@ static struct busy busy_of(const struct grid_rows *r, const struct grid_candidat
     return b;
 }
 
-void grid_bound_time(const struct grid_rows *r, struct grid_candidate *row)
+static double bound_sec(const struct grid_rows *r, const struct grid_candidate *row,
+                        const struct ap_sim_stage *stage)
 {
-    struct ap_arena scratch = {0};
-    struct ap_sim_stage *stage;
     double way = 0, back = 0, sec = 0, first_tail = 0;
 
-    row->known = GRID_NO_PLAN;
-    if (!grid_stages(r, row, &scratch, &stage))
-        return;
     for (int g = 0; g < (int)row->line.pipeline; g++) {
         const struct busy lane = busy_of(r, row, stage, g);
         first_tail = g ? first_tail : lane.tail_sec;
@@ -54,9 +50,7 @@ void grid_bound_time(const struct grid_rows *r, struct grid_candidate *row)
         way += stage[g].forward_sec;
         back += stage[g].backward_sec;
     }
-    row->step_sec = fmax(row->step_sec, ROUNDED * sec);
-    row->known = GRID_TIMED;
-    ap_arena_free(&scratch);
+    return sec;
 }
 
 /* What the devices of a lane hold at least, of which row->bytes is the most. */
@@ -88,31 +82,45 @@ static void set_bytes(const struct grid_rows *r, struct grid_candidate *row, dou
         row->known = GRID_TOO_LARGE;
 }
 
-void grid_bound_memory(const struct grid_rows *r, struct grid_candidate *row)
+void grid_bound(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct ap_arena scratch = {0};
-    struct ap_sim_stage *stage;
     double bytes = 0;
 
-    row->known = GRID_NO_PLAN;
-    if (!grid_stages(r, row, &scratch, &stage))
-        return;
-    for (int g = 0; g < (int)row->line.pipeline; g++)
+    row->known = r->sharding[row->shard].ok ? GRID_MEASURED : GRID_NO_PLAN;
+    const struct ap_sim_stage *stage =
+        row->known == GRID_MEASURED ? grid_stages(r, row, &scratch) : NULL;
+    for (int g = 0; stage && g < (int)row->line.pipeline; g++)
         bytes = fmax(bytes, lane_bytes(r, row, stage, g));
-    row->known = GRID_MEASURED;
-    set_bytes(r, row, bytes);
+    if (stage) {
+        row->step_sec = fmax(row->step_sec, ROUNDED * bound_sec(r, row, stage));
+        set_bytes(r, row, bytes);
+    }
     ap_arena_free(&scratch);
+}
+
+double grid_estimate(const struct grid_rows *r, const struct grid_candidate *row)
+{
+    struct ap_arena scratch = {0};
+    const struct ap_sim_stage *stage =
+        r->sharding[row->shard].ok ? grid_stages(r, row, &scratch) : NULL;
+    const double sec = stage ? bound_sec(r, row, stage) : row->step_sec;
+
+    ap_arena_free(&scratch);
+    return sec;
 }
 
 void grid_simulate(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct ap_arena scratch = {0};
-    struct ap_sim_stage *stage;
+    const struct ap_sim_stage *stage = grid_stages(r, row, &scratch);
     struct ap_sim_result result;
     struct ap_err why = {0};
     double bytes = 0;
 
-    grid_stages(r, row, &scratch, &stage);
+    row->known = GRID_SIMULATED;
+    if (!stage)
+        return;
     const struct ap_sim sim = {.schedule = row->line.schedule,
                                .n_stages = r->cut[row->cut].n,
                                .chunks = (int)row->line.chunks,

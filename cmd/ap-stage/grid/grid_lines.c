@@ -30,6 +30,7 @@ struct lister {
     struct grid_rows *r;
     const struct grid_space *space;
     struct stored stored;
+    struct ap_line_facts facts;
     int n_least, cap_least;
     struct least *least;
     bool recomputes[AP_N_LINE_RECOMPUTES];
@@ -49,16 +50,19 @@ static struct stored count_stored(const struct ap_graph *g)
     return all;
 }
 
-/* No less of a device, on average over the stages. */
-static double least_bytes(const struct ap_line *l, const struct stored *all)
+/* No less of a device, on average over the stages: copies of what ZeRO shards are those
+ * of the groups that it shards over. */
+static double least_bytes(const struct grid_rows *r, const struct ap_line *l,
+                          const struct stored *all)
 {
     const struct ap_degrees *d = &l->degrees;
     const int64_t split = d->expert_tensor > d->tensor ? d->expert_tensor : d->tensor;
     const double model = (double)(split * l->pipeline * d->expert);
-    const double data = (double)(d->data * d->context);
+    const double sharded = (double)ap_cluster_devices(&r->m->cluster) /
+                           (double)(d->data * d->context) * (double)d->shard;
 
-    return all->weights / (d->zero == 3 ? model * data : model) +
-           all->states / (d->zero >= 1 ? model * data : model);
+    return all->weights / (d->zero == 3 ? fmax(model, sharded) : model) +
+           all->states / (d->zero >= 1 ? fmax(model, sharded) : model);
 }
 
 /* ---- bounds ---- */
@@ -152,6 +156,8 @@ static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
         if (s->pipeline == k->line.pipeline && same_mesh(&s->mesh, &k->mesh) &&
             s->uses.degrees.sequence == k->uses.degrees.sequence &&
             s->uses.degrees.ring == k->uses.degrees.ring &&
+            !memcmp(s->uses.use, k->uses.use, sizeof s->uses.use) &&
+            !memcmp(s->uses.expert_use, k->uses.expert_use, sizeof s->uses.expert_use) &&
             !memcmp(s->uses.zero, k->uses.zero, sizeof s->uses.zero))
             return i;
     }
@@ -162,6 +168,8 @@ static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
                                 .uses = k->uses,
                                 .n_devices = ap_mesh_devices(&k->mesh),
                                 .least_sec = INFINITY};
+    for (int a = 0; a < k->mesh.n_axes; a++)
+        s->mesh.name[a] = ap_arena_strdup(r->arena, k->mesh.name[a]);
     s->devices = AP_NEW_N(r->arena, (int)s->n_devices, int64_t);
     for (int64_t i = 0; i < s->n_devices; i++)
         s->devices[i] = i;
@@ -186,22 +194,41 @@ static int find_cut(struct grid_rows *r, const struct ap_line_maker *k)
 
 /* ---- lines ---- */
 
-/* A line that can be laid out. */
-static void add_line(struct lister *l, const struct ap_line *line, int cut, int shard)
+/* Whether the number of microbatches is asked for. */
+static bool is_asked(const struct grid_rows *r, int64_t microbatches)
 {
-    struct grid_rows *r = l->r;
     const struct plan_instance *inst = r->want->inst;
-    const int64_t microbatches = r->m->batch / (line->degrees.data * line->micro_batch);
     bool asked = inst->n_microbatches != 1;
-    struct grid_candidate row = {.line = *line, .cut = cut, .shard = shard};
 
     for (int i = 0; i < inst->n_microbatches && !asked; i++)
         asked = inst->microbatches[i] == microbatches;
-    if (!asked || !grid_is_of(l->space, line))
-        return;
-    r->n_legal++;
-    if (inst->memory_bytes > 0 &&
-        least_bytes(line, &l->stored) > (double)inst->memory_bytes) {
+    return asked;
+}
+
+/* Whether weights and states alone do not fit. */
+static bool is_too_large(struct lister *l, const struct ap_line *line)
+{
+    struct grid_rows *r = l->r;
+    const double limit = (double)r->want->inst->memory_bytes;
+    const double bytes = least_bytes(r, line, &l->stored);
+
+    if (limit == 0 || bytes <= limit)
+        return false;
+    if (bytes < r->leanest_bytes) {
+        r->leanest_bytes = bytes;
+        r->leanest = *line;
+    }
+    return true;
+}
+
+/* A line that is laid out. */
+static void add_line(struct lister *l, const struct ap_line *line, int cut, int shard)
+{
+    struct grid_rows *r = l->r;
+    const int64_t microbatches = r->m->batch / (line->degrees.data * line->micro_batch);
+    struct grid_candidate row = {.line = *line, .cut = cut, .shard = shard};
+
+    if (is_too_large(l, line)) {
         r->n_too_large++;
         return;
     }
@@ -212,7 +239,7 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
     }
     row.at_once = find_at_once(r, microbatches, line);
     if (row.at_once < 0) {
-        r->n_legal--;
+        r->n_no_plan++;
         return;
     }
     r->sharding[shard].least_sec = fmin(r->sharding[shard].least_sec, row.step_sec);
@@ -220,10 +247,27 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
     r->row[r->n++] = row;
 }
 
+/* Whether the line is one of the space; what the trainer does by itself is added. */
+static bool is_legal(struct lister *l, struct ap_line *line)
+{
+    const struct grid_space *space = l->space;
+    const int64_t n = l->r->m->batch / (line->degrees.data * line->micro_batch);
+
+    if (!grid_is_of(space, line) || !is_asked(l->r, n))
+        return false;
+    if (!space->trainer)
+        return line->chunks == 1 || n % line->pipeline == 0;
+    line->overlap = line->degrees.data * line->degrees.context > 1;
+    struct ap_err *why = &l->r->why;
+    *why = (struct ap_err){0};
+    return ap_trainer_settle(space->trainer, &l->facts, line, why) == 0 &&
+           ap_trainer_check(space->trainer, line, &l->facts, why) == 0;
+}
+
 /* The next number after n that is tried of those that divide `whole`. */
 static int64_t next_of(const struct grid_space *space, int64_t n, int64_t whole)
 {
-    if (space->powers)
+    if (space->hand)
         return 2 * n;
     for (n++; n < whole && whole % n; n++)
         ;
@@ -237,40 +281,80 @@ static void add_lines(struct lister *l, const struct ap_line *line)
     const int64_t share = r->m->batch / line->degrees.data;
     struct ap_stages stages = {0};
     struct ap_arena scratch = {0};
-    struct ap_line_maker k = {
-        .arena = &scratch, .model = &r->model, .line = *line, .stages = &stages};
-    int cut = -1, shard = -1;
+    enum { UNKNOWN = -1, NONE = -2 };
+    int cut = UNKNOWN, shard = UNKNOWN;
 
     for (int64_t b = 1; b <= share && b <= l->space->most_micro_batch;
-         b = next_of(l->space, b, share)) {
-        k.line.micro_batch = b;
-        if (share % b || (line->chunks > 1 && share / b % line->pipeline))
-            continue;
-        if (cut < 0 && ap_line_lay(&k, &r->why))
-            break;
-        if (cut < 0) {
-            cut = find_cut(r, &k);
-            shard = find_sharding(r, &k);
-        }
-        for (int how = 0; how < AP_N_LINE_RECOMPUTES; how++) {
+         b = next_of(l->space, b, share))
+        for (int how = 0; how < AP_N_LINE_RECOMPUTES && share % b == 0; how++) {
+            struct ap_line_maker k = {
+                .arena = &scratch, .model = &r->model, .line = *line, .stages = &stages};
+            k.line.micro_batch = b;
             k.line.recompute = (enum ap_line_recompute)how;
-            if (l->recomputes[how])
+            if (!l->recomputes[how] || !is_legal(l, &k.line))
+                continue;
+            r->n_legal++;
+            if (cut == UNKNOWN && ap_line_lay(&k, &r->why)) {
+                cut = NONE;
+            } else if (cut == UNKNOWN) {
+                cut = find_cut(r, &k);
+                shard = find_sharding(r, &k);
+            }
+            if (cut == NONE)
+                r->n_no_plan++;
+            else
                 add_line(l, &k.line, cut, shard);
         }
-    }
     ap_arena_free(&scratch);
 }
 
-/* ZeRO of given degrees and stages. */
+/* ZeRO of given degrees and stages: over all devices with other data, or over fewer that
+ * follow each other. */
 static void add_zero(struct lister *l, struct ap_line *line)
 {
     struct ap_degrees *d = &line->degrees;
+    const int64_t all = d->data * d->context;
 
-    for (d->zero = 0; d->zero <= (d->data * d->context > 1 ? 3 : 0); d->zero++)
+    for (d->zero = 0; d->zero <= (all > 1 ? 3 : 0); d->zero++) {
+        d->shard = d->zero ? all : 1;
         add_lines(l, line);
+        for (d->shard = 2; d->zero && !l->space->hand && d->shard < all; d->shard++)
+            if (all % d->shard == 0)
+                add_lines(l, line);
+    }
 }
 
-/* Schedules and virtual stages of given degrees. */
+/* Ways to send what tensor and context parallelism send. */
+static void add_ways(struct lister *l, struct ap_line *line)
+{
+    struct ap_degrees *d = &line->degrees;
+    const bool may = d->tensor > 1 && l->r->sequence % d->tensor == 0;
+
+    for (int ring = 0; ring <= (d->context > 1 && !l->space->hand); ring++)
+        for (int sp = may; sp >= (may && l->space->hand); sp--) {
+            d->ring = ring;
+            d->sequence = sp;
+            add_zero(l, line);
+        }
+}
+
+/* As many layers in each stage but one less in the first and the last, which have the
+ * embedding and the head; false: they cannot be dealt so. */
+static bool deal_layers(const struct grid_rows *r, struct ap_line *line)
+{
+    const int n = ap_line_stages(line), each = (r->model.layers.n + 2) / (n > 0 ? n : 1);
+
+    if (n < 3 || (r->model.layers.n + 2) % n)
+        return false;
+    int *layers = AP_NEW_N(r->arena, n, int);
+    for (int s = 0; s < n; s++)
+        layers[s] = each - (s == 0 || s == n - 1);
+    line->layers = layers;
+    line->n_layers = n;
+    return true;
+}
+
+/* Schedules, virtual stages and layers of given degrees. */
 static void add_schedules(struct lister *l, const struct ap_line *degrees)
 {
     const struct grid_rows *r = l->r;
@@ -285,13 +369,38 @@ static void add_schedules(struct lister *l, const struct ap_line *degrees)
                         : asked == AP_SCHEDULE_GPIPE ? AP_SCHEDULE_GPIPE
                                                      : AP_SCHEDULE_1F1B;
         if ((asked >= 0 && asked != (int)line.schedule) || (want > 0 && want != stages) ||
-            (stages > 1 && (layers == 0 || layers % stages)))
+            stages > layers + 2)
             continue;
-        add_zero(l, &line);
+        line.n_layers = 0;
+        if (stages == 1 || (layers > 0 && layers % stages == 0))
+            add_ways(l, &line);
+        if (!l->space->hand && deal_layers(r, &line))
+            add_ways(l, &line);
     }
 }
 
-/* Sequences and experts that are split, on what tensor parallelism and stages leave. */
+/* Experts' own grid. */
+static void add_experts(struct lister *l, struct ap_line *line)
+{
+    const int64_t experts = l->r->model.experts > 0 ? l->r->model.experts : 1;
+    struct ap_degrees *d = &line->degrees;
+    const int64_t each = d->tensor * d->context * d->data;
+
+    for (d->expert = 1; d->expert <= experts;
+         d->expert = next_of(l->space, d->expert, experts)) {
+        if (experts % d->expert || each % d->expert)
+            continue;
+        d->expert_tensor = d->tensor;
+        if (each % (d->expert * d->tensor) == 0)
+            add_schedules(l, line);
+        for (d->expert_tensor = 1; d->expert > 1 && d->expert_tensor < d->tensor;
+             d->expert_tensor = next_of(l->space, d->expert_tensor, d->tensor))
+            if (d->tensor % d->expert_tensor == 0)
+                add_schedules(l, line);
+    }
+}
+
+/* Sequences that are split, on what tensor parallelism and stages leave. */
 static void add_degrees(struct lister *l, struct ap_line *line, int64_t rest)
 {
     const struct grid_rows *r = l->r;
@@ -299,16 +408,10 @@ static void add_degrees(struct lister *l, struct ap_line *line, int64_t rest)
 
     for (d->context = 1; d->context <= rest;
          d->context = next_of(l->space, d->context, rest)) {
-        if (rest % d->context ||
-            (d->context > 1 && r->sequence / d->context < l->space->least_sequence))
-            break;
         d->data = rest / d->context;
-        if (r->m->batch % d->data)
-            continue;
-        for (d->expert = 1; d->expert <= (r->experts ? d->data : 1);
-             d->expert = next_of(l->space, d->expert, d->data))
-            if (d->data % d->expert == 0)
-                add_schedules(l, line);
+        if (rest % d->context == 0 && r->m->batch % d->data == 0 &&
+            (d->context == 1 || r->sequence / d->context >= l->space->least_sequence))
+            add_experts(l, line);
     }
 }
 
@@ -317,7 +420,7 @@ static bool may_recompute(const struct grid_rows *r, enum ap_line_recompute how)
     const enum stage_recompute asked = r->want->recompute;
     bool any = how == AP_LINE_RECOMPUTE_NONE;
 
-    if (how == AP_LINE_RECOMPUTE_OPERATORS)
+    if (how == AP_LINE_RECOMPUTE_OPERATORS && !r->want->space->trainer)
         return false;
     for (int v = 0; v < r->m->graph.n_nodes && !any; v++)
         any = r->model.again[how][v];
@@ -326,11 +429,29 @@ static bool may_recompute(const struct grid_rows *r, enum ap_line_recompute how)
     return any && (asked != STAGE_RECOMPUTE_ALL || how == AP_LINE_RECOMPUTE_FULL);
 }
 
+/* What is to be measured of each way to shard. */
+static void mark_asked(struct grid_rows *r)
+{
+    int *last = AP_NEW_N(r->arena, r->n_shardings, int); /* cut + 1 that was marked */
+
+    for (int i = 0; i < r->n_shardings; i++) {
+        r->sharding[i].asked = AP_NEW_N(r->arena, r->n_at_once, bool);
+        r->sharding[i].needed = AP_NEW_N(r->arena, r->n_parts, uint8_t);
+    }
+    for (int i = 0; i < r->n; i++) {
+        const struct grid_candidate *row = &r->row[i];
+        r->sharding[row->shard].asked[row->at_once] = true;
+        if (last[row->shard] != row->cut + 1)
+            grid_need(r, &r->sharding[row->shard], row->cut);
+        last[row->shard] = row->cut + 1;
+    }
+}
+
 int grid_list(struct grid_rows *r, struct ap_err *err)
 {
     const int64_t devices = ap_cluster_devices(&r->m->cluster);
-    const int64_t host = r->m->cluster.levels[0].size;
     const struct grid_space *space = r->want->space;
+    const int64_t host = space->hand ? r->m->cluster.levels[0].size : devices;
     struct lister l = {.r = r, .space = space, .stored = count_stored(&r->m->graph)};
 
     if (r->m->batch == 0)
@@ -339,20 +460,18 @@ int grid_list(struct grid_rows *r, struct ap_err *err)
         return ap_err_set(err, "no line says schedule eager-1f1b");
     for (int i = 0; i < AP_N_LINE_RECOMPUTES; i++)
         l.recomputes[i] = may_recompute(r, (enum ap_line_recompute)i);
-    r->sequence = ap_sequence_length(r->arena, &r->m->graph, &r->m->nests);
+    ap_line_facts_find(r->arena, &r->m->graph, &r->m->nests, &l.facts);
+    l.facts.world = devices;
+    r->sequence = l.facts.sequence;
     for (int64_t tp = 1; tp <= host; tp = next_of(space, tp, devices))
         for (int64_t pp = 1; pp <= (space->pipelines ? devices / tp : 1); pp++) {
             struct ap_line line = ap_line_least;
             line.degrees.tensor = tp;
-            line.degrees.sequence = tp > 1 && r->sequence % tp == 0;
-            line.degrees.shard = 0;
             line.pipeline = pp;
-            if (host % tp == 0 && devices % (tp * pp) == 0)
+            if (host % tp == 0 && devices % (tp * pp) == 0 &&
+                (tp == 1 || l.facts.heads == 0 || space->hand || l.facts.heads % tp == 0))
                 add_degrees(&l, &line, devices / (tp * pp));
         }
-    for (int i = 0; i < r->n_shardings; i++)
-        r->sharding[i].asked = AP_NEW_N(r->arena, r->n_at_once, bool);
-    for (int i = 0; i < r->n; i++)
-        r->sharding[r->row[i].shard].asked[r->row[i].at_once] = true;
+    mark_asked(r);
     return 0;
 }

@@ -22,12 +22,20 @@
  * measured in vain. */
 #define MEASURED_AT_ONCE 16
 
+/* Where another search has a plan, ways to shard are left out whose lines all take so
+ * much longer by blocks that are measured alone; their bound stays that of their
+ * operators. Chosen, not measured. */
+#define UNLIKELY 1.01
+/* Lines that are priced beside another plan, at most: of models whose blocks share
+ * weights little is known before. */
+#define MOST_BESIDE 8
+
 const struct grid_space grid_spaces[N_GRIDS] = {
-    {.name = "data", .powers = true, .most_micro_batch = 16, .most_chunks = 1},
+    {.name = "data", .hand = true, .most_micro_batch = 16, .most_chunks = 1},
     {.name = "deepspeed-moe-grid",
      .tensors = true,
      .experts = true,
-     .powers = true,
+     .hand = true,
      .most_micro_batch = 16,
      .most_chunks = 1},
     {.name = "megatron-grid",
@@ -35,14 +43,29 @@ const struct grid_space grid_spaces[N_GRIDS] = {
      .tensors = true,
      .contexts = true,
      .experts = true,
-     .powers = true,
+     .hand = true,
+     .staged_shards = true,
      .most_micro_batch = 16,
      .least_sequence = 2048,
      .most_chunks = 8}};
 
+struct grid_space grid_space_of(const struct ap_trainer *trainer)
+{
+    return (struct grid_space){.name = trainer->name,
+                               .trainer = trainer,
+                               .pipelines = true,
+                               .tensors = true,
+                               .contexts = true,
+                               .experts = true,
+                               .most_micro_batch = 16,
+                               .least_sequence = 1,
+                               .most_chunks = AP_LINE_MOST_STAGES};
+}
+
 bool grid_is_of(const struct grid_space *space, const struct ap_line *l)
 {
     return (space->pipelines || l->pipeline == 1) &&
+           (space->staged_shards || l->pipeline == 1 || l->degrees.zero < 2) &&
            (space->tensors || l->degrees.tensor == 1) &&
            (space->contexts || l->degrees.context == 1) &&
            (space->experts ? space->pipelines || l->degrees.expert > 1
@@ -89,8 +112,7 @@ static void push(struct search *s, int row)
     s->heap[at] = row;
 }
 
-/* The plan of a line, by its price. */
-static void price_row(const struct grid_rows *r, struct grid_candidate *row)
+void grid_price(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct ap_arena own = {0};
     struct ap_stages stages = {.each = r->want->each, .resharding = r->want->resharding};
@@ -112,21 +134,19 @@ static void price_row(const struct grid_rows *r, struct grid_candidate *row)
 }
 
 /* Bounds a row better, or prices it. */
-static void learn(struct grid_rows *r, struct grid_candidate *row, struct grid_counts *n)
+static void learn(struct grid_rows *r, struct grid_candidate *row,
+                  struct ap_line_counts *n)
 {
-    if (row->known == GRID_TIMED) {
-        grid_measure(r, 1, &row->shard, GRID_MOST_BLOCKS);
-        grid_bound_memory(r, row);
-    } else if (row->known == GRID_MEASURED) {
+    if (row->known == GRID_MEASURED) {
         grid_simulate(r, row);
     } else {
         n->priced++;
-        price_row(r, row);
+        grid_price(r, row);
     }
 }
 
 /* The same of the first row. */
-static void go_on(struct search *s, struct grid_counts *n)
+static void go_on(struct search *s, struct ap_line_counts *n)
 {
     struct grid_candidate *row = &s->r->row[s->heap[0]];
 
@@ -165,14 +185,11 @@ static int next_shardings(const struct search *s, struct grid_sharding *const *o
     return n;
 }
 
-/* Rows of the sharding that may be better are bounded by `bound`, from one state of
- * knowledge to the next. */
+/* Rows of ways to shard that are bounded side by side. */
 struct bounding {
     struct search *s;
     const int *row; /* that are listed by their ways to shard: from start[sharding] */
     const int *start, *sharding;
-    enum grid_known from;
-    void (*bound)(const struct grid_rows *r, struct grid_candidate *row);
 };
 
 static void bound_sharding(void *ctx, int i)
@@ -180,42 +197,50 @@ static void bound_sharding(void *ctx, int i)
     const struct bounding *b = ctx;
     const int at = b->sharding[i];
 
-    for (int k = b->start[at]; k < b->start[at + 1]; k++) {
-        struct grid_candidate *row = &b->s->r->row[b->row[k]];
-        if (row->known == b->from && row->step_sec < b->s->best)
-            b->bound(b->s->r, row);
-    }
+    for (int k = b->start[at]; k < b->start[at + 1]; k++)
+        if (b->s->r->row[b->row[k]].step_sec < b->s->best &&
+            !b->s->r->row[b->row[k]].unlikely)
+            grid_bound(b->s->r, &b->s->r->row[b->row[k]]);
 }
 
-/* Whether a row of the sharding may still be better. */
-static bool has_hope(const struct bounding *b, int sharding)
+static void estimate_sharding(void *ctx, int i)
 {
-    bool any = false;
+    const struct bounding *b = ctx;
+    const struct grid_rows *r = b->s->r;
+    const int at = b->sharding[i];
+    struct grid_sharding *s = &b->s->r->sharding[at];
 
-    for (int k = b->start[sharding]; k < b->start[sharding + 1] && !any; k++)
-        any = b->s->r->row[b->row[k]].known == GRID_TIMED &&
-              b->s->r->row[b->row[k]].step_sec < b->s->best;
-    return any;
+    for (int k = b->start[at]; k < b->start[at + 1]; k++) {
+        struct grid_candidate *row = &b->s->r->row[b->row[k]];
+        row->unlikely = grid_estimate(r, row) >= UNLIKELY * b->s->best;
+    }
+    for (int k = b->start[at]; k < b->start[at + 1] && s->alone; k++)
+        s->alone = r->row[b->row[k]].unlikely; /* else it is measured whole */
+}
+
+/* Of n ways to shard those that may well have a line that is better than a known plan. */
+static int pick_likely(struct bounding *b, int *sharding, int n)
+{
+    int left = 0;
+
+    b->sharding = sharding;
+    grid_measure(b->s->r, n, sharding, true);
+    ap_in_threads(n, estimate_sharding, b);
+    for (int i = 0; i < n; i++)
+        if (!b->s->r->sharding[sharding[i]].alone)
+            sharding[left++] = sharding[i];
+    return left;
 }
 
 /* Measures ways to shard, and takes up their rows that may be better. */
 static void take_up(struct bounding *b, int *sharding, int n)
 {
-    int left = 0;
-
+    if (isfinite(b->s->r->want->below))
+        n = pick_likely(b, sharding, n);
     b->sharding = sharding;
-    grid_measure(b->s->r, n, sharding, GRID_MOST_BLOCKS - 1);
-    b->from = GRID_LISTED;
-    b->bound = grid_bound_time;
+    grid_measure(b->s->r, n, sharding, false);
     ap_in_threads(n, bound_sharding, b);
     for (int i = 0; i < n; i++)
-        if (has_hope(b, sharding[i]))
-            sharding[left++] = sharding[i];
-    grid_measure(b->s->r, left, sharding, GRID_MOST_BLOCKS);
-    b->from = GRID_TIMED;
-    b->bound = grid_bound_memory;
-    ap_in_threads(left, bound_sharding, b);
-    for (int i = 0; i < left; i++)
         for (int k = b->start[sharding[i]]; k < b->start[sharding[i] + 1]; k++)
             if (b->s->r->row[b->row[k]].known == GRID_MEASURED)
                 push(b->s, b->row[k]);
@@ -237,12 +262,13 @@ static void list_by_sharding(const struct grid_rows *r, struct bounding *b)
     b->start = start;
 }
 
-static bool may_be_better(const struct search *s)
+static bool may_be_better(const struct search *s, const struct ap_line_counts *n)
 {
-    return s->n > 0 && s->r->row[s->heap[0]].step_sec < s->best;
+    return s->n > 0 && s->r->row[s->heap[0]].step_sec < s->best &&
+           (!isfinite(s->r->want->below) || n->priced < MOST_BESIDE);
 }
 
-static void search(struct search *s, struct grid_counts *n)
+static void search(struct search *s, struct ap_line_counts *n)
 {
     struct grid_rows *r = s->r;
     struct bounding b = {.s = s};
@@ -258,10 +284,10 @@ static void search(struct search *s, struct grid_counts *n)
         take_up(&b, some, k);
         /* one price: more of the ways that follow may not be needed */
         const int64_t before = n->priced;
-        while (may_be_better(s) && n->priced == before)
+        while (may_be_better(s, n) && n->priced == before)
             go_on(s, n);
     }
-    while (may_be_better(s))
+    while (may_be_better(s, n))
         go_on(s, n);
 }
 
@@ -285,15 +311,17 @@ static int find_best(const struct grid_rows *r, const struct grid_space *space,
     return best;
 }
 
-/* The best line of each grid that was priced; if none was, one is. */
+/* The best line of each grid that was priced; if none was, the one with the least bound
+ * is, and reported if it fits. */
 static void report(struct grid_rows *r, struct grid_found *out)
 {
     for (int f = 0; f < N_GRIDS; f++) {
         const struct grid_space *space = &grid_spaces[f];
-        int at, next;
-        while ((at = find_best(r, space, true)) < 0 &&
-               (next = find_best(r, space, false)) >= 0)
+        const int next = find_best(r, space, false);
+        while (find_best(r, space, true) < 0 && next >= 0 &&
+               r->row[next].known < GRID_PRICED)
             learn(r, &r->row[next], &out->n);
+        const int at = find_best(r, space, true);
         if (at >= 0)
             out->row[f] = (struct grid_row){true, r->row[at].line, r->row[at].step_sec,
                                             (int64_t)r->row[at].bytes};
@@ -303,33 +331,56 @@ static void report(struct grid_rows *r, struct grid_found *out)
 /* Counts lines, and finds the least that any of them may take. */
 static void sum_up(const struct grid_rows *r, struct grid_found *out)
 {
-    struct grid_counts *n = &out->n;
+    struct ap_line_counts *n = &out->n;
 
     n->legal = r->n_legal;
     n->too_large = r->n_too_large;
-    n->too_slow = r->n_legal - r->n_too_large - r->n;
+    n->no_plan = r->n_no_plan;
+    n->too_slow = r->n_legal - r->n_too_large - r->n_no_plan - r->n;
     out->least_sec = r->least_sec;
+    out->leanest_bytes = INFINITY;
     for (int i = 0; i < r->n; i++) {
         const struct grid_candidate *row = &r->row[i];
         n->too_large += row->known == GRID_TOO_LARGE;
         n->no_plan += row->known == GRID_NO_PLAN;
         n->too_slow += row->known < GRID_PRICED;
+        if (row->known == GRID_TOO_LARGE && row->bytes < out->leanest_bytes) {
+            out->leanest = &row->line;
+            out->leanest_bytes = row->bytes;
+        }
         if (row->known > GRID_PRICED)
             continue;
         out->least_sec = fmin(out->least_sec, row->step_sec);
     }
 }
 
+int grid_start(struct ap_arena *arena, const struct stage_model *m,
+               const struct grid_want *want, struct grid_rows *r, struct ap_err *err)
+{
+    *r = (struct grid_rows){.arena = arena,
+                            .m = m,
+                            .want = want,
+                            .least_sec = INFINITY,
+                            .leanest_bytes = INFINITY};
+    grid_model_find(arena, m, &r->model);
+    return grid_find_parts(r, err) || grid_list(r, err) ? -1 : 0;
+}
+
+void grid_end(struct grid_rows *r)
+{
+    for (int i = 0; i < r->n_shardings; i++)
+        ap_arena_free(&r->sharding[i].arena);
+}
+
 int grid_search(struct ap_arena *arena, const struct stage_model *m,
                 const struct grid_want *want, struct grid_found *out, struct ap_err *err)
 {
-    struct grid_rows r = {.arena = arena, .m = m, .want = want, .least_sec = INFINITY};
-    struct search s = {.r = &r, .best = want->below, .taken = -1};
+    struct grid_rows r;
 
     *out = (struct grid_found){.step_sec = INFINITY};
-    grid_model_find(arena, m, &r.model);
-    if (grid_find_parts(&r, err) || grid_list(&r, err))
+    if (grid_start(arena, m, want, &r, err))
         return -1;
+    struct search s = {.r = &r, .best = want->below, .taken = -1};
     s.heap = AP_NEW_N(arena, r.n + 1, int);
     search(&s, &out->n);
     if (s.taken >= 0) {
@@ -340,9 +391,15 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
         out->microbatches = r.at_once[best->at_once].microbatches;
         out->peak_bytes = (int64_t)best->bytes;
     }
-    report(&r, out);
+    if (!want->space->trainer)
+        report(&r, out);
     sum_up(&r, out);
+    if (!out->leanest && isfinite(r.leanest_bytes)) {
+        out->leanest = ap_arena_dup(arena, &r.leanest, sizeof r.leanest);
+        out->leanest_bytes = r.leanest_bytes;
+    }
     out->why_not = ap_arena_strdup(arena, r.why.msg);
+    grid_end(&r);
     return 0;
 }
 

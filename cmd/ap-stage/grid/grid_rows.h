@@ -3,16 +3,23 @@
 #define GRID_ROWS_H
 
 #include "grid/grid.h"
+#include "line/trainer.h"
 
 /* A space of lines. */
 struct grid_space {
     const char *name;
+    const struct ap_trainer *trainer; /* that runs all of them; NULL: none need to */
     bool pipelines, tensors, contexts, experts; /* lines may have them */
-    bool powers;                                /* of two alone; else all divisors */
-    int64_t most_micro_batch;                   /* samples of a replica at a time */
-    int64_t least_sequence; /* tokens that a device keeps of a sequence that is split */
+    /* what people try: powers of two, tensor parallelism inside hosts and with sequence
+       parallelism, ZeRO over all devices; else all divisors, and all ways */
+    bool hand;
+    bool staged_shards;       /* ZeRO-2 and 3 beside a pipeline */
+    int64_t most_micro_batch; /* samples of a replica at a time */
+    int64_t least_sequence;   /* tokens that a device keeps of a sequence that is split */
     int64_t most_chunks;
 };
+/* All that the trainer can run. */
+struct grid_space grid_space_of(const struct ap_trainer *trainer);
 /* Grids that experts search by hand: data parallelism and ZeRO; tensor, data and expert
  * parallelism without a pipeline; all that a line can say. */
 enum { GRID_DATA, GRID_DEEPSPEED, GRID_MEGATRON, N_GRIDS };
@@ -38,23 +45,17 @@ struct grid_row {
     int64_t peak_bytes;
 };
 
-/* Lines by what became of them. */
-struct grid_counts {
-    int64_t legal;     /* all of them */
-    int64_t priced;    /* with their plans */
-    int64_t too_large; /* excluded: do not fit, by a bound or by their plans */
-    int64_t too_slow;  /* excluded: no quicker than the best, by a bound */
-    int64_t no_plan;   /* the model cannot be sharded so */
-};
-
 struct grid_found {
     struct grid_row row[N_GRIDS];
     bool found;          /* a plan below the limit */
     struct ap_line line; /* of the best one */
     double step_sec;     /* of it, and what is said of it where none fits in less */
     int64_t microbatches, peak_bytes;
+    const struct ap_line *leanest; /* where none fits: with the least bound of its memory,
+                                      leanest_bytes; NULL: there is no line */
+    double leanest_bytes;
     double least_sec; /* no line that the memory may hold is below; INFINITY: none may */
-    struct grid_counts n;
+    struct ap_line_counts n;
     const char *why_not; /* what kept the last line that was no plan from being one */
 };
 

@@ -9,8 +9,7 @@
 /* What is known of a line. */
 enum grid_known {
     GRID_LISTED,    /* a bound by its operators */
-    GRID_TIMED,     /* a bound by its stages, without what they send */
-    GRID_MEASURED,  /* and of its memory */
+    GRID_MEASURED,  /* bounds by its stages, without what they send */
     GRID_SIMULATED, /* the same in the order of its schedule */
     GRID_PRICED,
     GRID_TOO_LARGE, /* does not fit */
@@ -21,6 +20,7 @@ struct grid_candidate {
     struct ap_line line;
     int cut, shard, at_once; /* rows of these */
     enum grid_known known;
+    bool unlikely;   /* by an estimate, and left at its bound */
     double step_sec; /* no step is below; of a priced line the step */
     double bytes;    /* likewise, of the fullest device; 0: not known yet */
 };
@@ -32,11 +32,14 @@ struct grid_cut {
     const int *end;
 };
 
-/* Of a part under a sharding, for a number of microbatches. */
-#define GRID_MOST_BLOCKS 3
+/* A block of a part under a sharding, for a number of microbatches. */
 struct grid_measure {
-    struct ap_stage_measure sum; /* not filled of three blocks */
-    struct ap_stage_largest largest[GRID_MOST_BLOCKS];
+    struct ap_stage_measure sum;
+    int n_sent; /* what is sent together */
+    struct grid_sent {
+        uint8_t pack, kind, axes; /* of struct ap_stage_packs */
+        double bytes;
+    } * sent;
 };
 
 /* A way to shard that lines share, whatever microbatches and chunks they have. */
@@ -47,10 +50,13 @@ struct grid_sharding {
     int64_t *devices; /* of the first stage */
     int64_t n_devices;
     double least_sec;              /* of its lines */
-    int measured;                  /* blocks of the longest parts; 0: none are */
-    bool ok;                       /* these have plans */
+    bool alone;                    /* measured so (grid_measure) */
+    bool measured, ok;             /* ok: its parts have plans */
+    uint8_t *needed;               /* [part]: bits of its blocks that lines have */
     bool *asked;                   /* [at_once] */
-    struct grid_measure **measure; /* [at_once]: [part], NULL: not asked */
+    struct ap_cost *cost;          /* of its collectives */
+    struct ap_arena arena;         /* has sent of its measures */
+    struct grid_measure **measure; /* [at_once]: [part * GRID_MOST_BLOCKS + block] */
 };
 
 /* Microbatches, recomputation, and the trainer's scatters, which change the price but not
@@ -61,10 +67,12 @@ struct grid_at_once {
     struct ap_stage_microbatch micro;
 };
 
-/* Up to three blocks that are measured for all that are identical. */
+/* Up to three blocks that follow each other, for all such that are identical, or the ends
+ * of the model. */
+#define GRID_MOST_BLOCKS 3
 struct grid_part {
-    int first, last;
-    bool experts;
+    int n, block[GRID_MOST_BLOCKS]; /* that are measured */
+    bool all; /* conversions of what further blocks read count, too */
     struct ap_subgraph sub;
     struct ap_nests nests;
 };
@@ -77,11 +85,13 @@ struct grid_rows {
     int n_parts;
     struct grid_part *part;
     const int *run[GRID_MOST_BLOCKS]; /* [length - 1][first block]: its part */
-    const bool *far;                  /* [node]: read beyond the next block */
+    /* the first and the last two blocks together, where the first and the last block
+       share a weight (tied embeddings); -1: none */
+    int ends;
+    const bool *far;       /* [node]: read beyond the next block */
     const bool *far_block; /* [block]: reads a weight or state that a block beyond the
                               next one reads */
     bool far_kept;         /* such a value is kept for a backward pass */
-    bool experts;          /* some block has */
     int64_t sequence;
     int n, cap;
     struct grid_candidate *row;
@@ -91,11 +101,23 @@ struct grid_rows {
     struct grid_sharding *sharding;
     int n_at_once, cap_at_once;
     struct grid_at_once *at_once;
-    int n_legal;       /* lines, with those that were not worth a row */
-    int n_too_large;   /* of these: weights and states alone do not fit */
-    double least_sec;  /* of lines without a row that may fit */
-    struct ap_err why; /* of the last line without a plan */
+    int n_legal;            /* lines, with those that were not worth a row */
+    int n_too_large;        /* of these: weights and states alone do not fit */
+    int n_no_plan;          /* of these: the model cannot be laid out so */
+    struct ap_line leanest; /* of those that do not fit */
+    double leanest_bytes;   /* INFINITY: there is none */
+    double least_sec;       /* of lines without a row that may fit */
+    struct ap_err why;      /* of the last line without a plan */
 };
+
+/* ---- grid_rows.c ---- */
+
+/* Lists the lines and the parts. -1: as grid_search. */
+int grid_start(struct ap_arena *arena, const struct stage_model *m,
+               const struct grid_want *want, struct grid_rows *r, struct ap_err *err);
+void grid_end(struct grid_rows *r);
+/* The plan of a line, by its price. */
+void grid_price(const struct grid_rows *r, struct grid_candidate *row);
 
 /* grid_lines.c: fills row, cut, sharding and at_once. */
 int grid_list(struct grid_rows *r, struct ap_err *err);
@@ -104,20 +126,27 @@ int grid_list(struct grid_rows *r, struct ap_err *err);
 
 /* Fills part and what follows it. */
 int grid_find_parts(struct grid_rows *r, struct ap_err *err);
-/* Measures parts of so many blocks under n ways to shard, side by side: one and two for
- * times, three for what is largest. */
-void grid_measure(struct grid_rows *r, int n, const int *sharding, int blocks);
-/* Of a line whose sharding was measured: the stages (arena) as a schedule has them, with
- * no more seconds or bytes than they have; false: it has no plan. */
-bool grid_stages(const struct grid_rows *r, const struct grid_candidate *row,
-                 struct ap_arena *arena, struct ap_sim_stage **stage);
+/* Marks the parts that lines of this way to shard and cut need. */
+void grid_need(const struct grid_rows *r, struct grid_sharding *s, int cut);
+/* Measures the parts that lines need under n ways to shard, side by side; alone: each
+ * block without its neighbours, for estimates. */
+void grid_measure(struct grid_rows *r, int n, const int *sharding, bool alone);
+/*
+ * Of a line whose sharding was measured: the stages (arena) as a schedule has them, with
+ * no more seconds or bytes than they have. NULL: no such bound is known, since blocks of
+ * a stage share weights.
+ */
+struct ap_sim_stage *grid_stages(const struct grid_rows *r,
+                                 const struct grid_candidate *row,
+                                 struct ap_arena *arena);
 
 /* ---- grid_bound.c ---- */
 
-/* Bounds of a line whose sharding was measured: of its step and its memory by its busiest
- * devices, and of both by its schedule. */
-void grid_bound_time(const struct grid_rows *r, struct grid_candidate *row);
-void grid_bound_memory(const struct grid_rows *r, struct grid_candidate *row);
+/* Bounds of a line whose sharding was measured, by its busiest devices, and by its
+ * schedule. */
+void grid_bound(const struct grid_rows *r, struct grid_candidate *row);
+/* The step by blocks that are measured alone: no bound. */
+double grid_estimate(const struct grid_rows *r, const struct grid_candidate *row);
 void grid_simulate(const struct grid_rows *r, struct grid_candidate *row);
 
 #endif

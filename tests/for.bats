@@ -1,0 +1,43 @@
+#!/usr/bin/env bats
+# ap-stage --for: the best line that a trainer can run.
+
+load helpers
+
+# A model of blocks that are layers, in its file.
+layers() { # FILE NAME OPTION...
+    ap-model "${@:2}" --hidden 64 --vocab 256 --seq 32 --batch 8 --dtype bf16 | ap-fuse --cluster h100 | ap-prune |
+        ap-coarsen --algorithm layers >"$1"
+}
+
+setup_file() {
+    layers "$BATS_FILE_TMPDIR/gpt" gpt --layers 2 --heads 4
+    layers "$BATS_FILE_TMPDIR/llama" llama --layers 3 --heads 4 --kv-heads 2 --ffn 128
+}
+
+@test "ap-stage --for: the best line by brute force, and no price is below a bound" {
+    brute="$BATS_TEST_DIRNAME/../build/unit/test_stage_lines"
+    [ -x "$brute" ] || skip "make unit"
+    for trainer in torchtitan deepspeed; do
+        "$brute" "$BATS_FILE_TMPDIR/gpt" cpu-4 $trainer 900kB
+        "$brute" "$BATS_FILE_TMPDIR/llama" cpu-4 $trainer 900kB
+    done
+    "$brute" "$BATS_FILE_TMPDIR/gpt" cpu-4 megatron 900kB
+}
+
+@test "ap-stage --for: the section says the trainer and counts lines, the report says them" {
+    ap-stage --cluster cpu-4 --for torchtitan "$BATS_FILE_TMPDIR/llama" >"$BATS_TEST_TMPDIR/plan"
+    jq -e '.stages | .for == "torchtitan" and .objective_sec == .lower_bound_sec and
+        (.lines | .legal > 100 and .priced >= 1 and .priced < 20)' "$BATS_TEST_TMPDIR/plan"
+    line=$(jq -r .stages.line "$BATS_TEST_TMPDIR/plan")
+    ap-stage --cluster cpu-4 --grid "$line" "$BATS_FILE_TMPDIR/llama" >"$BATS_TEST_TMPDIR/line"
+    [ "$(jq .stages.objective_sec "$BATS_TEST_TMPDIR/plan")" = "$(jq .stages.objective_sec "$BATS_TEST_TMPDIR/line")" ]
+    ap-cost --report "$BATS_TEST_TMPDIR/plan" | grep -E '^best of [0-9]+ lines that torchtitan[^:]* runs: [0-9]+ priced, '
+}
+
+@test "ap-stage --for: where nothing fits, the leanest line" {
+    refuses 3 "lines the leanest, dp=4,zero=3,mbs=1,overlap, needs" ap-stage --cluster cpu-4 --memory 100kB --for deepspeed \
+        "$BATS_FILE_TMPDIR/gpt"
+    refuses 3 "DeepSpeed can run no line of" ap-stage --cluster cpu-4 --stages 4 --for deepspeed "$BATS_FILE_TMPDIR/gpt"
+    refuses 2 "is not one of megatron" ap-stage --cluster cpu-4 --for nanotron "$BATS_FILE_TMPDIR/gpt"
+    refuses 2 "not with --for" ap-stage --cluster cpu-4 --for megatron --grid tp=2 "$BATS_FILE_TMPDIR/gpt"
+}
