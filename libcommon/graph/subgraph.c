@@ -1,30 +1,64 @@
 /*
  * Cuts a part out of a graph. One pass back over the nodes marks the nodes that are taken
- * whole, copied and cut; one pass forward writes the part. Linear.
+ * whole, copied and cut; one pass forward writes the part. Linear, and no more than a
+ * byte of a node that is not taken is read: pipelines cut a large graph into many parts.
  */
 #include "graph/subgraph.h"
 
+#include <stdlib.h>
+
+#include "base/array.h"
 #include "graph/group.h"
 
 enum taking { LEFT, WHOLE, COPIED, CUT };
+enum made { UNKNOWN, OF_CONSTANTS, OF_OTHERS };
 
 struct cutter {
     struct ap_arena *arena, scratch;
     const struct ap_graph *g;
-    uint8_t *take;  /* enum taking */
-    bool *constant; /* made of constants and iotas alone */
-    int *id;        /* node of the part, -1 */
+    uint8_t *take; /* enum taking */
+    uint8_t *made; /* enum made, of nodes that were asked for */
+    int *id;       /* node of the part, -1 */
+    int *todo;     /* scratch of is_constant */
+    int n_todo, cap_todo;
 };
 
-static void mark_constants(struct cutter *c)
+/* What is known of a node by its operands; *next: the first of those to ask for, if more
+ * is to be known. Parameters are near to the first operands. */
+static enum made made_of(const struct cutter *c, int node, int *next)
 {
-    for (int i = 0; i < c->g->n_nodes; i++) {
-        const struct ap_node *n = &c->g->nodes[i];
-        bool constant = n->op != AP_OP_PARAMETER;
-        for (int k = 0; k < n->n_in && constant; k++)
-            constant = c->constant[n->in[k]];
-        c->constant[i] = constant;
+    const struct ap_node *n = &c->g->nodes[node];
+
+    *next = -1;
+    if (n->op == AP_OP_PARAMETER)
+        return OF_OTHERS;
+    for (int k = 0; k < n->n_in; k++) {
+        const int in = n->in[k];
+        if (c->made[in] == OF_OTHERS)
+            return OF_OTHERS;
+        if (c->made[in] == UNKNOWN && (*next < 0 || in < *next))
+            *next = in;
     }
+    return *next < 0 ? OF_CONSTANTS : UNKNOWN;
+}
+
+/* Made of constants and iotas alone. */
+static bool is_constant(struct cutter *c, int node)
+{
+    int next = node;
+
+    while (c->made[node] == UNKNOWN) {
+        AP_ROOM(c->todo, c->n_todo, c->cap_todo);
+        c->todo[c->n_todo++] = next;
+        while (c->n_todo > 0) {
+            const int at = c->todo[c->n_todo - 1];
+            c->made[at] = (uint8_t)made_of(c, at, &next);
+            if (c->made[at] == UNKNOWN)
+                break;
+            c->n_todo--;
+        }
+    }
+    return c->made[node] == OF_CONSTANTS;
 }
 
 /* A scalar is cut rather than its broadcast. */
@@ -42,14 +76,13 @@ static bool is_new_value(const struct ap_result *r)
 }
 
 /* Whether the part has the result: of a parameter, the part that it is inside of. */
-static bool has_result(const struct cutter *c, const bool *inside,
-                       const struct ap_result *r)
+static bool has_result(struct cutter *c, const bool *inside, const struct ap_result *r)
 {
     const bool parameter = c->g->nodes[r->node].op == AP_OP_PARAMETER;
 
     if (c->take[r->node] != WHOLE || (parameter && r->alias == r->node))
         return false;
-    return inside[r->node] || !(parameter || c->constant[r->node]);
+    return inside[r->node] || !(parameter || is_constant(c, r->node));
 }
 
 static void mark_new_values(struct cutter *c, const bool *inside)
@@ -67,25 +100,36 @@ static void mark_new_values(struct cutter *c, const bool *inside)
     }
 }
 
+/* Takes a node, and its elements with it. */
+static void take_whole(struct cutter *c, int node)
+{
+    const struct ap_graph *g = c->g;
+
+    c->take[node] = WHOLE;
+    for (int u = g->user_start[node];
+         u < g->user_start[node + 1] && g->nodes[node].shape.dtype == AP_TUPLE; u++)
+        if (g->nodes[g->users[u]].op == AP_OP_GET_TUPLE_ELEMENT)
+            take_whole(c, g->users[u]);
+}
+
 /* What the part is made of; users come after their operands, so one pass back will do. */
 static void mark_taken(struct cutter *c, const bool *inside)
 {
     const struct ap_graph *g = c->g;
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct ap_node *n = &g->nodes[i];
-        bool with =
-            n->op == AP_OP_GET_TUPLE_ELEMENT ? c->take[n->in[0]] == WHOLE : inside[i];
-        c->take[i] = with ? WHOLE : LEFT;
-    }
+    for (int i = 0; i < g->n_nodes; i++)
+        if (inside[i] && g->nodes[i].op != AP_OP_GET_TUPLE_ELEMENT)
+            take_whole(c, i);
     mark_new_values(c, inside);
     for (int i = g->n_nodes - 1; i >= 0; i--) {
         if (c->take[i] != WHOLE && c->take[i] != COPIED)
             continue;
         for (int k = 0; k < g->nodes[i].n_in; k++) {
             int in = g->nodes[i].in[k];
-            bool copy = g->nodes[in].op == AP_OP_PARAMETER || c->constant[in];
             if (c->take[in] == LEFT)
-                c->take[in] = copy ? WHOLE : is_spread_scalar(g, in) ? COPIED : CUT;
+                c->take[in] = g->nodes[in].op == AP_OP_PARAMETER || is_constant(c, in)
+                                  ? WHOLE
+                              : is_spread_scalar(g, in) ? COPIED
+                                                        : CUT;
         }
     }
 }
@@ -164,9 +208,9 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
         results[n++].alias = alias >= 0 ? c->id[alias] : -1;
     }
     for (int i = 0; i < g->n_nodes; i++) {
-        if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER || c->constant[i] ||
-            g->nodes[i].shape.dtype == AP_TUPLE || is_spread_scalar(g, i) ||
-            !used_outside(c, i))
+        if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER ||
+            is_constant(c, i) || g->nodes[i].shape.dtype == AP_TUPLE ||
+            is_spread_scalar(g, i) || !used_outside(c, i))
             continue;
         cut[sub->n_cut_out++] = c->id[i];
         taken[n] = !is_result[i];
@@ -184,11 +228,10 @@ int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *in
 {
     struct cutter c = {.arena = arena, .g = g};
     c.take = AP_NEW_N(&c.scratch, g->n_nodes, uint8_t);
-    c.constant = AP_NEW_N(&c.scratch, g->n_nodes, bool);
+    c.made = AP_NEW_N(&c.scratch, g->n_nodes, uint8_t);
     c.id = AP_NEW_N(&c.scratch, g->n_nodes, int);
     *sub = (struct ap_subgraph){
         .graph = {.name = g->name, .n_reducers = g->n_reducers, .reducers = g->reducers}};
-    mark_constants(&c);
     mark_taken(&c, inside);
     int *group = AP_NEW_N(&c.scratch, g->n_nodes, int), rc = -1;
     write_nodes(&c, sub, group);
@@ -199,6 +242,7 @@ int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *in
         rc = ap_graph_index(arena, &sub->graph, "/graph", err);
     if (rc == 0)
         ap_group_part(arena, &sub->graph, group);
+    free(c.todo);
     ap_arena_free(&c.scratch);
     return rc;
 }
