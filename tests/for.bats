@@ -41,3 +41,15 @@ setup_file() {
     refuses 2 "is not one of megatron" ap-stage --cluster cpu-4 --for nanotron "$BATS_FILE_TMPDIR/gpt"
     refuses 2 "not with --for" ap-stage --cluster cpu-4 --for megatron --grid tp=2 "$BATS_FILE_TMPDIR/gpt"
 }
+
+@test "ap-plan --for: the flags are of the line that was priced; --free says what other plans gain" {
+    cd "$BATS_TEST_TMPDIR"
+    run -0 ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --out torchtitan --free --quiet -o flags
+    grep -E '^best of [0-9]+ lines that torchtitan' <<<"$output"
+    grep -E 's if stages could differ: [0-9.]+ % (less|more) \(' <<<"$output"
+    step=$(awk '$1 == "step" { print $2; exit }' <<<"$output")
+    run -0 ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --from torchtitan flags --quiet
+    [ "$(awk '$1 == "step" { print $2; exit }' <<<"$output")" = "$step" ]
+    refuses 2 "not with --for" ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --for megatron --grid tp=2
+    refuses 2 "it is beside --for" ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --free
+}

@@ -110,7 +110,8 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          "build the plan of a trainer's flags or file: megatron:train.sh", NULL, 0, 0, 0,
          NULL},
         {"plan", AP_OPT_STR, &r->plan_path, "FILE",
-         "take the stages from a file's plan instead of searching", NULL, 0, 0, 0, NULL},
+         "take the stages from a file's plan instead of searching", NULL, 0, 0, 0,
+         "more"},
         {"start", AP_OPT_STR, &r->start_path, "FILE",
          "auto: start from a file's plan: the answer is never slower", NULL, 0, 0, 0,
          "more"},
@@ -129,7 +130,7 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          "how stages send what several devices need", reshardings, sizeof *reshardings, 0,
          0, "more"},
         {"schedule", AP_OPT_CHOICE, &r->schedule, "NAME", "pipeline schedule", schedules,
-         sizeof *schedules, 0, 0, NULL},
+         sizeof *schedules, 0, 0, "more"},
         {"stages", AP_OPT_INT, &r->n_stages, "N", "number of stages (any)", NULL, 0, 1,
          INT32_MAX, NULL},
         {"submesh-space", AP_OPT_CHOICE, &r->params.submesh_space, "NAME",
@@ -455,12 +456,13 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
     const char *name = r->trainer ? r->trainer : plan_algorithms()[r->algorithm].name;
     const struct grid_space *space = grid_spaces;
     struct grid_space own;
-    struct ap_stages stages, like = {.algorithm = r->trainer ? "for" : name,
-                                     .stopped = r->trainer ? "proven" : "rule",
-                                     .for_trainer = r->trainer,
-                                     .each = r->limits.each,
-                                     .resharding = (enum ap_resharding)r->resharding,
-                                     .limit_bytes = r->limits.memory_bytes};
+    struct ap_stages stages,
+        like = {.algorithm = r->trainer ? ap_arena_printf(arena, "for %s", name) : name,
+                .stopped = r->trainer ? "proven" : "rule",
+                .for_trainer = r->trainer,
+                .each = r->limits.each,
+                .resharding = (enum ap_resharding)r->resharding,
+                .limit_bytes = r->limits.memory_bytes};
     struct plan_instance inst;
     struct grid_found found;
     struct stage_result result;
