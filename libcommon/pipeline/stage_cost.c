@@ -554,7 +554,7 @@ void ap_stage_price(struct ap_arena *arena, const struct ap_stage_plan *stage,
     ap_stage_points(&m, point);
 }
 
-/* Blocks that read recomputed values of others are recomputed with these. */
+/* Blocks whose recomputation reads what others recompute run again with these. */
 static void join_blocks(struct ap_arena *arena, struct pricer *p)
 {
     const struct ap_graph *g = &p->sub->graph;
@@ -565,8 +565,7 @@ static void join_blocks(struct ap_arena *arena, struct pricer *p)
     for (int v = 0; v < g->n_nodes; v++)
         for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++) {
             int a = block_of(p, v), b = block_of(p, g->users[u]);
-            if (a == b || !p->again[v] || p->free[v] ||
-                p->phase[g->nodes[g->users[u]].group] == AP_UPDATE)
+            if (a == b || !p->again[v] || !p->again[g->users[u]] || p->free[v])
                 continue;
             for (; together[a] != a; a = together[a])
                 ;
