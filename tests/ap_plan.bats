@@ -48,6 +48,9 @@ load helpers
         -o plan.json --quiet
     [[ ${lines[0]} == 'TP 2 with sequence parallelism · PP 2'* ]]
     jq -e '.stages.line == "tp=2,pp=2,dp=1,sp,mbs=1,packs"' plan.json
+    # beside it the best line of the trainer, what each key is worth, and the flags that differ
+    [[ $output == *$'\nyours '*' tp=2,pp=2,dp=1,sp,mbs=1,packs'$'\nbest '*' alone '*$'\nflags that differ'* ]]
+    [[ $output == *'yours: --tensor-model-parallel-size 2'* ]]
     echo "torchrun --nproc_per_node 4 pretrain_gpt.py ${args//$'\n'/ }" >train.sh
     ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron train.sh --quiet | diff <(echo "$output") -
     # logs: the first steps do not count; torchtitan has tokens/s of a device, DeepSpeed samples/s of all
