@@ -45,8 +45,10 @@ static bool same_price(const struct fitted *f)
 static void note_memory(struct fitted *f, int64_t device_bytes)
 {
     if (f->price.peak_bytes > device_bytes && f->planned_price.peak_bytes <= device_bytes)
-        ap_note(&f->notes, "it does not fit the %s of a device",
-                ap_size_text(f->notes.arena, device_bytes));
+        ap_note(&f->notes,
+                "it does not fit the %s of a device; ap-plan --for %s finds the best "
+                "line that does",
+                ap_size_text(f->notes.arena, device_bytes), f->trainer->name);
 }
 
 static void note_share(struct ap_notes *notes, double flops, double agreeing)
@@ -163,37 +165,6 @@ static int build(struct ap_arena *arena, struct job *job, const struct ap_axis_u
     return price(arena, job, now, out, err);
 }
 
-/* Where the nearest plan does not fit devices that the document's fits: weights are
- * sharded, too. */
-static void shard_weights(struct ap_arena *arena, struct job *job, struct ap_plan *now,
-                          struct fitted *f)
-{
-    struct ap_axis_uses u = f->plan.uses;
-    struct trainer_price own;
-    struct ap_plan sharded;
-    struct ap_err ignored = {0};
-    int64_t limit = job->in.cluster.memory_bytes;
-
-    if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
-        return;
-    for (int a = 0; a < now->mesh.n_axes; a++)
-        if (u.use[a] == AP_USE_DATA || u.use[a] == AP_USE_CONTEXT)
-            u.zero[a] = 3;
-    ap_degrees_count(&u, &now->mesh, f->facts.experts > 0);
-    struct trainer_plan whole = f->plan;
-    whole.s.line.degrees.zero = 3;
-    whole.s.line.degrees.shard = u.degrees.shard;
-    if (trainer_check(f->trainer, &f->facts, &whole, &ignored) ||
-        build(arena, job, &u, &sharded, &own, &ignored) ||
-        own.peak_bytes >= f->price.peak_bytes)
-        return;
-    ap_note(&f->notes, "weights are sharded, too (ZeRO-3): whole they do not fit");
-    f->plan.uses = u;
-    f->plan.s.line.degrees = u.degrees;
-    f->price = own;
-    *now = sharded;
-}
-
 static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
 {
     struct job job = {0};
@@ -222,7 +193,6 @@ static void fit_plan(struct ap_arena *arena, const struct ap_doc *doc, struct fi
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     if (build(arena, &job, &f->plan.uses, &now, &f->price, &err))
         refuse(f, &err);
-    shard_weights(arena, &job, &now, f);
     int n = f->notes.n;
     note_differences(&f->notes, plan, &now, &f->plan.uses);
     if (f->notes.n > n || !same_price(f))
@@ -350,98 +320,6 @@ static void fit_recompute(struct ap_arena *arena, const struct trainer_model *mo
     f->price = price;
 }
 
-/* The plan of a search, if it is cheaper and fits. */
-struct fitting {
-    const struct trainer_model *model;
-    bool found;
-    struct trainer_plan plan;
-    struct trainer_price price;
-};
-
-static void try_fitting(struct ap_arena *arena, const struct fitted *f,
-                        struct trainer_plan p, struct fitting *best)
-{
-    struct ap_notes ignored = {.arena = arena};
-    struct trainer_price price;
-    struct ap_err why = {0};
-
-    const int64_t zero = p.s.line.degrees.zero;
-    if (trainer_fit(f->trainer, &f->facts, &p, &ignored, &why) ||
-        p.s.line.degrees.zero != zero ||
-        trainer_price_stages(arena, best->model, &p, &price, &why))
-        return;
-    int64_t limit = best->model->of->cluster->memory_bytes;
-    bool fits = price.peak_bytes <= limit, fitted = best->price.peak_bytes <= limit;
-    if (best->found && (fits != fitted ? fitted
-                        : fits         ? price.sec >= best->price.sec
-                                       : price.peak_bytes >= best->price.peak_bytes))
-        return;
-    best->found = true;
-    best->plan = p;
-    best->price = price;
-}
-
-/* All divisions of a stage's devices into tensor and data parallel ones, with ZeRO,
- * recomputing what the plan does or all. */
-static void try_degrees(struct ap_arena *arena, const struct trainer_plan *start,
-                        struct fitting *best, const struct fitted *f)
-{
-    int64_t each = start->s.n_devices / start->s.line.pipeline;
-
-    for (int64_t t = 1; t <= each; t++)
-        for (int k = 0; k < 4 && each % t == 0; k++) {
-            struct trainer_plan p = *start;
-            struct ap_degrees *d = &p.s.line.degrees;
-            d->tensor = t;
-            d->sequence = t > 1;
-            d->data = d->shard = each / t;
-            d->context = d->idle = 1;
-            d->zero = d->data == 1 ? 0 : k & 1 ? 3 : 1;
-            d->expert = d->expert > 1 ? divisor(each, d->expert) : d->expert;
-            d->expert_tensor = d->expert_tensor > 1 ? 1 : d->expert_tensor;
-            if (k & 2)
-                p.s.line.recompute = AP_LINE_RECOMPUTE_FULL;
-            try_fitting(arena, f, p, best);
-        }
-}
-
-/*
- * Where the nearest plan does not fit devices that the document's fits: the cheapest that
- * does, with as many stages, else with half or twice as many; if there is none, the one
- * of least memory.
- */
-static void fit_memory(struct ap_arena *arena, const struct trainer_plan *start,
-                       struct fitting *best, struct fitted *f)
-{
-    int64_t limit = best->model->of->cluster->memory_bytes;
-
-    if (f->price.peak_bytes <= limit || f->planned_price.peak_bytes > limit)
-        return;
-    try_degrees(arena, start, best, f);
-    for (int k = 0; k < 2 && start->s.line.chunks == 1; k++) {
-        struct trainer_plan p = *start;
-        struct fitting other = *best;
-        int64_t n = k ? 2 * p.s.line.pipeline : p.s.line.pipeline / 2;
-        bool fits = best->found && best->price.peak_bytes <= limit;
-        if (fits || n < 2 || n > p.n_layers || p.s.n_devices % n)
-            continue;
-        p.s.line.pipeline = n;
-        trainer_even_layers(arena, &p);
-        other.found = false;
-        try_degrees(arena, &p, &other, f);
-        if (other.found && other.price.peak_bytes <= limit)
-            *best = other;
-    }
-    if (!best->found || best->price.peak_bytes >= f->price.peak_bytes)
-        return;
-    f->plan = best->plan;
-    f->price = best->price;
-    ap_note(&f->notes,
-            f->price.peak_bytes <= limit
-                ? "the degrees of most FLOPs do not fit a device: the cheapest that do"
-                : "the degrees of most FLOPs do not fit a device: those of least memory");
-}
-
 static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
 {
     struct ap_planned in = {0};
@@ -468,8 +346,6 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         ap_note(&f->notes,
                 "operators that the plan recomputes are not chosen one by one");
     fit_devices(f, &in.stages);
-    const struct trainer_plan start = f->plan;
-    struct fitting fitting = {&model, .found = false};
     const int n = f->notes.n;
     if (trainer_fit(f->trainer, &f->facts, &f->plan, &f->notes, &err))
         refuse(f, &err);
@@ -486,7 +362,6 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         recompute |= in.stages.stage[i].recompute != AP_RECOMPUTE_NONE;
     if (recompute && f->plan.s.line.recompute != AP_LINE_RECOMPUTE_FULL)
         fit_recompute(arena, &model, f);
-    fit_memory(arena, &start, &fitting, f);
     if (!same_price(f))
         note_mixed_stages(f, in.stages.n, each);
     note_memory(f, in.cluster.memory_bytes);
