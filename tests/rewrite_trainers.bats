@@ -116,11 +116,13 @@ check_golden() {
 @test "trainers: facts of models that conditions ask for" {
     ap-model mixtral-8x7b --layers 2 --batch 8 --seq 512 --dtype bf16 |
         ap-fuse --cluster h100-8 -o "$BATS_TEST_TMPDIR/mixtral.json"
+    ap-model wav2vec2-base --layers 2 --batch 4 -o "$BATS_TEST_TMPDIR/wav2vec.json" # codebooks are no experts
     run "$AP_BUILD/unit/test_trainer" "$BATS_TEST_TMPDIR/mixtral.json" \
-        "$BATS_FILE_TMPDIR/gpt.model.json"
+        "$BATS_FILE_TMPDIR/gpt.model.json" "$BATS_TEST_TMPDIR/wav2vec.json"
     diff - <(echo "$output") <<'EOF'
 batch 8 x 512, 2 layers, 32 heads, 8 of keys, 8 experts, 32000 tokens x 4096, bf16 of bf16, moments bf16
 batch 16 x 16, 4 layers, 4 heads, 4 of keys, 0 experts, 128 tokens x 64 tied, f32 of f32, moments f32
+batch 4 x 499, 9 layers, 12 heads, 12 of keys, 0 experts, 0 tokens x 0, f32 of f32, moments f32
 EOF
 }
 

@@ -36,9 +36,11 @@ static void find_heads(const struct ap_attrs *a, const struct ap_shape *queries,
         facts->heads *= of_queries / of_keys;
 }
 
-static void find_of_dot(const struct ap_graph *g, const uint8_t *from,
-                        const struct ap_node *n, struct ap_line_facts *facts)
+/* flops: of all forward contractions, and of those of experts. */
+static void find_of_dot(const struct ap_graph *g, const uint8_t *from, int v,
+                        struct ap_line_facts *facts, double flops[2])
 {
+    const struct ap_node *n = &g->nodes[v];
     const struct ap_shape *lhs = ap_value_shape(&g->nodes[n->in[0]]);
     const struct ap_shape *rhs = ap_value_shape(&g->nodes[n->in[1]]);
     const int inputs =
@@ -46,13 +48,17 @@ static void find_of_dot(const struct ap_graph *g, const uint8_t *from,
     const int weights =
         (from[n->in[0]] == AP_FROM_WEIGHTS) + (from[n->in[1]] == AP_FROM_WEIGHTS);
 
+    flops[0] += ap_node_heavy_flops(g, v);
     if (inputs == 2 && facts->heads == 0)
         find_heads(n->attrs, lhs, rhs, facts);
     if (weights == 0 || inputs == 0)
         return;
     if (facts->compute == AP_TUPLE)
         facts->compute = lhs->dtype;
-    if (facts->experts == 0 && n->attrs->lhs_batch_dims.n > 0)
+    if (n->attrs->lhs_batch_dims.n == 0)
+        return;
+    flops[1] += ap_node_heavy_flops(g, v);
+    if (facts->experts == 0)
         facts->experts = product(lhs, &n->attrs->lhs_batch_dims);
 }
 
@@ -89,6 +95,7 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
     const uint8_t *from = ap_blocks_origins(arena, g);
     const int *origin = ap_weight_origins(arena, g, nests);
     struct ap_layers layers;
+    double flops[2] = {0, 0};
     int table = -1;
 
     *facts = ap_line_facts_none;
@@ -102,7 +109,7 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
         if (n->phase != AP_FORWARD)
             continue;
         if (n->op == AP_OP_DOT)
-            find_of_dot(g, from, n, facts);
+            find_of_dot(g, from, v, facts, flops);
         if (n->op != AP_OP_GATHER || from[n->in[0]] != AP_FROM_WEIGHTS)
             continue;
         const struct ap_shape *looked_up = ap_value_shape(&g->nodes[n->in[0]]);
@@ -112,6 +119,8 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
             table = origin[g->nodes[n->in[0]].group];
         }
     }
+    if (flops[1] <= AP_LEAST_EXPERTS * flops[0])
+        facts->experts = 0; /* codebooks and the like */
     facts->tied = table >= 0 && is_tied(g, origin, table);
     ap_arena_rewind(arena, mark);
 }
