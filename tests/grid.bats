@@ -165,7 +165,7 @@ words() {
     }
     [ "$(recomputed block:2)" = '[[0,1],[3]]' ]
     [ "$(recomputed full)" = '[[0,1,2],[3]]' ]
-    local one all memory
+    local one all
     one=$(jq '[.stages.stages[] | .recomputed | length]' -c "$f")
     [ "$(recomputed uniform:2)" = '[[0,1,2],[3]]' ]
     all=$(jq '[.stages.stages[] | .recomputed | length]' -c "$f")
