@@ -8,7 +8,9 @@
  * copies and their places. Operands of copies are converted anew. A chain that makes a
  * value that is kept, at the end of a block, and values of the next block from it, is
  * copied from the kept value on: else the copies of a block would wait for those of the
- * block before. After Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016,
+ * block before. A backward group that needs no gradient, only what runs again, runs where
+ * its own first reader does: else what all blocks make for such groups would come first.
+ * After Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016,
  * section 4. Cost: linear in the operands.
  */
 #include "pipeline/recompute.h"
@@ -27,6 +29,7 @@ struct recomputer {
     const bool *again, *gone;
     bool *made;     /* [node]: made once more with its group's copy */
     int *place;     /* [group]: its copy stands before this group, INT_MAX: it has none */
+    bool *moved;    /* [group]: of the backward pass; it stands there itself */
     int *id, *copy; /* [node]: new number; of its copy, -1 */
     int *group;     /* [new group]: old one */
     int *first;     /* [new group]: its first new node; their number at the end */
@@ -86,6 +89,33 @@ static bool comes_in(const struct recomputer *r, const struct ap_nest *nest, int
     return nest->in_slot[m][k] >= 0 || !has_copy(r, nest, ap_nest_member(nest, in));
 }
 
+static bool is_backward(const struct recomputer *r, int group)
+{
+    return r->plan->turn[group] == 1 && with_each(r, group);
+}
+
+/* Whether a backward group reads values of forward groups alone, of which some run again,
+ * and is read by backward groups alone. Groups that it reads come first. */
+static bool may_move(const struct recomputer *r, const struct ap_nest *nest)
+{
+    const struct ap_graph *g = r->g;
+    bool again = false;
+
+    for (int k = 0; k < nest->n_ins; k++) {
+        const int in = nest->ins[k].node, maker = g->nodes[in].group;
+        if (r->plan->turn[maker] != 0 && !r->moved[maker])
+            return false;
+        again |= is_recomputed(r, in) || r->moved[maker];
+    }
+    for (int o = 0; o < nest->n_outs && again; o++) {
+        const int v = nest->outs[o];
+        again = !ap_graph_is_result(g, v) && g->user_start[v] < g->user_start[v + 1];
+        for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++)
+            again &= is_backward(r, g->nodes[g->users[u]].group);
+    }
+    return again && is_backward(r, nest->group);
+}
+
 /* Notes that what makes the operands of a group, or of its copy, stands before `at`. */
 static void place_makers(struct recomputer *r, const struct ap_nest *nest, bool is_copy,
                          int at)
@@ -96,7 +126,8 @@ static void place_makers(struct recomputer *r, const struct ap_nest *nest, bool 
             const int maker = r->g->nodes[in].group;
             if (is_copy && !has_copy(r, nest, m))
                 break;
-            if (maker != nest->group && is_recomputed(r, in) && at < r->place[maker])
+            if (maker != nest->group && (is_recomputed(r, in) || r->moved[maker]) &&
+                at < r->place[maker])
                 r->place[maker] = at;
         }
 }
@@ -107,16 +138,17 @@ static int find_places(struct recomputer *r)
     const struct ap_nests *nests = r->plan->nests;
     int n = 0;
 
-    for (int i = 0; i < nests->n; i++)
+    for (int i = 0; i < nests->n; i++) {
         r->place[i] = INT_MAX;
+        r->moved[i] = may_move(r, &nests->nest[i]);
+    }
     for (int i = nests->n - 1; i >= 0; i--) {
         const struct ap_nest *nest = &nests->nest[i];
-        int at = r->place[i] < INT_MAX                      ? r->place[i]
-                 : r->plan->turn[i] == 1 && with_each(r, i) ? i
-                                                            : INT_MAX;
-        n += r->place[i] < INT_MAX;
+        const bool is_copy = r->place[i] < INT_MAX && !r->moved[i];
+        int at = r->place[i] < INT_MAX ? r->place[i] : is_backward(r, i) ? i : INT_MAX;
+        n += is_copy;
         if (at < INT_MAX)
-            place_makers(r, nest, r->place[i] < INT_MAX, at);
+            place_makers(r, nest, is_copy, at);
     }
     return n;
 }
@@ -154,8 +186,9 @@ static void order(struct recomputer *r)
             by_place[next[r->place[i]]++] = i;
     for (int i = 0; i < n; i++) {
         for (int k = start[i]; k < start[i + 1]; k++)
-            add_group(r, by_place[k], true);
-        add_group(r, i, false);
+            add_group(r, by_place[k], !r->moved[by_place[k]]);
+        if (!r->moved[i])
+            add_group(r, i, false);
     }
 }
 
@@ -164,7 +197,7 @@ static int read_as(const struct recomputer *r, int group, int in)
 {
     int old = r->group[group];
     bool is_copy = r->is_copy[group];
-    bool backward = is_copy || (r->plan->turn[old] == 1 && with_each(r, old));
+    bool backward = is_copy || is_backward(r, old);
 
     if (is_copy && r->g->nodes[in].group == old) {
         const struct ap_nest *nest = &r->plan->nests->nest[old];
@@ -408,6 +441,7 @@ void ap_recompute(struct ap_arena *arena, const bool *again, const bool *gone,
                            .gone = gone,
                            .made = AP_NEW_N(arena, n_nodes + 1, bool),
                            .place = AP_NEW_N(arena, n + 1, int),
+                           .moved = AP_NEW_N(arena, n + 1, bool),
                            .id = AP_NEW_N(arena, n_nodes + 1, int),
                            .copy = AP_NEW_N(arena, n_nodes + 1, int),
                            .source = AP_NEW_N(arena, 2 * n_nodes + 1, int),
