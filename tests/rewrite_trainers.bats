@@ -14,9 +14,9 @@ told() {
 data megatron DP 4 · micro-batch 4
 data torchtitan DP 4 · micro-batch 4
 data deepspeed DP 4 · micro-batch 4
-accumulate megatron DP 4 · ZeRO-1 · micro-batch 2
+accumulate megatron DP 4 · ZeRO-2 · micro-batch 2
 accumulate torchtitan DP 4 · ZeRO-2 · micro-batch 2
-accumulate deepspeed DP 4 · ZeRO-1 · micro-batch 2
+accumulate deepspeed DP 4 · ZeRO-2 · micro-batch 2
 zero2 megatron DP 4 · ZeRO-2 · micro-batch 4
 zero2 torchtitan DP 4 · ZeRO-2 · micro-batch 4
 zero2 deepspeed DP 4 · ZeRO-2 · micro-batch 4

@@ -647,6 +647,7 @@ int shard_ilp(struct ap_arena *arena, const struct shard_task *task,
     for (int i = 0; i < task->n_plans; i++) {
         plans[i] = task->plans[i];
         plans[i].regather = NULL; /* the search keeps what it gathered */
+        plans[i].scatters = false;
     }
     struct ap_buf problem = {0};
     if (task->params->emit && shard_emit(arena, task, plans, &problem, err))

@@ -371,6 +371,7 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
         return AP_NO_SOLUTION;
     ap_named_plan_complete(arena, plan, fixed);
     plan->regather = regather;
+    plan->scatters = json_is_true(json_object_get(body_of(given), "scatters"));
     return 0;
 }
 
@@ -416,5 +417,6 @@ int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
     plan->choice = s.plan.choice;
     plan->regather = s.plan.regather;
     plan->whole = s.plan.whole;
+    plan->scatters = s.plan.scatters;
     return 0;
 }

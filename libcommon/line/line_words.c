@@ -28,6 +28,8 @@ void ap_line_of_plan(struct ap_arena *arena, const struct ap_plan *plan,
                                      ap_sequence_length(arena, plan->graph, plan->nests),
                                  .n_devices = ap_mesh_devices(&plan->mesh)};
     out->line.degrees = d->all.degrees;
+    if (out->microbatches > 1 && plan->scatters && out->line.degrees.zero == 1)
+        out->line.degrees.zero = 2;
     out->line.micro_batch =
         micro_batch_of(out->batch, out->microbatches, out->line.degrees.data);
 }

@@ -342,6 +342,7 @@ int ap_degrees_plan(struct ap_arena *arena, const struct ap_axis_uses *u,
                                            : plan_data(&m, a, err))
                 return -1;
         }
+    plan->scatters = u->degrees.zero >= 2;
     for (int i = 0; u->degrees.zero == 3 && i < plan->graph->n_nodes; i++)
         plan->regather[i] = m.s.derived[plan->graph->nodes[i].group] &&
                             plan->graph->nodes[i].role != AP_ROLE_STATE;

@@ -41,6 +41,18 @@ bool ap_runs_each(const struct ap_nest *nest, const struct ap_graph *g,
 
 /* ---- when groups run ---- */
 
+/* Whether a group does no more than to fill a tensor with a constant. */
+static bool only_fills(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    bool fills = nest->n_ins == 0;
+
+    for (int m = 0; m < nest->n_members && fills; m++) {
+        const enum ap_op op = g->nodes[nest->members[m]].op;
+        fills = op == AP_OP_BROADCAST || op == AP_OP_CONSTANT;
+    }
+    return fills && g->nodes[nest->members[nest->n_members - 1]].op == AP_OP_BROADCAST;
+}
+
 uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan)
 {
     const struct ap_nests *nests = plan->nests;
@@ -59,15 +71,24 @@ uint8_t *ap_plan_when(struct ap_arena *arena, const struct ap_plan *plan)
             if (when[nodes[nest->ins[k].node].group] != AP_BEFORE)
                 when[i] = AP_AFTER;
     }
-    /* what no microbatch needs is as well made after them */
+    /* what no microbatch needs is as well made after them, and zeros that only those of a
+       stage need are not kept for the next one */
     bool *needed = AP_NEW_N(arena, nests->n, bool);
+    bool *kept = AP_NEW_N(arena, nests->n, bool);
+    for (int r = 0; r < plan->graph->n_results; r++)
+        kept[nodes[plan->graph->results[r].node].group] = true;
     for (int i = nests->n - 1; i >= 0; i--) {
         const struct ap_nest *nest = &nests->nest[i];
         bool param = nodes[nest->members[0]].op == AP_OP_PARAMETER;
         if (when[i] == AP_BEFORE && !needed[i] && !param)
             when[i] = AP_AFTER;
-        for (int k = 0; k < nest->n_ins && when[i] != AP_AFTER; k++)
-            needed[nodes[nest->ins[k].node].group] = true;
+        if (when[i] == AP_BEFORE && plan->turn && !kept[i] &&
+            only_fills(plan->graph, nest))
+            when[i] = AP_EACH;
+        for (int k = 0; k < nest->n_ins; k++) {
+            needed[nodes[nest->ins[k].node].group] |= when[i] != AP_AFTER;
+            kept[nodes[nest->ins[k].node].group] |= when[i] != AP_EACH;
+        }
     }
     return when;
 }
@@ -512,6 +533,28 @@ static struct ap_sweep sweep_new(struct ap_arena *arena, struct splitter *s)
     return sweep;
 }
 
+/*
+ * Whether a group makes one sum over microbatches of what it reads of each: of a gradient
+ * in 16 bits that in f32, which need not be rounded then, or of two parts of a gradient
+ * their sum, which is one sum less to keep.
+ */
+static bool makes_sum(const struct splitter *s, const struct ap_nest *nest)
+{
+    const struct ap_node *n = &s->g->nodes[nest->members[0]];
+    enum ap_red red;
+
+    if (nest->n_members != 1 || ap_plan_group_phase(s->g, nest) != AP_BACKWARD ||
+        !(n->op == AP_OP_ADD ||
+          (n->op == AP_OP_CONVERT &&
+           n->shape.dtype == ap_dtype_of_sums(s->g->nodes[n->in[0]].shape.dtype))))
+        return false;
+    for (int k = 0; k < nest->n_ins; k++)
+        if (s->choice[s->g->nodes[nest->ins[k].node].group].axis[0] < 0 ||
+            lies(s, nest->ins[k].node, &red) != AP_PARTIAL)
+            return false;
+    return true;
+}
+
 /* After the sweep: leaves out what only handles sums, and settles the rest. */
 static int finish(struct ap_arena *arena, struct splitter *s, int16_t *out,
                   struct ap_err *err)
@@ -524,11 +567,11 @@ static int finish(struct ap_arena *arena, struct splitter *s, int16_t *out,
         const struct ap_nest *nest = &s->nests->nest[i];
         int16_t *c = &s->choice[i].axis[0];
         s->sums[i] = *c >= nest->n_factors;
-        if (s->sums[i])
+        if (s->sums[i] && !makes_sum(s, nest))
             *c = -1;
         if (s->each && *c >= 0)
             s->each[i] = false;
-        if (*c >= 0 && nest->factors[*c].size % n)
+        if (*c >= 0 && !s->sums[i] && nest->factors[*c].size % n)
             return ap_err_set(err,
                               "%s splits its batch of %lld, which does not divide into "
                               "%lld microbatches; %d would do",

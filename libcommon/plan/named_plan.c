@@ -240,11 +240,13 @@ static int plan_zero1(const struct asked *ask, struct ap_plan *plan, struct ap_e
 
 static int plan_zero2(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
+    plan->scatters = true;
     return plan_batch(ask, plan, true, false, err);
 }
 
 static int plan_zero3(const struct asked *ask, struct ap_plan *plan, struct ap_err *err)
 {
+    plan->scatters = true;
     return plan_batch(ask, plan, true, true, err);
 }
 

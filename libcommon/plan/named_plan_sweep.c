@@ -266,7 +266,8 @@ static bool follow_partial(struct ap_sweep *s, const struct ap_nest *nest)
             return false;
         partial |= (uint64_t)1 << i;
     }
-    if (!partial || !ap_nest_only_adds(s->g, nest) || s->update[nest->group])
+    if (!partial || !ap_nest_only_adds(s->g, nest) ||
+        (s->update[nest->group] && s->g->nodes[nest->members[0]].shape.rank > 0))
         return false;
     for (int k = 0; k < nest->n_linear; k++)
         if (nest->linear[k].ins == partial && ap_sweep_try(s, nest, nest->n_factors + k))
@@ -448,6 +449,48 @@ static void pull_drawn(struct ap_sweep *s, const struct ap_nest *nest)
     }
 }
 
+/* A factor that splits operand k as another group of the update splits it, -1: none. */
+static int split_of_update(const struct ap_sweep *s, const struct ap_nest *nest, int k)
+{
+    const int node = nest->ins[k].node;
+
+    for (int u = s->g->user_start[node]; u < s->g->user_start[node + 1]; u++) {
+        const struct ap_nest *user = &s->nests->nest[s->g->nodes[s->g->users[u]].group];
+        const int c = s->choice[user->group].axis[s->axis];
+        if (!s->update[user->group] || c < 0 || c >= user->n_factors)
+            continue;
+        for (int i = 0; i < user->n_ins; i++) {
+            const struct ap_place p = ap_place_of(user, &user->ins[i].access, c);
+            if (user->ins[i].node == node && p.kind == AP_SPLIT)
+                return ap_place_factor(nest, &nest->ins[k].access, p);
+        }
+    }
+    return -1;
+}
+
+/*
+ * What else the update reads of gradients (norms, whether they are finite) takes each
+ * device's part where the weight's update does, so that none is needed whole.
+ */
+static void share_gradients(struct ap_sweep *s)
+{
+    bool ignored;
+
+    for (int i = 0; i < s->nests->n; i++) {
+        const struct ap_nest *nest = &s->nests->nest[i];
+        if (!s->update[i] || nest->n_ins == 0 || s->choice[i].axis[s->axis] >= 0 ||
+            followed_factor(s, nest, FROM_MODE, &ignored) >= 0)
+            continue;
+        bool split = false;
+        for (int k = 0; k < nest->n_ins && !split; k++) {
+            const int f = split_of_update(s, nest, k);
+            split = f >= 0 && ap_sweep_try(s, nest, f);
+        }
+        if (!split)
+            follow_partial(s, nest);
+    }
+}
+
 void ap_sweep_run(struct ap_sweep *s)
 {
     for (int i = 0; i < s->nests->n; i++) {
@@ -462,6 +505,8 @@ void ap_sweep_run(struct ap_sweep *s)
             sweep_group(s, nest);
         pull_drawn(s, nest);
     }
+    if (s->mode == AP_SWEEP_BATCH)
+        share_gradients(s);
 }
 
 /* ---- setting up ---- */

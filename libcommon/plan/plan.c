@@ -255,25 +255,36 @@ static int no_path(const struct ap_plan *plan, const struct wanted *w, struct ap
     return -1;
 }
 
-/* The path by way of the layout in which all that was partial is whole. */
-static int path_by_whole(const struct ap_cost *cost, const struct ap_shape *shape,
-                         const struct wanted *w, struct ap_step *room,
-                         struct ap_path *path)
+/* The layout in which all that was partial is whole. */
+static struct ap_layout made_whole(const struct wanted *w)
 {
     struct ap_layout whole = w->from;
-    bool partial = false;
     for (int a = 0; a < AP_MAX_AXES; a++)
-        if (w->from.axis[a].kind == AP_PARTIAL && w->to.axis[a].kind != AP_PARTIAL) {
+        if (w->from.axis[a].kind == AP_PARTIAL && w->to.axis[a].kind != AP_PARTIAL)
             whole.axis[a] = ap_layout_replicated().axis[0];
-            partial = true;
-        }
+    return whole;
+}
+
+/* Whether each microbatch's part of a sum is reduced over devices. */
+static bool is_scattered(const struct ap_plan *plan, const struct wanted *w)
+{
+    return plan->scatters && plan->mesh.microbatch && !w->estimate &&
+           w->first_group < plan->nests->n && w->from.axis[0].kind == AP_PARTIAL &&
+           w->to.axis[0].kind == AP_REPLICATED;
+}
+
+/* The path by way of another layout. */
+static int path_by(const struct ap_cost *cost, const struct ap_shape *shape,
+                   const struct wanted *w, const struct ap_layout *by,
+                   struct ap_step *room, struct ap_path *path)
+{
     struct ap_step more[AP_MAX_STEPS];
     struct ap_path rest;
-    if (ap_convert(cost, shape, &w->from, partial ? &whole : &w->to, room, path))
+    if (ap_convert(cost, shape, &w->from, by, room, path))
         return -1;
-    if (!partial)
+    if (ap_layout_equal(by, &w->to))
         return 0;
-    if (ap_convert(cost, shape, &whole, &w->to, more, &rest) ||
+    if (ap_convert(cost, shape, by, &w->to, more, &rest) ||
         path->n_steps + rest.n_steps > AP_MAX_STEPS)
         return -1;
     if (path->steps != room)
@@ -332,9 +343,12 @@ static int find_path(struct ap_arena *arena, const struct ap_plan *plan,
     conv->first_group = w->first_group;
     conv->each = false;
     conv->estimate = w->estimate;
-    if (plan->whole && plan->whole[w->node]
-            ? path_by_whole(cost, shape, w, room, &conv->path)
-            : ap_convert(cost, shape, &w->from, &w->to, room, &conv->path))
+    struct ap_layout by = w->to;
+    if (is_scattered(plan, w))
+        by.axis[0] = w->from.axis[0];
+    else if (plan->whole && plan->whole[w->node])
+        by = made_whole(w);
+    if (path_by(cost, shape, w, &by, room, &conv->path))
         return no_path(plan, w, err);
     struct ap_step *steps =
         ap_arena_dup(arena, conv->path.steps, (size_t)conv->path.n_steps * sizeof *steps);

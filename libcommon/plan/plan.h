@@ -31,6 +31,11 @@ struct ap_plan {
     /* per group: orders the groups that run before, with or after the microbatches,
        before their numbers do; it rises from operands to users; NULL: all equal */
     const int *turn;
+    /* gradients are reduced and scattered over the devices with each microbatch, and what
+       each device has of them is summed (ZeRO-2, ZeRO-3); else sums are reduced once */
+    bool scatters;
+    /* sums over microbatches have the type of what they sum, in 16 bits, too */
+    bool low_sums;
     /* heavy operators may be replicated although compute is free in the cost model */
     bool recompute_heavy;
 };

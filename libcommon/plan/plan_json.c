@@ -301,6 +301,8 @@ void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversion
     if (plan->recompute_heavy)
         ap_buf_puts(out, ",\"recompute_heavy\":true");
     put_marks(",\"regather\":[", plan->regather, plan->graph->n_nodes, out);
+    if (plan->scatters)
+        ap_buf_puts(out, ",\"scatters\":true");
     if (plan->whole)
         put_marks(",\"whole\":[", plan->whole, plan->graph->n_nodes, out);
     ap_buf_puts(out, ",\"conversions\":[");
@@ -486,6 +488,7 @@ static int read_conversions_how(struct ap_arena *arena, const json_t *o,
 {
     int n = plan->graph->n_nodes;
     plan->recompute_heavy = json_is_true(json_object_get(o, "recompute_heavy"));
+    plan->scatters = json_is_true(json_object_get(o, "scatters"));
     if (read_marks(arena, o, at, "regather", n, &plan->regather, err) ||
         read_marks(arena, o, at, "whole", n, &plan->whole, err))
         return -1;

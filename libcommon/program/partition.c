@@ -10,7 +10,9 @@
  * of every microbatch, then the rest. A conversion is split in three. Steps on tensors
  * that are not per microbatch run once: before the loop if their input already exists,
  * otherwise after it. Steps per microbatch run inside the loop. Accumulation happens
- * right after the producing group. Sums of half precision are accumulated in f32.
+ * right after the producing group, or after its share of the sum over devices, if the
+ * plan scatters. Sums of half precision are accumulated in f32, unless the plan has low
+ * sums.
  *
  * A sum over microbatches that each of them reads as an estimate (plan/microbatch.h) is
  * multiplied instead of accumulated. Groups after the loop read the average of estimates:
@@ -79,6 +81,33 @@ static bool accumulates(const struct partition *p, const struct ap_conversion *c
            step->coll.axes == p->plan->mesh.microbatch && step->coll.red == AP_RED_SUM;
 }
 
+/*
+ * Whether a group only widens what all its readers read as a sum over microbatches, which
+ * is added up in the wide type anyway: it needs no values of its own.
+ */
+static bool only_widens(const struct partition *p, const struct ap_nest *nest)
+{
+    const struct ap_graph *g = p->plan->graph;
+    const int id = nest->members[0];
+    const struct ap_node *n = &g->nodes[id];
+
+    if (!p->when || p->when[nest->group] != AP_EACH || nest->n_members != 1 ||
+        n->op != AP_OP_CONVERT || ap_graph_is_result(g, id) ||
+        n->shape.dtype != ap_dtype_of_sums(g->nodes[n->in[0]].shape.dtype))
+        return false;
+    for (int u = g->user_start[id]; u < g->user_start[id + 1]; u++) {
+        const struct ap_nest *user = &p->plan->nests->nest[g->nodes[g->users[u]].group];
+        for (int k = 0; k < user->n_ins; k++) {
+            const int c = p->conv->in_conv[p->conv->in_start[user->group] + k];
+            if (user->ins[k].node == id &&
+                (c < 0 || p->conv->conv[c].path.n_steps == 0 ||
+                 !accumulates(p, &p->conv->conv[c], &p->conv->conv[c].path.steps[0])))
+                return false;
+        }
+    }
+    return true;
+}
+
 /* The result of a step in the type of the conversion's value. */
 static int narrowed(struct partition *p, int in, const struct ap_conversion *conv)
 {
@@ -114,7 +143,7 @@ static int add_step(struct partition *p, const struct ap_conversion *conv, int i
     attrs->recomputed = p->plan->regather && p->plan->regather[conv->node] &&
                         (conv->each || conv->phase != AP_FORWARD);
     struct ap_shape shape = ap_local_shape(p->arena, &p->plan->mesh, global, &step->to);
-    if (accumulates(p, conv, step))
+    if (accumulates(p, conv, step) && !p->plan->low_sums)
         shape.dtype = ap_dtype_of_sums(shape.dtype);
     return ap_part_add(p, step->op, cur, conv->node, &shape, attrs, conv->phase);
 }
@@ -161,13 +190,26 @@ static bool leaves_at_once(const struct partition *p, int c)
                                ap_layout_per_microbatch(mesh, &conv->to);
 }
 
+/* A gradient that is reduced as it comes, of a step that is not in microbatches. */
+static bool is_scattered(const struct partition *p, int c)
+{
+    const struct ap_conversion *conv = &p->conv->conv[c];
+    const struct ap_mesh *mesh = &p->plan->mesh;
+    const struct ap_node *n = &p->plan->graph->nodes[conv->node];
+
+    return !p->when && p->plan->scatters && conv->phase == AP_UPDATE &&
+           n->phase == AP_BACKWARD && conv->first_group < p->plan->nests->n &&
+           ap_layout_local_bytes(mesh, &n->shape, &conv->to) <
+               ap_layout_local_bytes(mesh, &n->shape, &conv->from);
+}
+
 /* The steps of a conversion that run right after the group of its tensor. */
 static int n_started(const struct partition *p, int c)
 {
     const struct ap_conversion *conv = &p->conv->conv[c];
     const struct ap_mesh *mesh = &p->plan->mesh;
     int n = 0;
-    if (leaves_at_once(p, c))
+    if (leaves_at_once(p, c) || is_scattered(p, c))
         return conv->path.n_steps;
     if (conv->estimate || !ap_layout_per_microbatch(mesh, &conv->from) ||
         ap_layout_per_microbatch(mesh, &conv->to))
@@ -240,7 +282,7 @@ static void start_conversions(struct partition *p, const struct ap_nest *nest)
                               nest->outs[o]);
         for (int c = p->first_started[nest->outs[o]]; c >= 0; c = p->next_started[c]) {
             int n = n_started(p, c);
-            if (leaves_at_once(p, c)) {
+            if (leaves_at_once(p, c) || is_scattered(p, c)) {
                 add_conversion(p, c);
                 continue;
             }
@@ -616,10 +658,14 @@ static int add_groups(struct partition *p, struct ap_err *err)
         const struct ap_nest *nest = &plan->nests->nest[p->order[o]];
         add_operands(p, nest);
         ap_part_ring_start(p, nest);
-        for (int m = 0; m < nest->n_members; m++)
+        const bool widens = only_widens(p, nest);
+        for (int m = 0; m < nest->n_members && !widens; m++)
             if (add_member(p, nest, m, err))
                 return -1;
-        p->turn[p->n_groups++] = p->now;
+        if (widens)
+            p->node_of[nest->members[0]] = p->slot_node[0];
+        else
+            p->turn[p->n_groups++] = p->now;
         start_conversions(p, nest);
         for (int c = p->first_early[nest->group]; c >= 0; c = p->next_early[c])
             add_conversion(p, c);

@@ -154,8 +154,10 @@ static int state_problems(struct limiter *l, const struct ap_plan *answer,
 
     if (task->n_plans > 0)
         memcpy(plans, task->plans, (size_t)task->n_plans * sizeof *plans);
-    for (int i = 0; i < task->n_plans; i++)
+    for (int i = 0; i < task->n_plans; i++) {
         plans[i].regather = NULL;
+        plans[i].scatters = false;
+    }
     plans[task->n_plans] = *answer;
     shard_fold_find(l->arena, task, task->families, 1, &l->layers);
     alone = l->layers;

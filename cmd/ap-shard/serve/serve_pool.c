@@ -361,6 +361,7 @@ static int solve(struct searcher *s, const struct serve_ties *ties, struct ap_er
     for (int i = 0; i < task->n_plans; i++) {
         plans[i] = task->plans[i];
         plans[i].regather = NULL; /* the search keeps what it gathered */
+        plans[i].scatters = false;
     }
     if (shard_space_build(s->arena, task, fold, plans, task->n_plans, &s->space, err))
         return -1;
