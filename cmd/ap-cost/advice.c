@@ -37,6 +37,10 @@ static double price_changed(const struct advice *a, const struct ap_cluster *clu
         of.cluster = cluster;
         if (ap_pipeline_price(&scratch, &of, stages, &other, &err) == 0) {
             sec = price_aim_of(stages, &other);
+            if (stages == &in->of.stages)
+                other.peak_bytes = a->p->peak_bytes;
+            else
+                (void)ap_pipeline_measure(&of, stages, &other);
             *peak_bytes = other.peak_bytes;
         }
     } else if (ap_cost_init(&scratch, &cost, in->cost.variant, cluster, &plan.mesh,
@@ -227,7 +231,7 @@ void price_advice(struct ap_arena *arena, const struct cost_input *in,
     if (in->cost.variant != AP_COST_DEFAULT)
         return;
     if (p->schedule)
-        peak = p->schedule->result.devices[price_fullest(in, p->schedule, false, &limit)]
+        peak = p->schedule->result.devices[price_fullest(in, p->schedule, &limit)]
                    .peak_bytes;
     price_changes(arena, in, p, &changes);
     put_changes(&changes, price_aim_sec(in, p), peak, limit, out);

@@ -19,11 +19,9 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
                              .limit_bytes = price_limit(in, 0),
                              .in_seconds = in->cost.variant == AP_COST_DEFAULT};
     if (p) {
-        const bool arenas = in->buffer_bytes != NULL;
-        const int full = price_fullest(in, p, arenas, &out->limit_bytes);
+        const int full = price_fullest(in, p, &out->limit_bytes);
         struct ap_plan_degrees *each;
-        out->peak_bytes =
-            arenas ? in->buffer_bytes[full] : p->result.devices[full].peak_bytes;
+        out->peak_bytes = p->result.devices[full].peak_bytes;
         ap_line_of_stages(arena, &of, &in->of.stages, &out->says, &each);
         ap_plan_line_words(&out->says, each, &in->of.stages, &out->words);
         recomputed = ap_stages_recomputed_flops(&in->of.graph, &in->of.stages);

@@ -175,6 +175,7 @@ int price_stages(struct ap_arena *arena, const struct cost_input *in,
 
     if (rc)
         return rc;
+    (void)ap_pipeline_measure(&of, &in->of.stages, schedule);
     *out = (struct priced){.name = in->of.stages.algorithm,
                            .schedule = schedule,
                            .price.step_sec = schedule->result.step_sec,
@@ -209,14 +210,13 @@ int64_t price_limit(const struct cost_input *in, int stage)
 }
 
 int price_fullest(const struct cost_input *in, const struct ap_pipeline_price *p,
-                  bool buffers, int64_t *limit_bytes)
+                  int64_t *limit_bytes)
 {
     int full = 0;
     int64_t least = INT64_MAX;
 
     for (int d = 0; d < p->result.n_devices; d++) {
-        int64_t spare = price_limit(in, d) -
-                        (buffers ? in->buffer_bytes[d] : p->result.devices[d].peak_bytes);
+        int64_t spare = price_limit(in, d) - p->result.devices[d].peak_bytes;
         if (spare < least) {
             full = d;
             least = spare;

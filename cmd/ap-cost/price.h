@@ -25,9 +25,6 @@ struct priced_on {
 struct cost_input {
     struct ap_planned of;
     bool by_hand; /* the section has no objective */
-    /* [device]: the arena that ap-rewrite plans for it; NULL: it can make no programs for
-       such a plan, or there is no schedule */
-    const int64_t *buffer_bytes;
     /* without a schedule */
     struct ap_cost cost;       /* the plan's cost model */
     struct ap_cost byte_count; /* the bytes variant: what a device sends */
@@ -118,9 +115,9 @@ struct price_held {
 };
 struct price_held price_held_by(const struct ap_pipeline_price *p, int device);
 /* The device of a schedule with least memory to spare: the fullest where all are of one
- * kind; its limit. buffers: of the arenas that ap-rewrite plans, which must be known. */
+ * kind; its limit. */
 int price_fullest(const struct cost_input *in, const struct ap_pipeline_price *p,
-                  bool buffers, int64_t *limit_bytes);
+                  int64_t *limit_bytes);
 
 /* Prices a plan; the program is built for memory. -1 when it is not legal. */
 int price_plan(struct ap_arena *arena, const struct cost_input *in,

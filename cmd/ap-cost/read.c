@@ -9,29 +9,6 @@
 #include "pipeline/pipeline_program.h"
 #include "tool/tool.h"
 
-/*
- * The price of memory that planners go by is a sum of values, without what is lost in
- * packing and without copies that stay from one phase to the next. The programs' buffers
- * are what a device needs.
- */
-static const int64_t *plan_buffers(struct ap_arena *arena, const struct cost_input *in)
-{
-    const struct ap_staged_graph of = ap_planned_of(&in->of);
-    int64_t *bytes = AP_NEW_N(arena, in->of.stages.n, int64_t);
-    struct ap_pipeline_program program;
-    struct ap_arena scratch = {0};
-    struct ap_err why = {0};
-    bool unsupported;
-    const int rc =
-        ap_pipeline_build(&scratch, &of, &in->of.stages, &(struct ap_program_form){0},
-                          &program, &unsupported, &why);
-
-    for (int d = 0; !rc && d < program.n_lanes; d++)
-        bytes[d] = program.lane[d].peak_bytes;
-    ap_arena_free(&scratch);
-    return rc ? NULL : bytes;
-}
-
 /* The order of the lists that run, if the document has them. */
 static int read_order(struct ap_arena *arena, const struct ap_doc *doc,
                       struct cost_input *in, struct ap_err *err)
@@ -61,7 +38,6 @@ static int price_scheduled(struct ap_arena *arena, const struct ap_doc *doc,
     if (rc)
         return rc;
     in->by_hand = in->of.stages.objective_sec <= 0;
-    in->buffer_bytes = plan_buffers(arena, in);
     return 0;
 }
 

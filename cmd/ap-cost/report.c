@@ -606,7 +606,7 @@ static void put_fullest(const struct cost_input *in, const struct ap_pipeline_pr
                         struct ap_buf *out)
 {
     int64_t limit_bytes;
-    int full = price_fullest(in, p, false, &limit_bytes);
+    int full = price_fullest(in, p, &limit_bytes);
     double limit = (double)limit_bytes;
     const struct ap_sim_device *d = &p->result.devices[full];
     const struct price_held h = price_held_by(p, full);
@@ -629,7 +629,7 @@ static void put_fullest(const struct cost_input *in, const struct ap_pipeline_pr
     price_put_bytes(out, fixed + work - weight - state - waiting, 0);
     ap_buf_printf(out, ",\n  %d microbatch%s in flight ", d->peak_in_flight,
                   d->peak_in_flight == 1 ? "" : "es");
-    price_put_bytes(out, (double)d->peak_bytes - fixed - work - recomputed, 0);
+    price_put_bytes(out, (double)d->summed_bytes - fixed - work - recomputed, 0);
     if (recomputed > 0) {
         ap_buf_puts(out, ", recomputed activations ");
         price_put_bytes(out, recomputed, 0);
@@ -638,18 +638,11 @@ static void put_fullest(const struct cost_input *in, const struct ap_pipeline_pr
         ap_buf_puts(out, ", waiting values ");
         price_put_bytes(out, waiting, 0);
     }
-    ap_buf_puts(out, "; ");
+    ap_buf_puts(out, d->summed_bytes != d->peak_bytes ? "; laid out " : "; ");
     price_put_bytes(out, (double)d->peak_bytes, 0);
     ap_buf_puts(out, (double)d->peak_bytes > limit ? " is too large for " : " of ");
     price_put_bytes(out, limit, 0);
     ap_buf_putc(out, '\n');
-    if (!in->buffer_bytes)
-        return;
-    full = price_fullest(in, p, true, &limit_bytes);
-    limit = (double)limit_bytes;
-    ap_buf_printf(out, "  buffers, packed, with converted copies (stage %d): ", full);
-    price_put_bytes(out, (double)in->buffer_bytes[full], 0);
-    ap_buf_puts(out, (double)in->buffer_bytes[full] > limit ? ", too large\n" : "\n");
 }
 
 #define MOST_TABLES 4 /* of weights */

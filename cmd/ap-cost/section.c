@@ -135,7 +135,9 @@ static void put_over_time(const struct ap_pipeline_price *p, int device,
     double window = p->result.step_sec / WINDOWS;
     int at = 0;
 
-    held = ap_add64(held, price_held_by(p, device).fixed_bytes);
+    held = ap_add64(held, price_held_by(p, device).fixed_bytes) + d->peak_bytes -
+           d->summed_bytes;
+    held = held > 0 ? held : 0;
     for (int w = 0; w < WINDOWS; w++) {
         most[w] = held;
         for (; at < d->n_slices && d->slices[at].start_sec < (w + 1) * window; at++) {
@@ -178,8 +180,7 @@ static void put_device(const struct cost_input *in, const struct ap_pipeline_pri
     ap_put_int(out, "peak_in_flight", d->peak_in_flight);
     ap_buf_puts(out, ",\"memory\":{\"peak_bytes\":");
     ap_buf_int(out, d->peak_bytes);
-    if (in->buffer_bytes)
-        ap_put_int(out, "buffer_bytes", in->buffer_bytes[device]);
+    ap_put_int(out, "summed_bytes", d->summed_bytes);
     ap_put_int(out, "weight_bytes", h.role_bytes[AP_ROLE_WEIGHT]);
     ap_put_int(out, "state_bytes", h.role_bytes[AP_ROLE_STATE]);
     ap_put_int(out, "limit_bytes", price_limit(in, device));

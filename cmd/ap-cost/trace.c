@@ -27,8 +27,9 @@
 struct trace {
     const struct cost_input *in;
     const struct priced *p;
-    double *sec;     /* [group]: that it runs on end */
-    bool *arrived;   /* [conversion]: its arrow has ended */
+    double *sec;                    /* [group]: that it runs on end */
+    bool *arrived;                  /* [conversion]: its arrow has ended */
+    const struct ap_stretch **last; /* [conversion]: before its first reader */
     int64_t *memory; /* [group]: bytes while it runs, and since the one before */
     struct ap_buf *out;
 };
@@ -86,7 +87,7 @@ static void put_conversion(struct trace *t, const struct ap_stretch *at)
         ap_buf_puts(t->out, "}}");
     }
     if (c->first_group < t->in->of.nests.n && t->sec[c->first_group] > 0 &&
-        !t->arrived[at->id]) /* not that of a later microbatch */
+        t->last[at->id] == at)
         ap_trace_flow(t->out, "conversion", at->id, true, PID, COMM, at->start_sec);
 }
 
@@ -199,6 +200,7 @@ static void put_one_by_one(struct ap_arena *arena, const struct cost_input *in,
                       .p = p,
                       .sec = AP_NEW_N(arena, in->of.nests.n + 1, double),
                       .arrived = AP_NEW_N(arena, p->conv.n + 1, bool),
+                      .last = AP_NEW_N(arena, p->conv.n + 1, const struct ap_stretch *),
                       .memory = price_memory(arena, in, p),
                       .out = out};
     const char *who =
@@ -212,6 +214,8 @@ static void put_one_by_one(struct ap_arena *arena, const struct cost_input *in,
     for (int i = 0; i < n; i++)
         if (!list[i].comm && list[i].id >= 0)
             t.sec[list[i].id] = list[i].sec;
+        else if (list[i].id >= 0 && t.sec[p->conv.conv[list[i].id].first_group] == 0)
+            t.last[list[i].id] = &list[i];
     for (int i = 0; i < n; i++) {
         if (list[i].id < 0)
             put_microbatches(&t, &list[i]);

@@ -530,7 +530,7 @@ static void put_schedule_total(struct ap_buf *out, const struct cost_input *in,
                                const struct ap_pipeline_price *p)
 {
     int64_t limit;
-    const int full = price_fullest(in, p, false, &limit);
+    const int full = price_fullest(in, p, &limit);
 
     price_put_sec(out, NULL, p->result.step_sec, 16);
     ap_buf_printf(

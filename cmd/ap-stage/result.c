@@ -119,23 +119,21 @@ static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *
     return bytes;
 }
 
-/* Programs are built of plans whose price takes at least this share of the memory: copies
- * and packing take a third of it at most (scripts/bench/memory-table). */
+/* Programs are built of plans whose price takes at least this share of the memory, or of
+ * whose price the memory is: the program takes no less and no more than that of the other
+ * (scripts/bench/memory-table). */
 #define ARENA_SHARE 0.6
 
-/* As plan_whole_bytes, of the fullest device; arena: bytes of each, NULL: by the price.
- */
+/* As plan_whole_bytes, of the fullest device. */
 static int64_t fullest(const struct stage_model *m, const struct plan_instance *inst,
                        const struct ap_stages *stages,
-                       const struct ap_pipeline_price *pipe, const struct ap_lane *arena)
+                       const struct ap_pipeline_price *pipe)
 {
     int64_t most = 0;
 
     for (int d = 0; d < pipe->result.n_devices; d++) {
         int kind = ap_cluster_kind_of(&m->cluster, stages->stage[d].devices[0]);
         int64_t bytes = pipe->result.devices[d].peak_bytes;
-        if (arena && arena[d].peak_bytes > bytes)
-            bytes = arena[d].peak_bytes;
         if (inst->n_kinds > 0)
             bytes = plan_whole_bytes(inst, kind, bytes);
         most = bytes > most ? bytes : most;
@@ -143,22 +141,17 @@ static int64_t fullest(const struct stage_model *m, const struct plan_instance *
     return most;
 }
 
-int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
-                          const struct plan_instance *inst, const struct ap_stages *read,
-                          const struct ap_pipeline_price *pipe)
+int64_t stage_result_peak(const struct stage_model *m, const struct plan_instance *inst,
+                          const struct ap_stages *read, struct ap_pipeline_price *pipe)
 {
-    const int64_t peak = fullest(m, inst, read, pipe, NULL), limit = inst->memory_bytes;
-    struct ap_pipeline_program program;
-    struct ap_err why = {0};
-    bool unsupported;
+    const int64_t peak = fullest(m, inst, read, pipe);
+    const double limit = (double)inst->memory_bytes;
+    const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
 
-    if (limit == 0 || peak > limit || (double)peak < ARENA_SHARE * (double)limit ||
-        ap_pipeline_build(
-            scratch,
-            &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
-            read, &(struct ap_program_form){0}, &program, &unsupported, &why))
+    if ((double)peak < ARENA_SHARE * limit || ARENA_SHARE * (double)peak > limit ||
+        ap_pipeline_measure(&of, read, pipe))
         return peak;
-    return fullest(m, inst, read, pipe, program.lane);
+    return fullest(m, inst, read, pipe);
 }
 
 /* Selections of one plan: programs of those that fill a device may need more than their
@@ -193,7 +186,7 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
             return -1;
         *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
                                                    : pipe.result.step_sec,
-                                stage_result_peak(scratch, m, x->inst, read, &pipe)};
+                                stage_result_peak(m, x->inst, read, &pipe)};
         if (limit == 0 || price->peak_bytes <= limit)
             break;
         less += price->peak_bytes - limit;
@@ -228,9 +221,9 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
         scratch, &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
         &plan.read, &known, &pipe, err);
     if (rc == 0)
-        *price = (struct price){
-            stages->throughput ? ap_sim_batch_sec(&pipe.sim) : pipe.result.step_sec,
-            stage_result_peak(scratch, x->m, x->inst, &plan.read, &pipe)};
+        *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
+                                                   : pipe.result.step_sec,
+                                stage_result_peak(x->m, x->inst, &plan.read, &pipe)};
     return rc;
 }
 

@@ -38,13 +38,11 @@ struct stage_candidates {
 };
 
 /*
- * Bytes of the fullest device of a priced plan, as plan_whole_bytes. The price counts
- * values, without what packing them loses. Near the limit the programs' buffers give the
- * memory of a device, if there are programs for such plans.
+ * Bytes of the fullest device of a priced plan, as plan_whole_bytes: by its programs
+ * (ap_pipeline_measure), unless the price is far from the limit.
  */
-int64_t stage_result_peak(struct ap_arena *scratch, const struct stage_model *m,
-                          const struct plan_instance *inst, const struct ap_stages *read,
-                          const struct ap_pipeline_price *pipe);
+int64_t stage_result_peak(const struct stage_model *m, const struct plan_instance *inst,
+                          const struct ap_stages *read, struct ap_pipeline_price *pipe);
 
 /*
  * Asks for the shardings of the chosen points, puts the section together and prices it;

@@ -157,6 +157,8 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
     *plan = st->sharding.plan;
     plan->graph = &sub->graph;
     plan->each_result = each_result;
+    plan->scatters = b->stages->trainer & AP_TRAINER_SCATTERS;
+    plan->low_sums = b->stages->trainer & AP_TRAINER_LOW_SUMS;
     if (!b->whole.choice)
         return 0;
     if (ap_mesh_add_microbatches(&plan->mesh, b->program->microbatches, err) ||
@@ -678,5 +680,49 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
     if (rc)
         return rc;
     ap_pipeline_buffers(arena, program);
+    return 0;
+}
+
+/* Memory over time, so that its most is the peak. */
+static void move_slices(struct ap_sim_device *d)
+{
+    const int64_t more = d->peak_bytes - d->summed_bytes;
+
+    for (int i = 0; i < d->n_slices; i++) {
+        struct ap_sim_slice *s = &d->slices[i];
+        s->bytes = s->bytes + more > 0 ? s->bytes + more : 0;
+        s->after_bytes = s->after_bytes + more > 0 ? s->after_bytes + more : 0;
+    }
+}
+
+int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages *stages,
+                        struct ap_pipeline_price *price)
+{
+    const unsigned keeps = AP_TRAINER_KEEPS_GATHERED | AP_TRAINER_KEEPS_GRADIENTS;
+    struct ap_stages as_run = *stages;
+    struct ap_pipeline_program program;
+    struct ap_pipeline_price plain = *price;
+    struct ap_arena scratch = {0};
+    struct ap_err why = {0};
+    bool unsupported;
+
+    as_run.trainer &= ~keeps;
+    if (ap_pipeline_build(&scratch, of, stages, &(struct ap_program_form){0}, &program,
+                          &unsupported, &why) ||
+        (as_run.trainer != stages->trainer &&
+         ap_pipeline_price(&scratch, of, &as_run, &plain, &why))) {
+        ap_arena_free(&scratch);
+        return 1;
+    }
+    price->peak_bytes = 0;
+    for (int d = 0; d < program.n_lanes; d++) {
+        struct ap_sim_device *dev = &price->result.devices[d];
+        dev->peak_bytes = program.lane[d].peak_bytes + dev->summed_bytes -
+                          plain.result.devices[d].summed_bytes;
+        move_slices(dev);
+        if (dev->peak_bytes > price->peak_bytes)
+            price->peak_bytes = dev->peak_bytes;
+    }
+    ap_arena_free(&scratch);
     return 0;
 }

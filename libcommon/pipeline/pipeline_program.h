@@ -8,6 +8,7 @@
 #define AP_PIPELINE_PROGRAM_H
 
 #include "program/program.h"
+#include "pipeline/pipeline_price.h"
 #include "pipeline/reshard.h"
 #include "pipeline/stages.h"
 
@@ -106,6 +107,16 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
                       const struct ap_stages *stages, const struct ap_program_form *form,
                       struct ap_pipeline_program *program, bool *unsupported,
                       struct ap_err *err);
+
+/*
+ * Memory of a priced plan's devices as its programs have it: sets the peak_bytes of the
+ * price and of its devices, and what they hold over time, to the bytes of the lanes'
+ * arenas, which share, pack and copy what the price adds up, and to what the trainer
+ * keeps besides. 1, with the price as it was, where there are no programs for such plans.
+ * Cost: that of ap_pipeline_build.
+ */
+int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages *stages,
+                        struct ap_pipeline_price *price);
 
 /*
  * Checks the instructions: stages, groups and messages exist, every message is sent once

@@ -176,6 +176,7 @@ static void account_memory(struct run *r, int device, struct ap_sim_slice *s)
     if (back)
         s->bytes = ap_add64(s->bytes, st->recomputed_bytes);
     d->peak_bytes = s->bytes > d->peak_bytes ? s->bytes : d->peak_bytes;
+    d->summed_bytes = d->peak_bytes;
     d->peak_in_flight =
         r->flight[device] > d->peak_in_flight ? r->flight[device] : d->peak_in_flight;
     if (back || r->sim->schedule == AP_SCHEDULE_INFERENCE) {
@@ -386,7 +387,7 @@ static int prepare(struct ap_arena *arena, struct run *r, struct ap_err *err)
             dev->slices[i].instr = list[i];
         for (int s = d; s < sim->n_stages; s += n)
             r->held[d] = ap_add64(r->held[d], sim->stages[s].fixed_bytes);
-        dev->peak_bytes = r->held[d];
+        dev->peak_bytes = dev->summed_bytes = r->held[d];
     }
     for (int back = 0; back < 2; back++) {
         r->arrived[back] = filled(arena, cells, NAN);

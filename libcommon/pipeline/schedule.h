@@ -120,7 +120,9 @@ struct ap_sim_device {
     double sync_sec; /* reduction of gradients that nothing hides, and the norm's */
     double end_sec;  /* after its update */
     int64_t peak_bytes;
-    int peak_in_flight; /* microbatches, of all of its chunks */
+    int64_t summed_bytes; /* peak_bytes of the simulation, which ap_pipeline_measure
+                             replaces by the program's */
+    int peak_in_flight;   /* microbatches, of all of its chunks */
 };
 
 struct ap_sim_result {

@@ -313,7 +313,7 @@ void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again
  */
 static double lasting_copy(const struct pricer *p, const struct ap_conversion *c)
 {
-    if (timed(p) || c->each || c->phase == AP_UPDATE ||
+    if (timed(p) || c->each || c->phase == AP_UPDATE || p->free[c->node] ||
         (p->plan->regather && p->plan->regather[c->node]) ||
         c->first_group == p->plan->nests->n || is_partial(&c->from))
         return 0;
@@ -322,6 +322,30 @@ static double lasting_copy(const struct pricer *p, const struct ap_conversion *c
             : per_microbatch(p, c->node, p->micro->split, c->phase))
         return 0;
     return local_bytes(p, c->node, &c->to);
+}
+
+/*
+ * Bytes of the value of which a lasting copy is made, if all that reads it reads a copy:
+ * a weight's part in 16 bits, which is there no longer than until it is gathered.
+ */
+static double copied_whole(const struct pricer *p, const struct ap_conversions *conv,
+                           const struct ap_conversion *c)
+{
+    const struct ap_graph *g = p->plan->graph;
+    const struct ap_node *n = &g->nodes[c->node];
+
+    if (n->op == AP_OP_PARAMETER || n->phase != AP_FORWARD ||
+        !(ap_stage_read_in(g, p->phase, c->node) >> AP_BACKWARD & 1) ||
+        ap_graph_is_result(g, c->node))
+        return 0;
+    for (int u = g->user_start[c->node]; u < g->user_start[c->node + 1]; u++) {
+        const struct ap_nest *user = &p->plan->nests->nest[g->nodes[g->users[u]].group];
+        for (int k = 0; k < user->n_ins && user->group != n->group; k++)
+            if (user->ins[k].node == c->node &&
+                conv->in_conv[conv->in_start[user->group] + k] < c - conv->conv)
+                return 0; /* read as it lies, or counted with an earlier copy */
+    }
+    return value_bytes(p, c->node);
 }
 
 /* A conversion as a trainer sees it: with one microbatch, too, weights are sent once. */
@@ -390,10 +414,16 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
     for (const struct ap_conversion *c = conv->conv; c < conv->conv + conv->n; c++) {
         if (p->only >= 0 && home_of(p, c) != p->only)
             continue;
-        *(p->micro->n == 1 ? &m->copied_bytes : &m->fixed_bytes) += lasting_copy(p, c);
+        const double lasting = lasting_copy(p, c);
+        *(p->micro->n == 1 ? &m->copied_bytes : &m->fixed_bytes) += lasting;
+        if (lasting > 0)
+            *(p->micro->n == 1 ? &m->kept_bytes : &m->fixed_bytes) -=
+                copied_whole(p, conv, c);
         if (p->micro->trainer || is_partial(&c->from)) {
             const struct ap_stage_sent sent = sent_of(p, c);
+            const double fixed = m->fixed_bytes;
             ap_stage_count_sent(p->micro, &sent, &m->fixed_bytes, &m->kept_bytes);
+            m->gradient_bytes += p->micro->n == 1 ? m->fixed_bytes - fixed : 0;
             if (ap_stage_pack(p->micro, &sent, packs))
                 continue;
         }
@@ -535,7 +565,8 @@ void ap_stage_measure_conversions(struct ap_arena *arena,
                        .only = -1,
                        .plan = stage->plan,
                        .cost = stage->cost,
-                       .leaves = ap_stage_leaving(arena, stage->sub)};
+                       .leaves = ap_stage_leaving(arena, stage->sub),
+                       .free = ap_stage_made_of_scalars(arena, &stage->sub->graph)};
 
     for (int i = 0; i < n; i++) {
         p.micro = micro[i];

@@ -11,8 +11,8 @@
 #include "graph/subgraph.h"
 
 /*
- * Actions that the trainer of a plan takes by itself, bits of ap_stages.trainer; ap-exec
- * does none of them, which is 0.
+ * Actions that the trainer of a plan takes by itself, bits of ap_stages.trainer. The
+ * programs of a plan scatter and have low sums, too; of the others they do none.
  */
 enum ap_trainer_trait {
     /* sends gradients and gathered weights together, with one latency for each kind and
@@ -104,9 +104,9 @@ struct ap_stage_point {
 struct ap_stage_measure {
     double forward_sec, backward_sec, sync_sec, update_sec;
     double fixed_bytes, working_bytes; /* all the time; while an operator runs */
-    /* parts of fixed_bytes: gradients that the update reads; and, with one microbatch,
-       copies of weights from its forward to its backward pass, whose lifetimes end when
-       those of gradients begin */
+    /* with one microbatch, else 0: the part of fixed_bytes that is gradients; and copies
+       of weights from the forward to the backward pass. The lifetimes of these, and of
+       what is kept, end when those of gradients begin */
     double gradient_bytes, copied_bytes;
     double kept_bytes, input_bytes; /* per microbatch: for the backward pass, and values
                                        that the stage and its blocks read from others */

@@ -28,19 +28,22 @@ void ap_stage_wait_for(const double host[2], const double gather[2],
     point->backward_sec = beside(point->backward_sec, host[1]);
 }
 
+/* What is there all the time. Of one microbatch, of which `kept` bytes are kept and
+ * copies of weights beside, these go as gradients come. */
+static double always_bytes(const struct ap_stage_measure *m, double kept)
+{
+    return m->fixed_bytes - m->gradient_bytes +
+           fmax(m->copied_bytes, m->gradient_bytes - kept);
+}
+
 void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point point[2])
 {
-    const double always = m->fixed_bytes + fmax(0, m->copied_bytes - m->gradient_bytes);
-    const double bytes = always + m->working_bytes;
-
     point[0].forward_sec = m->forward_sec;
     point[0].backward_sec = m->backward_sec;
     point[0].sync_sec = m->sync_sec;
     point[0].update_sec = m->update_sec;
-    point[0].stage_bytes = (int64_t)bytes;
     point[0].microbatch_bytes = (int64_t)m->kept_bytes;
     point[0].recompute = false;
-    point[0].passing_bytes = point[0].stage_bytes - (int64_t)always;
     point[0].slack_sec = m->slack_sec;
     point[1] = point[0];
     point[1].recompute = true;
@@ -49,9 +52,13 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
         const double host[2] = {m->host_sec[0], m->host_sec[1] + i * m->host_sec[0]};
         ap_stage_wait_for(host, m->gather_sec, &point[i]);
     }
-    point[1].stage_bytes = (int64_t)(bytes + m->recomputed_bytes);
-    point[1].passing_bytes = point[1].stage_bytes - (int64_t)always;
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
+    for (int i = 0; i < 2; i++) {
+        const double always = always_bytes(m, i ? m->input_bytes : m->kept_bytes);
+        const double passing = m->working_bytes + i * m->recomputed_bytes;
+        point[i].stage_bytes = (int64_t)(always + passing);
+        point[i].passing_bytes = point[i].stage_bytes - (int64_t)always;
+    }
 }
 
 static double microbatch_sec(const struct ap_stage_point *p)

@@ -73,11 +73,27 @@ static void add_bytes(const struct batch *b, double *sum, double bytes, bool spl
         sum[k] += bytes;
 }
 
+/* Whether a group only makes a sum over microbatches of what it reads wider: what it
+ * reads is added to the sum, unless trainers send it first. */
+static bool only_widens(const struct batch *b, const struct ap_nest *nest)
+{
+    const struct ap_node *n = &b->plan->graph->nodes[nest->members[0]];
+    const unsigned sum = AP_IN_GRADIENTS | AP_IN_FIXED;
+
+    return n->op == AP_OP_CONVERT && nest->n_members == 1 && b->fact->micro.n > 1 &&
+           (b->fact->counted[nest->members[0]] & sum) == sum &&
+           n->shape.dtype ==
+               ap_dtype_of_sums(b->plan->graph->nodes[n->in[0]].shape.dtype) &&
+           !(b->fact->micro.trainer & AP_TRAINER_SCATTERS);
+}
+
 /* What a group has in memory, but for what is there and read as it is. */
 static void find_working(const struct batch *b, const struct ap_nest *nest,
                          const struct ap_stage_group *group, const bool *stays)
 {
     memset(b->work, 0, (size_t)b->n * sizeof *b->work);
+    if (only_widens(b, nest))
+        return;
     for (int i = 0; i < nest->n_ins + nest->n_outs; i++) {
         int node = i < nest->n_ins ? nest->ins[i].node : nest->outs[i - nest->n_ins];
         bool split = is_share(b, node, group->layout[i]);
@@ -178,7 +194,7 @@ static void add_value(const struct batch *b, int node, double bytes, bool split,
         double own = split ? bytes / b->count[k] : bytes;
         if (counted & AP_IN_FIXED)
             m->fixed_bytes += counted & AP_SUMMED ? sums * own : own;
-        if (counted & AP_IN_GRADIENTS)
+        if (counted & AP_IN_GRADIENTS && b->fact->micro.n == 1)
             m->gradient_bytes += own;
         if (counted & AP_IN_KEPT)
             m->kept_bytes += own;

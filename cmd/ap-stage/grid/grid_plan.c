@@ -4,6 +4,7 @@
  */
 #include "base/threads.h"
 #include "grid/grid_impl.h"
+#include "pipeline/pipeline_program.h"
 
 static int write_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *err)
 {
@@ -75,5 +76,6 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
     grid_model_find(arena, m, &model);
     if (grid_build(&k, m, &price, err))
         return -1;
+    (void)ap_pipeline_measure(&model.of, stages, &price);
     return grid_write(&k, price.result.step_sec, price.peak_bytes, out, err);
 }

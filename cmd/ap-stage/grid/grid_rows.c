@@ -17,6 +17,7 @@
 #include "base/array.h"
 #include "base/threads.h"
 #include "grid/grid_rows_impl.h"
+#include "pipeline/pipeline_program.h"
 
 /* Ways to shard that are measured before the next price: cores have work, and few are
  * measured in vain. */
@@ -124,7 +125,7 @@ void grid_price(const struct grid_rows *r, struct grid_candidate *row)
 
     row->known = GRID_NO_PLAN;
     if (grid_build(&k, r->m, &price, &why) == 0) {
-        const int64_t peak = stage_result_peak(&own, r->m, inst, &stages, &price);
+        const int64_t peak = stage_result_peak(r->m, inst, &stages, &price);
         row->step_sec = price.result.step_sec;
         row->bytes = (double)peak;
         row->known = inst->memory_bytes > 0 && peak > inst->memory_bytes ? GRID_TOO_LARGE
@@ -421,6 +422,7 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
     /* the bound of plans made of fronts, which a line may be below */
     if (found->step_sec < like->lower_bound_sec)
         stages->lower_bound_sec = fmin(like->lower_bound_sec, found->least_sec);
+    (void)ap_pipeline_measure(&model.of, stages, &price);
     assert(price.result.step_sec <= found->step_sec * (1 + 1e-9)); /* or not that line */
     if (grid_write(&k, price.result.step_sec, price.peak_bytes, out, err))
         return -1;
