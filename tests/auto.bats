@@ -90,3 +90,30 @@ device() {
     jq '.stages.schedule = "1f1b"' "$dir/auto.json" >"$dir/bad.json"
     refuses 1 "/stages/measure: throughput is of schedule inference" ap-cost "$dir/bad.json"
 }
+
+@test "--simple: the simplest plan that is little slower, of the lines or of the search; the best is said" {
+    local dir=$BATS_TEST_TMPDIR p
+    ap-model gpt --layers 8 --hidden 1024 --heads 16 --vocab 8000 --batch 128 --seq 512 --recipe mixed |
+        ap-fuse --quiet --cluster h100-8 --kernels | ap-prune | ap-coarsen --blocks 8 -o "$dir/in.json"
+    ask() { ap-stage --quiet --no-history --cluster h100-8 "$@" "$dir/in.json"; }
+    ask >"$dir/best.json"
+    ask --simple 0 | cmp "$dir/best.json"
+    for p in 1 50; do
+        ask --simple $p | ap-cost --no-history -o "$dir/$p.json"
+        jq -es --argjson p $p 'map(.stages) | .[1].best.step_sec == .[0].objective_sec and .[0].best == null and
+            .[1].objective_sec > .[0].objective_sec and .[1].lower_bound_sec == .[0].lower_bound_sec and
+            .[1].objective_sec <= (1 + $p / 100) * .[0].objective_sec' "$dir/best.json" "$dir/$p.json"
+    done
+    # a plan of the search in one stage; further off one of data alone, no slower than its line
+    jq -e '.stages.stages | length == 1' "$dir/1.json"
+    jq -es 'map(.cost.plan.words) | all(startswith("DP 8 "))' "$dir/1.json" "$dir/50.json"
+    jq -e '.stages | .objective_sec as $sec | all(.grids[] | select(.name == "data"); .step_sec >= $sec)' "$dir/50.json"
+    run -0 ap-cost --report "$dir/1.json"
+    [[ ${lines[1]} == 'best: '*' ms, 0.'*' % less: PP 2 '* ]]
+    # a line takes the place where the search has no such plan
+    ask --simple 50 --stages 4 --microbatches 8 | jq -e '.stages.line == "pp=4,dp=2,mbs=8" and .stages.chunks == 1 and
+        (.stages.best.words | startswith("PP 2 × VPP 2 "))'
+    refuses 2 '--simple: alpa has no such option' ask --algorithm alpa --simple 1
+    refuses 2 '--simple: --grid says the whole plan' ask --grid dp=8 --simple 1
+    refuses 2 '--imbalance, --epsilon and --simple: expected a number >= 0' ask --simple -1
+}

@@ -133,8 +133,8 @@ void price_kernels(struct ap_arena *arena, const struct cost_input *in,
 
 /* A plan in words and its rates: the head of reports and pages. */
 struct headline {
-    struct ap_buf words, precision; /* freed by headline_free */
-    double parameter_bytes;         /* of each parameter; 0: the graph has none */
+    struct ap_buf words, precision, best; /* freed by headline_free */
+    double parameter_bytes;               /* of each parameter; 0: the graph has none */
     struct ap_plan_line says;
     struct ap_plan_rates rates;
     int64_t peak_bytes, limit_bytes;

@@ -59,6 +59,7 @@ static const struct {
     {"epsilon", " alpa equal-layer equal-operator "},
     {"kept", " auto "},
     {"start", " auto "},
+    {"simple", " auto "},
     {"shard-command",
      " auto alpa rhino rannc equal-layer equal-operator intra-only inter-only pp-dp none "
      "exhaustive "},
@@ -66,8 +67,8 @@ static const struct {
 
 /* Options of a search for stages, which --plan is not; --grid has no others either. */
 static const char *const searched[] = {
-    "algorithm", "schedule",  "stages",  "submesh-space", "submeshes", "start",
-    "search",    "imbalance", "epsilon", "kept",          "work-limit"};
+    "algorithm", "schedule",  "stages",  "submesh-space", "submeshes",  "start",
+    "search",    "imbalance", "epsilon", "kept",          "work-limit", "simple"};
 static const char *const priced[] = {"plan", "microbatches",  "memory",  "recompute",
                                      "jobs", "shard-command", "latency", "time-out"};
 
@@ -108,7 +109,7 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          0, 0, 0, NULL},
         {"from", AP_OPT_STR, &r->from, "TRAINER:FILE",
          "build the plan of a trainer's flags or file: megatron:train.sh", NULL, 0, 0, 0,
-         NULL},
+         "more"},
         {"plan", AP_OPT_STR, &r->plan_path, "FILE",
          "take the stages from a file's plan instead of searching", NULL, 0, 0, 0,
          "more"},
@@ -149,6 +150,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
         {"time-out", AP_OPT_NUM, &r->limit_sec, "SEC",
          "seconds to wait for an answer of the shard command (600)", NULL, 0, 0, 0,
          "more"},
+        {"simple", AP_OPT_NUM, &r->simple, "PERCENT",
+         "auto: take the simplest plan that is slower by so much at most (0)", NULL, 0, 0,
+         0, "more"},
         {"search", AP_OPT_CHOICE, &r->search, "NAME", "rannc: when to stop", searches,
          sizeof *searches, 0, 0, "rannc"},
         {"imbalance", AP_OPT_NUM, &r->params.imbalance, "X",
@@ -250,8 +254,8 @@ static void check_options(struct stage_options *r)
     r->limits.each = r->reduction == REDUCTION_EACH;
     if (!(r->limit_sec > 0))
         ap_die_usage("--time-out: expected seconds > 0");
-    if (r->params.imbalance < 0 || r->params.epsilon_sec < 0)
-        ap_die_usage("--imbalance and --epsilon: expected a number >= 0");
+    if (r->params.imbalance < 0 || r->params.epsilon_sec < 0 || !(r->simple >= 0))
+        ap_die_usage("--imbalance, --epsilon and --simple: expected a number >= 0");
     r->params.search_all = r->search;
     r->params.n_stages = (int)r->n_stages;
     r->params.schedule = r->schedule - 1;

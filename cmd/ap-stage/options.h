@@ -12,6 +12,7 @@ struct stage_options {
         *trainer, *plan_path, *start_path;
     int64_t jobs, n_stages;
     double limit_sec;
+    double simple; /* per cent */
     struct stage_limits limits;
     struct plan_params params;
     struct plan_submesh submesh[64];

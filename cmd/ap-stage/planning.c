@@ -146,6 +146,7 @@ static int write_plan(struct ap_arena *arena, const struct planning *p,
                                         .oracle = p->oracle,
                                         .light = p->select ? &light : NULL,
                                         .work = p->params.work,
+                                        .simple = p->select ? 0 : p->in->r->simple / 100,
                                         .replan = p->algo->replans && !p->select ? &replan
                                                                                  : NULL,
                                         .given = p->in->r->start_path ? &given : NULL};
@@ -224,24 +225,75 @@ static bool takes_grids(const struct planning *p, const struct plan_instance *in
            !r->command && p->params.n_submeshes == 0;
 }
 
+/* What a simpler plan takes the place of: member "best" of the section. */
+static void put_best(const char *words, double step_sec, struct ap_buf *section)
+{
+    section->len--; /* the object goes on */
+    ap_buf_puts(section, ",\"best\":{\"words\":");
+    ap_json_str(section, words);
+    ap_put_key(section, "step_sec");
+    ap_json_num(section, step_sec);
+    ap_buf_puts(section, "}}");
+}
+
+/* Whether the planner's simpler plan is still little slower than the best one, now that
+ * lines are known, and simpler than these, or as simple and quicker. */
+static bool takes_own(const struct stage_simpler *own, const struct grid_want *want,
+                      const struct grid_found *found)
+{
+    const struct grid_row *line = &found->simple;
+    const double best = fmin(found->step_sec, want->below);
+
+    if (!own || own->step_sec > (1 + want->simple) * best)
+        return false;
+    if (!line->found && !found->found)
+        return true;
+    const struct stage_simplicity is =
+        stage_simplicity_of(line->found ? &line->line : &found->line, false);
+    const int order = stage_simplicity_compare(&own->is, &is);
+    return order < 0 || (order == 0 && line->found && own->step_sec <= line->step_sec);
+}
+
+static void take_own(const struct stage_simpler *own, struct plan_answer *answer,
+                     struct stage_result *out)
+{
+    out->json.len = 0;
+    ap_buf_puts(&out->json, own->json);
+    out->objective_sec = own->step_sec;
+    out->peak_bytes = own->peak_bytes;
+    out->found = own->found;
+    answer->n_stages = own->n_stages;
+    answer->microbatches = own->microbatches;
+}
+
 /*
  * What experts find by hand is no worse a plan: the best line of the grids, where it is
- * quicker than the plan that was found, or fits where none does.
+ * quicker than the plan that was found, or fits where none does; or the simplest plan
+ * that is little slower than the best one.
  */
 static int take_grids(struct ap_arena *arena, const struct planning *p,
-                      const struct grid_want *want, struct plan_answer *answer,
+                      struct grid_want *want, struct plan_answer *answer,
                       struct ap_stages *stages, struct stage_result *out,
                       struct ap_err *err)
 {
     int code = isfinite(want->below) ? AP_OK : AP_NO_SOLUTION; /* of the other search */
+    const struct stage_simpler *own = code == AP_OK ? out->simpler : NULL;
     struct ap_stages like = code == AP_OK ? *stages : p->stages;
+    struct ap_buf best = {0};
     struct grid_found found;
     struct ap_err why = {0};
 
+    if (code == AP_OK && want->simple > 0)
+        ap_buf_puts(&best, stage_result_words(arena, p->model, &out->json, &want->is));
     ap_work_tell(p->params.work, "grids", want->below, like.lower_bound_sec);
     if (grid_search(arena, p->model, want, &found, &why))
         return ap_err_set(err, "%s", why.msg), AP_BAD_INPUT;
-    if (found.found) {
+    /* its bound is of plans made of fronts, which a line may be below */
+    const bool takes = takes_own(own, want, &found) &&
+                       fmin(found.step_sec, want->below) >= like.lower_bound_sec;
+    if (takes) {
+        take_own(own, answer, out);
+    } else if (found.found || found.simple.found) {
         struct ap_buf old = code == AP_OK ? out->json : (struct ap_buf){0};
         like.stopped = code == AP_OK ? like.stopped : "grids only";
         if (grid_take(arena, p->model, &found, &like, stages, out, &why))
@@ -252,6 +304,13 @@ static int take_grids(struct ap_arena *arena, const struct planning *p,
         *err = (struct ap_err){0};
         code = AP_OK;
     }
+    if (found.found) {
+        best.len = 0;
+        ap_line_words(&found.line, &best);
+    }
+    if (takes || found.simple.found)
+        put_best(best.data, fmin(found.step_sec, want->below), &out->json);
+    ap_buf_free(&best);
     if (code == AP_OK)
         grid_put_rows(arena, &found, &out->json);
     return code;
@@ -267,6 +326,7 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
         struct grid_want want =
             planning_grids(p->in->r, inst, &grid_spaces[GRID_MEGATRON]);
         want.below = code == AP_OK ? out->objective_sec : INFINITY;
+        want.simple = p->in->r->simple / 100;
         code = take_grids(arena, p, &want, answer, stages, out, err);
     }
     if (code == AP_OK && *err->msg)

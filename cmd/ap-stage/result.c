@@ -51,26 +51,41 @@ static void list_devices(struct ap_arena *arena, const struct plan_instance *ins
     to->devices = list;
 }
 
-/* The section in words; nothing where it cannot be read back, which pricing has done. */
-static void put_words(const struct stage_model *m, const struct ap_buf *section,
-                      struct ap_buf *out)
+const char *stage_result_words(struct ap_arena *arena, const struct stage_model *m,
+                               const struct ap_buf *section, struct stage_simplicity *is)
 {
     const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
     struct ap_arena scratch = {0};
     struct ap_stages read = {0};
+    struct ap_buf words = {0}, layers = {0};
+    struct ap_plan_degrees *each;
+    struct ap_plan_line says;
     struct ap_err err = {0};
+    const char *text = NULL;
 
     if (ap_stages_from_text(&scratch, section->data, section->len, &of, NULL, &read,
-                            &err) == 0)
-        ap_put_str(out, "words", ap_stages_words(&scratch, &of, &read));
+                            &err) == 0) {
+        ap_line_of_stages(&scratch, &of, &read, &says, &each);
+        ap_plan_line_words(&says, each, &read, &words);
+        if (read.n == 1)
+            ap_degrees_print_layers(each, &layers);
+        text = ap_arena_strdup(arena, words.data);
+        *is = stage_simplicity_of(&says.line, says.stages_differ || layers.len > 0);
+    }
+    ap_buf_free(&words);
+    ap_buf_free(&layers);
     ap_arena_free(&scratch);
+    return text;
 }
 
 static const char *history(struct ap_arena *arena, const struct stage_model *m,
                            const struct plan_answer *answer, const struct stage_result *r)
 {
     struct ap_buf out = {0};
-    put_words(m, &r->json, &out);
+    struct stage_simplicity is;
+    const char *words = stage_result_words(arena, m, &r->json, &is);
+    if (words)
+        ap_put_str(&out, "words", words);
     ap_put_key(&out, "objective_sec");
     ap_json_num(&out, r->objective_sec);
     ap_put_key(&out, "lower_bound_sec");
@@ -562,6 +577,71 @@ static int find_best(struct ap_arena *arena, const struct pricing *x, struct bes
     return 0;
 }
 
+/* ---- simpler plans ---- */
+
+/* Of the planner's plans that may be below the limit the quickest, by its estimate, of
+ * those with the fewest stages, but at least so many; NULL: there is none. */
+static const struct plan_answer *fewest_stages(const struct plan_answer *first, int least,
+                                               double limit)
+{
+    const struct plan_answer *found = NULL;
+
+    for (int i = 0; i < first->n_others + first->n_reported; i++) {
+        const struct plan_answer *p = &first->others[i];
+        const double slack = p->n_stages == 1 ? FRONT_SLACK : 1;
+        if (p->n_stages >= least && p->step_sec <= slack * limit &&
+            (!found || p->n_stages < found->n_stages ||
+             (p->n_stages == found->n_stages && p->step_sec < found->step_sec)))
+            found = p;
+    }
+    return found;
+}
+
+/* The simplest of the planner's plans: best->simpler, where it is simpler than the best
+ * one, whose first members are there. */
+static int find_simpler(struct ap_arena *arena, const struct pricing *x,
+                        const struct plan_answer *first, const struct ap_stages *blank,
+                        double simple, struct stage_result *best, struct ap_err *err)
+{
+    const double limit = (1 + simple) * best->objective_sec;
+    struct plan_answer plan = {.n_stages = 0};
+    struct stage_simplicity least;
+
+    if (!stage_result_words(arena, x->m, &best->json, &least))
+        return 0;
+    for (int i = 0; i < MOST_PRICED; i++) {
+        const struct plan_answer *next = fewest_stages(first, plan.n_stages + 1, limit);
+        struct ap_stages its = *blank;
+        struct price price;
+        struct stage_result result = {.bound_sec = best->bound_sec};
+        struct stage_simpler *to = AP_NEW(arena, struct stage_simpler);
+        if (!next)
+            break;
+        plan = *next;
+        plan.stopped = first->stopped;
+        if (make(arena, x, &plan, &its, &price, err))
+            return -1;
+        if (!fits(x->inst, &price) || price.step_sec > limit)
+            continue;
+        its.lower_bound_sec = best->bound_sec;
+        result.objective_sec = its.objective_sec;
+        ap_stages_to_json(&its, &result.json);
+        if (stage_result_words(arena, x->m, &result.json, &to->is) &&
+            stage_simplicity_compare(&to->is, &least) < 0) {
+            least = to->is;
+            to->json = ap_arena_strdup(arena, result.json.data);
+            to->step_sec = its.objective_sec;
+            to->peak_bytes = price.peak_bytes;
+            to->found = history(arena, x->m, &plan, &result);
+            to->n_stages = its.n;
+            to->microbatches = its.microbatches;
+            best->simpler = to;
+        }
+        ap_buf_free(&result.json);
+    }
+    return 0;
+}
+
 int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                       struct plan_answer *answer, struct ap_stages *stages,
                       struct stage_result *out, struct ap_err *err)
@@ -590,11 +670,14 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                                  .peak_bytes = best.price.peak_bytes};
     ap_stages_to_json(stages, &out->json);
     out->found = history(arena, of->model, &first, out);
+    int rc = of->simple > 0
+                 ? find_simpler(arena, &x, &first, &best.blank, of->simple, out, err)
+                 : 0;
     stage_memo_stop(x.memo);
     ap_arena_free(&best.own);
     free(best.priced);
     stages->stage = NULL;
-    return 0;
+    return rc;
 }
 
 /* Whether a value of the backward pass is read by a later block: what is made of weights

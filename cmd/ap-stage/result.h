@@ -5,6 +5,18 @@
 #include "oracle/oracle.h"
 #include "pipeline/pipeline_price.h"
 #include "pipeline/stages.h"
+#include "simple.h"
+
+/* A plan that is simpler than the best one, and little slower; all in the arena. */
+struct stage_simpler {
+    struct stage_simplicity is;
+    const char *json; /* as below, up to `found` */
+    double step_sec;
+    int64_t peak_bytes;
+    const char *found;
+    int n_stages;
+    int64_t microbatches;
+};
 
 struct stage_result {
     struct ap_buf json;   /* the section */
@@ -12,6 +24,7 @@ struct stage_result {
     double bound_sec;
     int64_t peak_bytes; /* of the fullest device; may be more than the limit */
     const char *found;  /* members for the history, each with a comma in front */
+    const struct stage_simpler *simpler; /* NULL: none was asked for, or found */
 };
 
 /* The planner, for when its plans turn out to need more memory than there is. */
@@ -35,6 +48,9 @@ struct stage_candidates {
     /* NULL, or finds the plan that the answer must be no slower than */
     const struct stage_replan *given;
     struct ap_work *work; /* as in struct plan_params */
+    /* 0, or the result has the simplest of the planner's plans whose step is at most 1 +
+       this times that of the best: one for each number of stages is priced */
+    double simple;
 };
 
 /*
@@ -43,6 +59,11 @@ struct stage_candidates {
  */
 int64_t stage_result_peak(const struct stage_model *m, const struct plan_instance *inst,
                           const struct ap_stages *read, struct ap_pipeline_price *pipe);
+
+/* The plan of a section in words (arena), and how simple it is; NULL where the section
+ * cannot be read back, which pricing has done. */
+const char *stage_result_words(struct ap_arena *arena, const struct stage_model *m,
+                               const struct ap_buf *section, struct stage_simplicity *is);
 
 /*
  * Asks for the shardings of the chosen points, puts the section together and prices it;

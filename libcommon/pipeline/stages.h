@@ -89,7 +89,9 @@ struct ap_stages {
     const struct ap_instr_list *order;
     int n;
     struct ap_stage *stage; /* in forward order */
-    int n_grids;            /* read only */
+    const char *best_words; /* of the best plan, where this one is a simpler one; NULL */
+    double best_sec;        /* its step */
+    int n_grids;            /* read only, as these two */
     struct ap_grid_row *grid;
     const char *extra; /* written unchanged: members, each after a comma */
 };

@@ -1,6 +1,6 @@
 /*
  * What a search for lines says beside its plan: the trainer that runs them, how many
- * there were, and the best lines of grids.
+ * there were, the best lines of grids, and the best plan where this is a simpler one.
  */
 #include "pipeline/stages.h"
 
@@ -46,8 +46,13 @@ static int read_counts(const json_t *o, const struct ap_at *at, struct ap_stages
 int ap_stages_read_lines(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_stages *s, struct ap_err *err)
 {
-    const json_t *list = json_object_get(o, "grids");
+    const json_t *list = json_object_get(o, "grids"), *best = json_object_get(o, "best");
+    const struct ap_at of_best = {at, "best", 0};
 
+    if (best && (ap_get_str(best, &of_best, "words", &s->best_words, err) ||
+                 ap_get_num(best, &of_best, "step_sec", &s->best_sec, err)))
+        return -1;
+    s->best_words = best ? ap_arena_strdup(arena, s->best_words) : NULL;
     if (ap_opt_str(o, at, "for", &s->for_trainer, err) || read_counts(o, at, s, err))
         return -1;
     s->for_trainer = s->for_trainer ? ap_arena_strdup(arena, s->for_trainer) : NULL;

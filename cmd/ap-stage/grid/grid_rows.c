@@ -4,8 +4,10 @@
  * quicker than the best so far are measured (grid_parts.c), a few ways to shard at a
  * time, in the order of these bounds, which makes their bounds nearly their prices
  * (grid_bound.c). The line with the least bound is bounded better, then priced as --grid
- * prices it, and so on, until no bound is below the best price. Cost: that of measuring,
- * and the plans of the lines whose bounds are below the best price.
+ * prices it, and so on, until no bound is below the best price. Then lines that are
+ * simpler than the best plan, and whose bounds are little above its price, are priced,
+ * the simplest first, until one is little slower. Cost: that of measuring, and the plans
+ * of the lines whose bounds are below the best price.
  */
 #include "grid/grid_rows.h"
 
@@ -138,7 +140,11 @@ void grid_price(const struct grid_rows *r, struct grid_candidate *row)
 static void learn(struct grid_rows *r, struct grid_candidate *row,
                   struct ap_line_counts *n)
 {
-    if (row->known == GRID_MEASURED) {
+    if (row->known == GRID_LISTED) {
+        if (!r->sharding[row->shard].measured)
+            grid_measure(r, 1, &row->shard, false);
+        grid_bound(r, row);
+    } else if (row->known == GRID_MEASURED) {
         grid_simulate(r, row);
     } else {
         n->priced++;
@@ -213,7 +219,8 @@ static void estimate_sharding(void *ctx, int i)
 
     for (int k = b->start[at]; k < b->start[at + 1]; k++) {
         struct grid_candidate *row = &b->s->r->row[b->row[k]];
-        row->unlikely = grid_estimate(r, row) >= UNLIKELY * b->s->best;
+        row->unlikely =
+            grid_estimate(r, row) >= UNLIKELY * (1 + r->want->simple) * b->s->best;
     }
     for (int k = b->start[at]; k < b->start[at + 1] && s->alone; k++)
         s->alone = r->row[b->row[k]].unlikely; /* else it is measured whole */
@@ -290,6 +297,58 @@ static void search(struct search *s, struct ap_line_counts *n)
     }
     while (may_be_better(s, n))
         go_on(s, n);
+}
+
+/* ---- the simplest line that is little slower ---- */
+
+struct simple_row {
+    struct grid_candidate *row;
+    struct stage_simplicity is;
+};
+
+static int compare_simple(const void *pa, const void *pb)
+{
+    const struct simple_row *a = pa, *b = pb;
+    const int order = stage_simplicity_compare(&a->is, &b->is);
+
+    if (order != 0 || a->row->step_sec == b->row->step_sec)
+        return order != 0 ? order : a->row < b->row ? -1 : a->row > b->row;
+    return a->row->step_sec < b->row->step_sec ? -1 : 1;
+}
+
+/* Of equally simple lines the quickest. */
+static void find_simplest(const struct search *s, struct grid_found *out)
+{
+    struct grid_rows *r = s->r;
+    double limit = (1 + r->want->simple) * s->best;
+    const struct stage_simplicity is =
+        s->taken < 0 ? r->want->is : stage_simplicity_of(&r->row[s->taken].line, false);
+    struct simple_row *list = AP_NEW_N(r->arena, r->n + 1, struct simple_row);
+    const struct simple_row *best = NULL;
+    int n = 0;
+
+    for (int i = 0; i < r->n && r->want->simple > 0 && isfinite(limit); i++) {
+        list[n] =
+            (struct simple_row){&r->row[i], stage_simplicity_of(&r->row[i].line, false)};
+        n += r->row[i].known <= GRID_PRICED && r->row[i].step_sec <= limit &&
+             !r->row[i].unlikely && stage_simplicity_compare(&list[n].is, &is) < 0;
+    }
+    qsort(list, (size_t)n, sizeof *list, compare_simple);
+    const int64_t most = out->n.priced + MOST_BESIDE;
+    for (int i = 0; i < n && out->n.priced < most; i++) {
+        struct grid_candidate *row = list[i].row;
+        if (best && stage_simplicity_compare(&list[i].is, &best->is) > 0)
+            break;
+        while (row->known < GRID_PRICED && row->step_sec <= limit)
+            learn(r, row, &out->n);
+        if (row->known != GRID_PRICED || row->step_sec > limit)
+            continue;
+        limit = row->step_sec;
+        best = &list[i];
+    }
+    if (best)
+        out->simple = (struct grid_row){true, best->row->line, best->row->step_sec,
+                                        (int64_t)best->row->bytes};
 }
 
 /* ---- what was found ---- */
@@ -392,6 +451,7 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
         out->microbatches = r.at_once[best->at_once].microbatches;
         out->peak_bytes = (int64_t)best->bytes;
     }
+    find_simplest(&s, out);
     if (!want->space->trainer)
         report(&r, out);
     sum_up(&r, out);
@@ -408,9 +468,12 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
               const struct grid_found *found, const struct ap_stages *like,
               struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
 {
+    const bool simple = found->simple.found;
     struct ap_line_model model;
-    struct ap_line_maker k = {
-        .arena = arena, .model = &model, .line = found->line, .stages = stages};
+    struct ap_line_maker k = {.arena = arena,
+                              .model = &model,
+                              .line = simple ? found->simple.line : found->line,
+                              .stages = stages};
     struct ap_pipeline_price price;
 
     *stages = *like;
@@ -423,7 +486,8 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
     if (found->step_sec < like->lower_bound_sec)
         stages->lower_bound_sec = fmin(like->lower_bound_sec, found->least_sec);
     (void)ap_pipeline_measure(&model.of, stages, &price);
-    assert(price.result.step_sec <= found->step_sec * (1 + 1e-9)); /* or not that line */
+    assert(price.result.step_sec <= /* or not that line */
+           (simple ? found->simple.step_sec : found->step_sec) * (1 + 1e-9));
     if (grid_write(&k, price.result.step_sec, price.peak_bytes, out, err))
         return -1;
     out->bound_sec = stages->lower_bound_sec;

@@ -4,6 +4,7 @@
 
 #include "grid/grid.h"
 #include "line/trainer.h"
+#include "simple.h"
 
 /* A space of lines. */
 struct grid_space {
@@ -35,6 +36,10 @@ struct grid_want {
     bool each;
     enum ap_resharding resharding;
     double below; /* plans of this step and above are of no interest; INFINITY */
+    /* also the simplest line whose step is at most 1 + this times that of the best plan;
+       0: none. is: of the plan whose step is `below` */
+    double simple;
+    struct stage_simplicity is;
 };
 
 /* A line of a grid: the best that was priced. */
@@ -55,6 +60,7 @@ struct grid_found {
                                       leanest_bytes; NULL: there is no line */
     double leanest_bytes;
     double least_sec; /* no line that the memory may hold is below; INFINITY: none may */
+    struct grid_row simple; /* the simplest line, if it is simpler than the best plan */
     struct ap_line_counts n;
     const char *why_not; /* what kept the last line that was no plan from being one */
 };
@@ -66,8 +72,8 @@ struct grid_found {
 int grid_search(struct ap_arena *arena, const struct stage_model *m,
                 const struct grid_want *want, struct grid_found *out, struct ap_err *err);
 
-/* The plan of the best line as section, with algorithm, limits and bound of *like. -1:
- * the shard of a stage cannot be written. */
+/* The plan of the simplest line, else of the best one, as section, with algorithm, limits
+ * and bound of *like. -1: the shard of a stage cannot be written. */
 int grid_take(struct ap_arena *arena, const struct stage_model *m,
               const struct grid_found *found, const struct ap_stages *like,
               struct ap_stages *stages, struct stage_result *out, struct ap_err *err);
