@@ -53,6 +53,8 @@ load helpers
     [[ $output == *'yours: --tensor-model-parallel-size 2'* ]]
     echo "torchrun --nproc_per_node 4 pretrain_gpt.py ${args//$'\n'/ }" >train.sh
     ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron train.sh --quiet | diff <(echo "$output") -
+    ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron "$(cat train.sh)" --quiet |
+        diff <(echo "$output") -
     # logs: the first steps do not count; torchtitan has tokens/s of a device, DeepSpeed samples/s of all
     { for ms in 9000 14 7 8 6 7; do
         echo " iteration 1/ 9 | elapsed time per iteration (ms): $ms.5 | global batch size: 4 |"

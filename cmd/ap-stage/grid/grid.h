@@ -17,7 +17,7 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
 
 /*
  * The line that a file of a trainer says, "TRAINER:FILE", or the text itself, which
- * begins with "-" or "{", in its place; with more keys (NULL: none);
+ * begins with "-" or "{" or has flags in it; with more keys (NULL: none);
  * what does not map is a warning. Ends the tool where the file is bad, is about another
  * model or other devices, or says what no line or the trainer cannot.
  */

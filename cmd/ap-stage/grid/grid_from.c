@@ -52,7 +52,7 @@ void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *
     size_t len;
 
     const struct ap_trainer *trainer = find_trainer(from, &file);
-    if (*file == '-' || *file == '{') { /* it is what a file would have */
+    if (*file == '-' || *file == '{' || strstr(file, " --")) { /* not a name */
         text = ap_arena_strdup(arena, file);
         file = trainer->name;
     } else if (ap_read_file(arena, file, false, &text, &len, &err)) {
