@@ -187,12 +187,12 @@ words() {
     local f=$BATS_TEST_TMPDIR/w.json
     small --dtype bf16 --master-weights --cast-weights --low-gradients >"$f"
     # of LINE: trainer, then seconds and bytes by LINE beside those of the second LINE
-    of() { ap-stage --quiet --grid "$1" --cluster "$(cluster 1)" "$f" | ap-cost --quiet | jq -c "[.stages.trainer, .cost.step_sec, .cost.peak_bytes]"; }
+    of() { ap-stage --quiet --grid "$1" --cluster "$(cluster 1)" "$f" | ap-cost --quiet | jq -c "[.stages.trainer, .cost.step_sec, .cost.peak_bytes, .cost.devices[0].memory.summed_bytes]"; }
     beside() { { of "$1"; of "$2"; } | jq -se "$3"; }
     beside dp=4,mbs=1,packs dp=4,mbs=1 '.[0][0] == ["packs"] and .[0][1] < .[1][1] and .[0][2] == .[1][2]'
     beside dp=4,mbs=1,low-sums dp=4,mbs=1 '.[0][2] < .[1][2]'
     beside dp=4,mbs=1,keeps-gradients dp=4,mbs=1 '.[0][2] > .[1][2]'
-    beside tp=4,mbs=2,sp,keeps-gathered tp=4,mbs=2,sp '.[0][2] > .[1][2]'
+    beside tp=4,mbs=2,sp,keeps-gathered tp=4,mbs=2,sp '.[0][2] == .[1][2] and .[0][3] > .[1][3]' # programs keep it, too
     beside pp=4,mbs=1,waits pp=4,mbs=1 '.[0][0] == ["waits"] and .[0][1] > .[1][1] and .[0][2] == .[1][2]'
     # latencies of four broadcasts, not of one gather
     beside dp=4,mbs=1,zero=1,packs,broadcasts dp=4,mbs=1,zero=1,packs '(.[0][1] - .[1][1]) * 1e6 | . > 44.9 and . < 45.1'

@@ -698,7 +698,6 @@ static void move_slices(struct ap_sim_device *d)
 int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages *stages,
                         struct ap_pipeline_price *price)
 {
-    const unsigned keeps = AP_TRAINER_KEEPS_GATHERED | AP_TRAINER_KEEPS_GRADIENTS;
     struct ap_stages as_run = *stages;
     struct ap_pipeline_program program;
     struct ap_pipeline_price plain = *price;
@@ -706,7 +705,7 @@ int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages
     struct ap_err why = {0};
     bool unsupported;
 
-    as_run.trainer &= ~keeps;
+    as_run.trainer &= ~(unsigned)AP_TRAINER_KEEPS_GRADIENTS;
     if (ap_pipeline_build(&scratch, of, stages, &(struct ap_program_form){0}, &program,
                           &unsupported, &why) ||
         (as_run.trainer != stages->trainer &&

@@ -12,7 +12,8 @@
 
 /*
  * Actions that the trainer of a plan takes by itself, bits of ap_stages.trainer. The
- * programs of a plan scatter and have low sums, too; of the others they do none.
+ * programs of a plan scatter, have low sums and keep what they gathered, too; of the
+ * others they do none.
  */
 enum ap_trainer_trait {
     /* sends gradients and gathered weights together, with one latency for each kind and
