@@ -134,11 +134,6 @@ static const int64_t *list_memory(struct ap_arena *arena, const struct pricing *
     return bytes;
 }
 
-/* Programs are built of plans whose price takes at least this share of the memory, or of
- * whose price the memory is: the program takes no less and no more than that of the other
- * (scripts/bench/memory-table). */
-#define ARENA_SHARE 0.6
-
 /* As plan_whole_bytes, of the fullest device. */
 static int64_t fullest(const struct stage_model *m, const struct plan_instance *inst,
                        const struct ap_stages *stages,
@@ -163,8 +158,8 @@ int64_t stage_result_peak(const struct stage_model *m, const struct plan_instanc
     const double limit = (double)inst->memory_bytes;
     const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
 
-    if ((double)peak < ARENA_SHARE * limit || ARENA_SHARE * (double)peak > limit ||
-        ap_pipeline_measure(&of, read, pipe))
+    if ((double)peak < STAGE_ARENA_SHARE * limit ||
+        STAGE_ARENA_SHARE * (double)peak > limit || ap_pipeline_measure(&of, read, pipe))
         return peak;
     return fullest(m, inst, read, pipe);
 }

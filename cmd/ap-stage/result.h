@@ -53,6 +53,10 @@ struct stage_candidates {
     double simple;
 };
 
+/* Programs are built of plans whose price takes at least this share of the memory, or of
+ * whose price the memory is: the program takes no less and no more than that of the other
+ * (scripts/bench/memory-table). */
+#define STAGE_ARENA_SHARE 0.6
 /*
  * Bytes of the fullest device of a priced plan, as plan_whole_bytes: by its programs
  * (ap_pipeline_measure), unless the price is far from the limit.

@@ -73,11 +73,12 @@ static double lane_bytes(const struct grid_rows *r, const struct grid_candidate 
     return fixed + passing + kept * passes;
 }
 
+/* Programs may need less than the sums, down to that share (stage_result_peak). */
 static void set_bytes(const struct grid_rows *r, struct grid_candidate *row, double bytes)
 {
     const int64_t limit = r->want->inst->memory_bytes;
 
-    row->bytes = fmax(row->bytes, ROUNDED_BYTES * bytes);
+    row->bytes = fmax(row->bytes, ROUNDED_BYTES * STAGE_ARENA_SHARE * bytes);
     if (limit > 0 && row->bytes > (double)limit)
         row->known = GRID_TOO_LARGE;
 }
