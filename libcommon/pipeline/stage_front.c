@@ -32,7 +32,7 @@ void ap_stage_wait_for(const double host[2], const double gather[2],
  * copies of weights beside, these go as gradients come. */
 static double always_bytes(const struct ap_stage_measure *m, double kept)
 {
-    return m->fixed_bytes - m->gradient_bytes +
+    return fmax(0, m->fixed_bytes - m->gradient_bytes) +
            fmax(m->copied_bytes, m->gradient_bytes - kept);
 }
 
