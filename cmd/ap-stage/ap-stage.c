@@ -406,6 +406,21 @@ static void write_stages(struct ap_tool *tool, const struct ap_doc *doc,
     ap_tool_write(tool, doc, out, (int)(sizeof out / sizeof *out), result->found);
 }
 
+/* Whether a line's microbatches are --microbatch each: trainers compute what reduces over
+ * the batch, such as the experts' losses, of each. */
+static bool lines_reduce_each(struct ap_arena *arena, const struct stage_model *m)
+{
+    struct ap_stage_microbatch micro = {.whole = -1};
+    struct ap_err ignored = {0};
+    int64_t n = 2;
+
+    while (n < m->batch && m->batch % n)
+        n++;
+    return ap_stage_microbatch_axis(arena, &m->graph, &m->nests, n, &micro, &ignored) ==
+               0 &&
+           micro.whole >= 0;
+}
+
 /* The plan of --grid or --from, without a search. */
 static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
                     const struct ap_doc *doc, const struct stage_options *r,
@@ -533,6 +548,7 @@ int main(int argc, char **argv)
     stage_model_read(&arena, &doc, req.cluster_path, &model);
     ap_tool_set_f32_matmul(&model.cluster, req.f32_matmul);
     const bool line = req.grid || req.from;
+    req.limits.each |= (line || req.trainer) && lines_reduce_each(&arena, &model);
     ap_passes_warn(&doc, &model.graph, &model.cluster, !line);
     if (line)
         return run_grid(&arena, &tool, &doc, &req, &model);

@@ -350,6 +350,8 @@ static int compare_work(const void *pa, const void *pb)
         return a->whole_bytes < b->whole_bytes ? -1 : 1;
     if (a->kernel != b->kernel)
         return (int)a->kernel - (int)b->kernel;
+    if (a->launched != b->launched)
+        return a->launched - b->launched;
     return (int)a->dtype - (int)b->dtype;
 }
 
@@ -373,7 +375,10 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
         w->block = m->blocks.block_of[nest->members[0]];
         w->n = 1;
         w->kernel = nest->kernel;
+        w->launched = nest->launched;
         count_bytes(m, micro, constant, nest, moved, w);
+        if (nest->in_kernel && !nest->heavy)
+            w->flops = 0;
     }
     qsort(m->work, (size_t)n, sizeof *m->work, compare_work);
     for (int i = 0; i < n; i++)
@@ -524,8 +529,8 @@ double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m, int
         const struct stage_work *w = &m->work[i];
         double flops = w->flops / (d * b);
         double bytes = (w->split_bytes / b + w->whole_bytes) / d;
-        sec[w->block + 1] +=
-            w->n * ap_cluster_kernel_sec(c, w->kernel, false, flops, w->dtype, bytes);
+        double each = ap_cluster_kernel_sec(c, w->kernel, false, flops, w->dtype, bytes);
+        sec[w->block + 1] += w->n * (w->launched ? fmax(0, each - c->launch_sec) : each);
     }
     for (int k = 0; k < m->blocks.n; k++)
         sec[k + 1] += sec[k];
