@@ -12,6 +12,9 @@ layers() { # FILE NAME OPTION...
 setup_file() {
     layers "$BATS_FILE_TMPDIR/gpt" gpt --layers 2 --heads 4
     layers "$BATS_FILE_TMPDIR/llama" llama --layers 3 --heads 4 --kv-heads 2 --ffn 128
+    ap-model gpt --layers 4 --hidden 256 --heads 8 --vocab 1000 --seq 256 --batch 16 --recipe mixed |
+        ap-fuse --cluster h100 --kernels | ap-prune | ap-coarsen --algorithm layers >"$BATS_FILE_TMPDIR/kernels"
+    jq '.name = "h100-4" | .levels[0].size = 4' "$AP_TOP/clusters/h100-8.json" >"$BATS_FILE_TMPDIR/h100-4"
 }
 
 @test "ap-stage --for: the best line by brute force, and no price is below a bound" {
@@ -22,6 +25,7 @@ setup_file() {
         "$brute" "$BATS_FILE_TMPDIR/llama" cpu-4 $trainer 900kB
     done
     "$brute" "$BATS_FILE_TMPDIR/gpt" cpu-4 megatron 900kB
+    "$brute" "$BATS_FILE_TMPDIR/kernels" "$BATS_FILE_TMPDIR/h100-4" torchtitan 40MB # launched once a kernel
 }
 
 @test "ap-stage --for: the section says the trainer and counts lines, the report says them" {
