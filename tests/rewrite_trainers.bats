@@ -139,6 +139,7 @@ mixtral.megatron 8 32 tp=2,pp=4,vpp=4,ep=8,etp=1,dp=8,zero=1,sp,mbs=1,overlap,pa
 uneven.megatron 8 32 tp=8,pp=4,layers=7:8:8:9,cp=2,dp=4,zero=1,shard=4,sp,recompute=full,mbs=1,packs of 64, 256 devices
 unknown.megatron 8 32 refused: --tensor-model-parallel-size: nothing in the text gives $TP a value
 llama3.torchtitan 8 80 tp=8,dp=32,zero=3,sp,recompute=full,mbs=4,overlap,packs of 128, 256 devices
+run.torchtitan 1 32 tp=2,dp=4,zero=3,sp,recompute=full,mbs=2,overlap,packs of 8, 8 devices
 moe.torchtitan 8 27 tp=2,ep=8,etp=1,dp=32,zero=2,shard=16,sp,mbs=1,overlap,packs of 32, 64 devices
 pipeline.torchtitan 8 32 tp=2,pp=4,vpp=2,layers=4:5:4:4:4:4:4:3,dp=4,zero=1,shard=2,recompute=operators,mbs=1,packs of 32, 32 devices
 tokens.torchtitan-main 8 64 pp=2,dp=32,zero=1,recompute=operators,mbs=2,packs of 1024, 64 devices
@@ -146,6 +147,24 @@ zero3.deepspeed 64 32 dp=64,zero=3,mbs=2,overlap of 512, 64 devices
 pipeline.deepspeed 64 32 pp=8,dp=8,zero=1,recompute=full,mbs=1,packs,keeps-gradients,waits of 512, 64 devices
 moe.deepspeed 64 32 tp=2,ep=8,etp=1,dp=32,zero=2,mbs=8,overlap,packs of 512, 64 devices
 huggingface.deepspeed 64 32 refused: train_batch_size: "auto" is for a launcher to fill in: give the number
+END
+}
+
+@test "trainers: words and flags that no line says are refused by their names" {
+    local trainer args why
+    while IFS='|' read -r trainer args why; do
+        run "$AP_BUILD/unit/test_trainer" --read "$trainer" 8 32 <(echo "$args")
+        [[ ${output##*$'\n'} == "refused: "*"$why"* ]] || { echo "$trainer $args: $output"; return 1; }
+    done <<'END'
+torchtitan|--training.dtype bfloat16|--training.dtype: float32 is read
+torchtitan|--training.mixed_precision_param float16|'float16' is not one of bfloat16, float32
+torchtitan|--optimizer.implementation fast|'fast' is not one of fused,
+torchtitan|--activation_checkpoint.mode partial|'partial' is not one of selective, none, full
+torchtitan|--parallelism.enable_sequence_parallel maybe|expected True or False, got 'maybe'
+torchtitan|--parallelism.spmd_backend full_dtensor|--parallelism.spmd-backend: it is not read
+torchtitan-main|--training.seq_len 8192|a name of torchtitan 0.3: --from torchtitan
+megatron|--micro-batch-size 1 --tensor_model_parallel_size 2|not known; is it --tensor-model-parallel-size?
+megatron|--micro-batch-size 1 --use-distributed-optimiser|not known; is it --use-distributed-optimizer?
 END
 }
 

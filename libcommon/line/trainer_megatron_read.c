@@ -93,43 +93,24 @@ static const struct trainer_unread unread[] = {
      NULL},
     {NULL, NULL}};
 
-struct reading {
-    struct ap_arena *arena;
-    struct trainer_flags flags;
-    const struct ap_line_facts *known;
-    struct ap_trainer_said *said;
-    struct ap_notes *notes;
-    struct ap_err *err;
-};
-
-static int64_t number(struct reading *r, const char *name, int64_t silent)
-{
-    const int64_t n = trainer_flag_number(&r->flags, name, silent);
-
-    if (n < 1 && n != silent)
-        ap_err_set(r->err, "%s: expected a number from 1 on, got %lld", name,
-                   (long long)n);
-    return n;
-}
-
-static bool on(struct reading *r, const char *name)
+static bool on(struct trainer_reading *r, const char *name)
 {
     return trainer_flag_on(&r->flags, name);
 }
 
-static void read_model(struct reading *r)
+static void read_model(struct trainer_reading *r)
 {
     struct ap_line_facts *f = &r->said->facts;
 
-    f->layers = number(r, "--num-layers", 0);
-    f->hidden = number(r, "--hidden-size", 0);
-    f->heads = number(r, "--num-attention-heads", 0);
-    const int64_t groups = number(r, "--num-query-groups", 0);
+    f->layers = trainer_number(r, "--num-layers", 0);
+    f->hidden = trainer_number(r, "--hidden-size", 0);
+    f->heads = trainer_number(r, "--num-attention-heads", 0);
+    const int64_t groups = trainer_number(r, "--num-query-groups", 0);
     f->kv_heads = on(r, "--group-query-attention") ? groups : f->heads;
-    f->experts = number(r, "--num-experts", 0);
-    f->experts_per_token = number(r, "--moe-router-topk", 0);
-    f->sequence = number(r, "--seq-length", 0);
-    number(r, "--encoder-seq-length", 0);
+    f->experts = trainer_number(r, "--num-experts", 0);
+    f->experts_per_token = trainer_number(r, "--moe-router-topk", 0);
+    f->sequence = trainer_number(r, "--seq-length", 0);
+    trainer_number(r, "--encoder-seq-length", 0);
     f->tied = !on(r, "--untie-embeddings-and-output-weights");
     f->compute = on(r, "--bf16") ? AP_BF16 : on(r, "--fp16") ? AP_F16 : AP_F32;
     if (trainer_flag_word(&r->flags, "--fp8-format", NULL))
@@ -138,7 +119,7 @@ static void read_model(struct reading *r)
 
 /* "--use-precision-aware-optimizer" and its types; moments of one type, all else in f32.
  */
-static void read_moments(struct reading *r)
+static void read_moments(struct trainer_reading *r)
 {
     static const char *const names[] = {"--exp-avg-dtype", "--exp-avg-sq-dtype",
                                         "--main-grads-dtype", "--main-params-dtype"};
@@ -194,7 +175,7 @@ static const char *expand_layout(struct ap_buf *out, const char *at, struct ap_e
 }
 
 /* Layers of each stage of "Et*3|t*4L". */
-static int read_layers(struct reading *r, const char *text, struct ap_err *err)
+static int read_layers(struct trainer_reading *r, const char *text, struct ap_err *err)
 {
     struct ap_line *line = &r->said->line;
     int *layers = AP_NEW_N(r->arena, AP_LINE_MOST_STAGES, int), n = 1;
@@ -223,7 +204,7 @@ static int read_layers(struct reading *r, const char *text, struct ap_err *err)
     return 0;
 }
 
-static void read_layout(struct reading *r, const char *text)
+static void read_layout(struct trainer_reading *r, const char *text)
 {
     struct ap_buf once = {0}, all = {0};
     struct ap_err why = {""};
@@ -243,7 +224,7 @@ static void read_layout(struct reading *r, const char *text)
 }
 
 /* Layers by rank, each of as many chunks. */
-static void read_uneven(struct reading *r, int64_t first, int64_t last)
+static void read_uneven(struct trainer_reading *r, int64_t first, int64_t last)
 {
     struct ap_line *line = &r->said->line;
     const int64_t layers =
@@ -277,7 +258,7 @@ static void read_uneven(struct reading *r, int64_t first, int64_t last)
 }
 
 /* Embedding and head take the place of a layer. */
-static void read_accounted(struct reading *r, int64_t embedding, int64_t loss)
+static void read_accounted(struct trainer_reading *r, int64_t embedding, int64_t loss)
 {
     struct ap_line *line = &r->said->line;
     const int64_t layers =
@@ -297,21 +278,22 @@ static void read_accounted(struct reading *r, int64_t embedding, int64_t loss)
                         (s == n - 1 ? loss : 0));
 }
 
-static void read_stages(struct reading *r)
+static void read_stages(struct trainer_reading *r)
 {
     struct ap_line *line = &r->said->line;
     const int64_t layers =
         r->said->facts.layers ? r->said->facts.layers : r->known->layers;
     const char *layout =
         trainer_flag_word(&r->flags, "--pipeline-model-parallel-layout", NULL);
-    const int64_t each = number(r, "--num-layers-per-virtual-pipeline-stage", 0);
-    const int64_t virtual = number(r, "--num-virtual-stages-per-pipeline-rank", 0);
-    const int64_t first = number(r, "--decoder-first-pipeline-num-layers", 0);
-    const int64_t last = number(r, "--decoder-last-pipeline-num-layers", 0);
+    const int64_t each = trainer_number(r, "--num-layers-per-virtual-pipeline-stage", 0);
+    const int64_t virtual = trainer_number(r, "--num-virtual-stages-per-pipeline-rank",
+                                           0);
+    const int64_t first = trainer_number(r, "--decoder-first-pipeline-num-layers", 0);
+    const int64_t last = trainer_number(r, "--decoder-last-pipeline-num-layers", 0);
     const bool embedding = on(r, "--account-for-embedding-in-pipeline-split");
     const bool loss = on(r, "--account-for-loss-in-pipeline-split");
 
-    line->pipeline = number(r, "--pipeline-model-parallel-size", 1);
+    line->pipeline = trainer_number(r, "--pipeline-model-parallel-size", 1);
     if (*r->err->msg)
         return;
     if ((layout != NULL) + (each > 0) + (virtual > 0) > 1 ||
@@ -352,7 +334,7 @@ static void read_stages(struct reading *r)
 /* ---- the rest ---- */
 
 /* ZeRO's stage. */
-static int64_t read_zero(struct reading *r)
+static int64_t read_zero(struct trainer_reading *r)
 {
     static const char *const strategies[] = {"no_shard", "optim", "optim_grads",
                                              "optim_grads_params"};
@@ -380,11 +362,11 @@ static int64_t read_zero(struct reading *r)
     return 0;
 }
 
-static void read_context(struct reading *r, struct ap_degrees *d)
+static void read_context(struct trainer_reading *r, struct ap_degrees *d)
 {
     const struct trainer_flag *f = trainer_flag_find(&r->flags, "--cp-comm-type");
 
-    d->context = number(r, "--context-parallel-size", 1);
+    d->context = trainer_number(r, "--context-parallel-size", 1);
     d->ring = d->context > 1;
     for (int i = 0; f && i < f->n && d->context > 1; i++) {
         const char *way = f->value[i].text;
@@ -398,13 +380,13 @@ static void read_context(struct reading *r, struct ap_degrees *d)
     }
 }
 
-static void read_recompute(struct reading *r)
+static void read_recompute(struct trainer_reading *r)
 {
     const bool activations = on(r, "--recompute-activations");
     const char *how = trainer_flag_word(&r->flags, "--recompute-granularity",
                                         activations ? "selective" : "");
     const char *method = trainer_flag_word(&r->flags, "--recompute-method", "");
-    const int64_t k = number(r, "--recompute-num-layers", 0);
+    const int64_t k = trainer_number(r, "--recompute-num-layers", 0);
     const struct trainer_flag *modules =
         trainer_flag_find(&r->flags, "--recompute-modules");
     enum ap_line_recompute *to = &r->said->line.recompute;
@@ -433,13 +415,13 @@ static void read_recompute(struct reading *r)
     }
 }
 
-static void read_experts(struct reading *r, struct ap_degrees *d)
+static void read_experts(struct trainer_reading *r, struct ap_degrees *d)
 {
     const char *dispatcher =
         trainer_flag_word(&r->flags, "--moe-token-dispatcher-type", "allgather");
 
-    d->expert = number(r, "--expert-model-parallel-size", 1);
-    d->expert_tensor = number(r, "--expert-tensor-parallel-size", d->tensor);
+    d->expert = trainer_number(r, "--expert-model-parallel-size", 1);
+    d->expert_tensor = trainer_number(r, "--expert-tensor-parallel-size", d->tensor);
     if (d->expert > 1 && strcmp(dispatcher, "alltoall") != 0)
         ap_note(r->notes,
                 "--moe-token-dispatcher-type %.40s: tokens are taken to be exchanged by "
@@ -447,7 +429,7 @@ static void read_experts(struct reading *r, struct ap_degrees *d)
                 dispatcher);
 }
 
-static void read_overlap(struct reading *r)
+static void read_overlap(struct trainer_reading *r)
 {
     struct ap_line *line = &r->said->line;
     const bool reduce = on(r, "--overlap-grad-reduce");
@@ -475,20 +457,16 @@ int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
                           struct ap_trainer_said *said, struct ap_notes *notes,
                           struct ap_err *err)
 {
-    struct reading r = {notes->arena, .known = known, .said = said, .notes = notes,
-                        .err = err};
+    struct trainer_reading r = {notes->arena, .known = known, .said = said,
+                                .notes = notes, .err = err};
     struct ap_line *line = &said->line;
     struct ap_degrees *d = &line->degrees;
-    struct trainer_words words;
-    int64_t world;
 
-    if (trainer_words_read(r.arena, text, &words, &world, err))
+    if (trainer_reading_start(&r, text, false))
         return -1;
-    trainer_flags_find(&words, false, &r.flags, err);
-    said->facts.world = world ? world : known->world;
     read_model(&r);
     read_moments(&r);
-    d->tensor = number(&r, "--tensor-model-parallel-size", 1);
+    d->tensor = trainer_number(&r, "--tensor-model-parallel-size", 1);
     d->sequence = on(&r, "--sequence-parallel") && d->tensor > 1;
     read_stages(&r);
     read_context(&r, d);
@@ -496,9 +474,9 @@ int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
     d->zero = read_zero(&r);
     read_recompute(&r);
     read_overlap(&r);
-    line->micro_batch = number(&r, "--micro-batch-size", 0);
-    said->facts.batch = number(&r, "--global-batch-size", 0);
-    const int64_t copies = number(&r, "--num-distributed-optimizer-instances", 1);
+    line->micro_batch = trainer_number(&r, "--micro-batch-size", 0);
+    said->facts.batch = trainer_number(&r, "--global-batch-size", 0);
+    const int64_t copies = trainer_number(&r, "--num-distributed-optimizer-instances", 1);
     const char *optimizer = trainer_flag_word(&r.flags, "--optimizer", "adam");
     if (strcmp(optimizer, "adam") != 0)
         ap_note(notes, "--optimizer %.40s: the model's optimizer is priced", optimizer);

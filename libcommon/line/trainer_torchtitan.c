@@ -281,71 +281,67 @@ static void write_tokens(const struct ap_line *l, const struct ap_line_facts *f,
 
 /* As trainer_flags_find spells them: "-" for "_". */
 static const struct trainer_unread unread[] = {
+    {"--module --config --job.* --lr-scheduler.* --checkpoint.* --profiling.* "
+     "--profiler.* --metrics.* --debug.* --comm.* --validation.* --validator.* "
+     "--dataloader.* --tokenizer.* --experimental.* --hf-assets-path --dump-folder "
+     "--training.steps --training.max-norm --training.dataset* --training.seed "
+     "--training.deterministic --training.gc-* --fault-tolerance.* --loss.* "
+     "--training.dtype=float32 --training.mixed-precision-reduce=float32 "
+     "--training.enable-cpu-offload=False --training.no-enable-cpu-offload "
+     "--parallelism.spmd-backend=spmd_types "
+     "--parallelism.context-parallel-load-balancer=headtail "
+     "--activation-checkpoint.selective-ac-option=op --activation-checkpoint.early-stop "
+     "--activation-checkpoint.preserve-rng-state --activation-checkpoint.debug "
+     "--activation-checkpoint.determinism-check "
+     "--optimizer.name=Adam --optimizer.name=AdamW",
+     NULL},
+    {"--optimizer.name", "~the model's optimizer is priced"},
+    {"--model.converters --quantize.* --compile.enable-async-tensor-parallel "
+     "--parallelism.enable-async-tensor-parallel",
+     "no line says it"},
+    {"--model.* --optimizer.* --compile.*", NULL},
     {"--parallelism.pipeline-parallel-schedule-csv", "no line says such an order"},
     {"--parallelism.expert-tensor-parallel-degree", "torchtitan 0.3 has no such flag"},
     {"--training.enable-cpu-offload", "no line says where weights and states are"},
-    {"--quantize.* --model.converters --compile.enable-async-tensor-parallel "
-     "--parallelism.enable-async-tensor-parallel",
-     "no line says it"},
-    {"--parallelism.* --training.*", "it is not read"},
-    {"--module --config --job.* --model.* --optimizer.* --lr-scheduler.* --checkpoint.* "
-     "--profiling.* --profiler.* --metrics.* --debug.* --comm.* --validation.* "
-     "--validator.* "
-     "--dataloader.* --tokenizer.* --experimental.* --compile.* --hf-assets-path "
-     "--dump-folder "
-     "--training.steps --training.max-norm --training.dataset* --training.seed "
-     "--training.deterministic --training.gc-* --training.dtype "
-     "--training.mixed-precision-reduce --activation-checkpoint.* "
-     "--fault-tolerance.* --loss.*",
-     NULL},
+    {"--training.dtype --training.mixed-precision-reduce",
+     "float32 is read: of weights and moments, and of sums of gradients"},
+    {"--parallelism.* --training.* --activation-checkpoint.*", "it is not read"},
     {NULL, NULL}};
 
-struct reading {
-    struct ap_arena *arena;
-    struct trainer_flags flags;
-    const struct ap_line_facts *known;
-    struct ap_trainer_said *said;
-    struct ap_notes *notes;
-    struct ap_err *err;
-};
-
-/* "--parallelism.tensor-parallel-degree" of the name with "_". */
-static const char *dashed(const char *name, char *text)
-{
-    snprintf(text, 96, "%s", name);
-    for (char *c = text; *c; c++)
-        *c = *c == '_' ? '-' : *c;
-    return text;
-}
-#define DASHED(name) dashed(name, (char[96]){0})
-
-static int64_t number(struct reading *r, const char *name, int64_t silent)
-{
-    const int64_t n = trainer_flag_number(&r->flags, DASHED(name), silent);
-
-    if (n < 1 && n != silent)
-        ap_err_set(r->err, "%s: expected a number from 1 on, got %lld", name,
-                   (long long)n);
-    return n;
-}
-
-static const char *word(struct reading *r, const char *name, const char *silent)
-{
-    return trainer_flag_word(&r->flags, DASHED(name), silent);
-}
-
 /* "--x.y", "--x.y True", or "--x.no-y" */
-static bool on(struct reading *r, const char *section, const char *name, bool silent)
+static bool on(struct trainer_reading *r, const char *name, bool silent)
 {
-    char yes[96], no[96];
+    const int dot = (int)(strchr(name, '.') - name);
+    const char *no = ap_arena_printf(r->arena, "%.*s.no-%s", dot, name, name + dot + 1);
+    const struct trainer_flag *f = trainer_flag_find(&r->flags, name);
 
-    snprintf(yes, sizeof yes, "--%s.%s", section, name);
-    snprintf(no, sizeof no, "--%s.no-%s", section, name);
-    const struct trainer_flag *f = trainer_flag_find(&r->flags, yes);
-    if (f && f->n == 1)
-        return !strcmp(f->value->text, "True") || !strcmp(f->value->text, "true");
-    return f ? true : trainer_flag_find(&r->flags, no) ? false : silent;
+    if (!f)
+        return trainer_flag_find(&r->flags, no) ? false : silent;
+    const char *text = f->n ? trainer_flag_word(&r->flags, name, "True") : "True";
+    const bool is = !strcmp(text, "True") || !strcmp(text, "true");
+    if (!is && strcmp(text, "False") != 0 && strcmp(text, "false") != 0)
+        ap_err_set(r->err, "%s: expected True or False, got '%.40s'", name, text);
+    return is;
 }
+
+/* The place of a flag's word among names; silent: 0. */
+static int one_of(struct trainer_reading *r, const char *name, const char *const *names,
+                  int n)
+{
+    const char *text = trainer_flag_word(&r->flags, name, names[0]);
+    struct ap_buf list = {0};
+
+    for (int i = 0; i < n; i++) {
+        if (!strcmp(text, names[i]))
+            return ap_buf_free(&list), i;
+        ap_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
+    }
+    ap_err_set(r->err, "%s: '%.40s' is not one of %s", name, text, list.data);
+    ap_buf_free(&list);
+    return 0;
+}
+#define ONE_OF(r, name, names) \
+    one_of(r, name, names, (int)(sizeof(names) / sizeof *(names)))
 
 /* Modules separated by commas; counts "layers.N". */
 static int count_layers(const char *text)
@@ -357,7 +353,7 @@ static int count_layers(const char *text)
     return n;
 }
 
-static void read_parts(struct reading *r, const struct trainer_flag *f)
+static void read_parts(struct trainer_reading *r, const struct trainer_flag *f)
 {
     struct ap_line *line = &r->said->line;
 
@@ -381,11 +377,12 @@ static void read_parts(struct reading *r, const struct trainer_flag *f)
 
 /* Layers, and what the embedding and the head count for, are dealt evenly; the first
  * stages have one more. */
-static void deal_layers(struct reading *r, bool several)
+static void deal_layers(struct trainer_reading *r, bool several)
 {
     struct ap_line *line = &r->said->line;
     const int64_t layers = r->known->layers;
-    const int64_t each = number(r, "--parallelism.pipeline_parallel_layers_per_stage", 0);
+    const int64_t each =
+        trainer_number(r, "--parallelism.pipeline_parallel_layers_per_stage", 0);
     const int64_t first = trainer_flag_number(
         &r->flags, "--parallelism.pipeline-parallel-first-stage-less-layers", 1);
     const int64_t last = trainer_flag_number(
@@ -415,15 +412,16 @@ static void deal_layers(struct reading *r, bool several)
     }
 }
 
-static void read_stages(struct reading *r)
+static void read_stages(struct trainer_reading *r)
 {
     struct ap_line *line = &r->said->line;
-    const char *name = word(r, "--parallelism.pipeline_parallel_schedule", "1F1B");
+    const char *name =
+        trainer_flag_word(&r->flags, "--parallelism.pipeline_parallel_schedule", "1F1B");
     const struct trainer_flag *parts =
         trainer_flag_find(&r->flags, "--parallelism.module-fqns-per-model-part");
     int s = 0;
 
-    line->pipeline = number(r, PP, 1);
+    line->pipeline = trainer_number(r, PP, 1);
     while (s < AP_N_SCHEDULES && (!schedules[s] || strcmp(schedules[s], name) != 0))
         s++;
     line->schedule = AP_SCHEDULE_1F1B;
@@ -449,14 +447,16 @@ static void read_stages(struct reading *r)
 }
 
 /* Replicas and shards; data 0: what the others leave. */
-static void read_data(struct reading *r)
+static void read_data(struct trainer_reading *r)
 {
     struct ap_line *line = &r->said->line;
     struct ap_degrees *d = &line->degrees;
-    const char *reshard = word(r, "--parallelism.fsdp_reshard_after_forward", "default");
-    const int64_t copies = number(r, "--parallelism.data_parallel_replicate_degree", 1);
+    static const char *const reshards[] = {"default", "always", "never"};
+    const int reshard = ONE_OF(r, "--parallelism.fsdp_reshard_after_forward", reshards);
+    const int64_t copies =
+        trainer_number(r, "--parallelism.data_parallel_replicate_degree", 1);
     const int64_t world = r->said->facts.world;
-    int64_t shard = number(r, SHARD, -1);
+    int64_t shard = trainer_number(r, SHARD, -1);
     const int64_t others =
         ap_mul64(ap_mul64(copies, d->context), ap_mul64(d->tensor, line->pipeline));
 
@@ -470,34 +470,28 @@ static void read_data(struct reading *r)
         return;
     }
     d->data = copies * shard;
-    if (strcmp(reshard, "default") != 0 && strcmp(reshard, "always") != 0 &&
-        strcmp(reshard, "never") != 0)
-        ap_err_set(r->err,
-                   "--parallelism.fsdp_reshard_after_forward: %.40s is not one of "
-                   "default, always, never",
-                   reshard);
     if (shard * d->context == 1)
         return;
     d->shard = shard * d->context;
-    d->zero = line->pipeline > 1 ? 1 : strcmp(reshard, "never") ? 3 : 2;
-    if (line->pipeline > 1 && !strcmp(reshard, "always"))
+    d->zero = line->pipeline > 1 ? 1 : reshard == 2 ? 2 : 3;
+    if (line->pipeline > 1 && reshard == 1)
         ap_err_set(r->err,
                    "--parallelism.fsdp_reshard_after_forward always: no line says "
                    "that passes of a pipeline gather weights while gradients are "
                    "summed whole");
 }
 
-static void read_batch(struct reading *r, const struct spelling *names)
+static void read_batch(struct trainer_reading *r, const struct spelling *names)
 {
     struct ap_line *line = &r->said->line;
     struct ap_line_facts *f = &r->said->facts;
     const bool staged = line->pipeline > 1;
     const int64_t data = line->degrees.data;
 
-    f->sequence = number(r, names->length, 2048);
-    const int64_t local = number(r, names->local, names->tokens ? 16384 : 8);
-    const int64_t part = number(r, names->part, 1);
-    int64_t global = trainer_flag_number(&r->flags, DASHED(names->global), -1);
+    f->sequence = trainer_number(r, names->length, 2048);
+    const int64_t local = trainer_number(r, names->local, names->tokens ? 16384 : 8);
+    const int64_t part = trainer_number(r, names->part, 1);
+    int64_t global = trainer_flag_number(&r->flags, names->global, -1);
     if (*r->err->msg)
         return;
     const int64_t unit = names->tokens ? f->sequence : 1;
@@ -526,59 +520,72 @@ static void read_batch(struct reading *r, const struct spelling *names)
                    (long long)part, names->local, (long long)local);
 }
 
-static void read_checkpoint(struct reading *r)
+/* "activation_checkpoint:full", or "--activation_checkpoint.mode full" of older ones. */
+static void read_checkpoint(struct trainer_reading *r)
 {
-    enum ap_line_recompute how = AP_LINE_RECOMPUTE_OPERATORS;
+    static const char *const modes[] = {"selective", "none", "full"};
+    static const enum ap_line_recompute how[] = {
+        AP_LINE_RECOMPUTE_OPERATORS, AP_LINE_RECOMPUTE_NONE, AP_LINE_RECOMPUTE_FULL};
+    int mode = ONE_OF(r, "--activation_checkpoint.mode", modes);
 
     for (int i = 0; i < r->flags.n; i++) {
         struct trainer_flag *f = &r->flags.flag[i];
-        const char *mode = strchr(f->name, ':');
         if (strncmp(f->name, "activation_checkpoint:", 22) != 0 &&
             strncmp(f->name, "activation-checkpoint:", 22) != 0)
             continue;
         f->read = true;
-        if (!strcmp(mode, ":none"))
-            how = AP_LINE_RECOMPUTE_NONE;
-        else if (!strcmp(mode, ":full"))
-            how = AP_LINE_RECOMPUTE_FULL;
-        else if (strcmp(mode, ":selective") != 0)
+        for (mode = 2; mode > 0 && strcmp(f->name + 22, modes[mode]) != 0;)
+            mode--;
+        if (strcmp(f->name + 22, modes[mode]) != 0)
             ap_err_set(r->err, "%.60s: none, selective and full are read", f->name);
     }
-    r->said->line.recompute = how;
+    r->said->line.recompute = how[mode];
 }
 
-static int read_flags(const char *text, const struct ap_line_facts *known,
-                      const struct spelling *names, struct reading *r)
+/* The names of the other torchtitan. */
+static void refuse_names(struct trainer_reading *r, const struct spelling *own)
 {
-    struct ap_line *line = &r->said->line;
-    struct ap_degrees *d = &line->degrees;
-    struct trainer_words words;
-    int64_t world;
+    const struct spelling *of = own->tokens ? &samples : &tokens;
+    const char *const names[] = {of->local, of->global, of->length, of->part};
 
-    if (trainer_words_read(r->arena, text, &words, &world, r->err))
+    for (int i = 0; i < 4; i++)
+        if (trainer_flag_find(&r->flags, names[i]))
+            ap_err_set(r->err, "%s: a name of torchtitan %s: --from %s", names[i],
+                       of->tokens ? "main" : "0.3",
+                       of->tokens ? "torchtitan-main" : "torchtitan");
+}
+
+static int read_flags(const char *text, const struct spelling *names,
+                      struct trainer_reading *r)
+{
+    static const char *const types[] = {"bfloat16", "float32"};
+    static const char *const optimizers[] = {"fused", "fused_opt_states_bf16", "foreach",
+                                             "for-loop"};
+    struct ap_degrees *d = &r->said->line.degrees;
+
+    if (trainer_reading_start(r, text, true))
         return -1;
-    trainer_flags_find(&words, true, &r->flags, r->err);
-    r->said->facts.world = world ? world : known->world;
-    r->said->facts.layers = known->layers;
+    refuse_names(r, names);
+    r->said->facts.layers = r->known->layers;
     if (r->said->facts.world == 0)
         return ap_err_set(r->err, "nothing says the number of devices: NGPU=N");
     if (trainer_flag_find(&r->flags, "--config"))
         ap_note(r->notes, "--config: what its function sets is not known; defaults are "
                           "taken where no flag says more");
-    d->tensor = number(r, TP, 1);
-    d->context = number(r, CP, 1);
-    d->expert = number(r, EP, 1);
-    d->sequence = on(r, "parallelism", "enable-sequence-parallel", true) && d->tensor > 1;
+    d->tensor = trainer_number(r, TP, 1);
+    d->context = trainer_number(r, CP, 1);
+    d->expert = trainer_number(r, EP, 1);
+    d->sequence = on(r, "--parallelism.enable_sequence_parallel", true) && d->tensor > 1;
     read_stages(r);
     read_data(r);
     read_batch(r, names);
     read_checkpoint(r);
-    on(r, "training", "disable-cuda-graphs", false);
-    const char *param = word(r, "--training.mixed_precision_param", "bfloat16");
-    const char *how = word(r, "--optimizer.implementation", "fused");
-    r->said->facts.compute = !strcmp(param, "bfloat16") ? AP_BF16 : AP_F32;
+    on(r, "--training.disable_cuda_graphs", false);
+    r->said->facts.compute =
+        ONE_OF(r, "--training.mixed_precision_param", types) ? AP_F32 : AP_BF16;
     r->said->facts.master = AP_F32;
-    r->said->facts.moments = !strcmp(how, "fused_opt_states_bf16") ? AP_BF16 : AP_F32;
+    r->said->facts.moments =
+        ONE_OF(r, "--optimizer.implementation", optimizers) == 1 ? AP_BF16 : AP_F32;
     return trainer_flags_end(&r->flags, unread, r->notes);
 }
 
@@ -586,20 +593,20 @@ static int read_samples(const char *text, const struct ap_line_facts *known,
                         struct ap_trainer_said *said, struct ap_notes *notes,
                         struct ap_err *err)
 {
-    struct reading r = {notes->arena, .known = known, .said = said, .notes = notes,
-                        .err = err};
+    struct trainer_reading r = {notes->arena, .known = known, .said = said,
+                                .notes = notes, .err = err};
 
-    return read_flags(text, known, &samples, &r);
+    return read_flags(text, &samples, &r);
 }
 
 static int read_tokens(const char *text, const struct ap_line_facts *known,
                        struct ap_trainer_said *said, struct ap_notes *notes,
                        struct ap_err *err)
 {
-    struct reading r = {notes->arena, .known = known, .said = said, .notes = notes,
-                        .err = err};
+    struct trainer_reading r = {notes->arena, .known = known, .said = said,
+                                .notes = notes, .err = err};
 
-    return read_flags(text, known, &tokens, &r);
+    return read_flags(text, &tokens, &r);
 }
 
 #define ROW(name_, title_, spelled)                                                   \

@@ -615,7 +615,7 @@ int trainer_words_read(struct ap_arena *arena, const char *text,
 void trainer_flags_find(const struct trainer_words *words, bool dashes,
                         struct trainer_flags *out, struct ap_err *err)
 {
-    *out = (struct trainer_flags){.arena = words->arena, .err = err};
+    *out = (struct trainer_flags){.arena = words->arena, .dashes = dashes, .err = err};
     out->flag = AP_NEW_N(words->arena, words->n + 1, struct trainer_flag);
     for (int i = 0; i < words->n; i++) {
         const struct trainer_word *w = &words->word[i];
@@ -646,12 +646,31 @@ void trainer_flags_find(const struct trainer_words *words, bool dashes,
     }
 }
 
+static bool same_letter(char a, char b, bool dashes)
+{
+    return a == b || (dashes && strchr("-_", a) && strchr("-_", b) && a && b);
+}
+
+/* Whether names differ by up to that many letters, added, left out or another. */
+static bool is_near(const char *a, const char *b, size_t most, bool dashes)
+{
+    size_t n = strlen(a), m = strlen(b), i = 0;
+
+    while (a[i] && same_letter(a[i], b[i], dashes))
+        i++;
+    for (; n > i && m > i && same_letter(a[n - 1], b[m - 1], dashes); n--)
+        m--;
+    return n - i <= most && m - i <= most;
+}
+
 struct trainer_flag *trainer_flag_find(struct trainer_flags *flags, const char *name)
 {
     struct trainer_flag *found = NULL;
 
+    AP_ROOM_IN(flags->arena, flags->asked, flags->n_asked, flags->cap_asked);
+    flags->asked[flags->n_asked++] = name;
     for (int i = 0; i < flags->n; i++)
-        if (!strcmp(flags->flag[i].name, name)) {
+        if (is_near(flags->flag[i].name, name, 0, flags->dashes)) {
             found = &flags->flag[i];
             found->read = true;
         }
@@ -702,20 +721,41 @@ int64_t trainer_flag_number(struct trainer_flags *flags, const char *name, int64
     return n;
 }
 
+/* "--a-*" by its name, "--a=VALUE" by its only value, too. */
 static const struct trainer_unread *find_unread(const struct trainer_unread *unread,
-                                                const char *name)
+                                                const char *name,
+                                                const struct trainer_flag *f)
 {
     for (; unread->globs; unread++) {
         char glob[96];
         for (const char *at = unread->globs; *at; at += strspn(at, " ")) {
             const size_t len = strcspn(at, " ");
             snprintf(glob, sizeof glob, "%.*s", (int)len, at);
-            if (ap_glob(glob, name))
+            char *value = strchr(glob, '=');
+            if (value)
+                *value++ = '\0';
+            if (ap_glob(glob, name) && (!value || (f->n == 1 && !f->value->unknown &&
+                                                   !strcmp(f->value->text, value))))
                 return unread;
             at += len;
         }
     }
     return NULL;
+}
+
+/* The name that is nearly that of an unknown flag, NULL: there is none. */
+static const char *find_near(const struct trainer_flags *flags,
+                             const struct trainer_unread *unread,
+                             const struct trainer_flag *f)
+{
+    char *dashed = ap_arena_strdup(flags->arena, f->name);
+
+    for (int i = 0; i < flags->n_asked; i++)
+        if (is_near(f->name, flags->asked[i], 1, true))
+            return flags->asked[i];
+    for (char *c = dashed; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return find_unread(unread, dashed, f) ? dashed : NULL;
 }
 
 int trainer_flags_end(struct trainer_flags *flags, const struct trainer_unread *unread,
@@ -732,11 +772,37 @@ int trainer_flags_end(struct trainer_flags *flags, const struct trainer_unread *
         if (*f->name == '$')
             return ap_err_set(flags->err, "nothing in the text gives %.100s a value",
                               f->name);
-        const struct trainer_unread *u = find_unread(unread, f->name);
-        if (u && u->why)
-            return ap_err_set(flags->err, "%.100s: %s", f->name, u->why);
-        if (!u)
-            ap_note(notes, "%.100s: not known, passed over", f->name);
+        const struct trainer_unread *u = find_unread(unread, f->name, f);
+        const char *near = u ? NULL : find_near(flags, unread, f);
+        if (near)
+            return ap_err_set(flags->err, "%.100s: not known; is it %s?", f->name, near);
+        const char *why = u ? u->why : "~not known, passed over";
+        if (why && *why != '~')
+            return ap_err_set(flags->err, "%.100s: %s", f->name, why);
+        if (why)
+            ap_note(notes, "%.100s: %s", f->name, why + 1);
     }
     return *flags->err->msg ? -1 : 0;
+}
+
+int trainer_reading_start(struct trainer_reading *r, const char *text, bool dashes)
+{
+    struct trainer_words words;
+    int64_t world;
+
+    if (trainer_words_read(r->arena, text, &words, &world, r->err))
+        return -1;
+    trainer_flags_find(&words, dashes, &r->flags, r->err);
+    r->said->facts.world = world ? world : r->known->world;
+    return 0;
+}
+
+int64_t trainer_number(struct trainer_reading *r, const char *name, int64_t silent)
+{
+    const int64_t n = trainer_flag_number(&r->flags, name, silent);
+
+    if (n < 1 && n != silent)
+        ap_err_set(r->err, "%s: expected a number from 1 on, got %lld", name,
+                   (long long)n);
+    return n;
 }

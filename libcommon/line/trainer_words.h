@@ -34,11 +34,13 @@ struct trainer_flag {
 };
 struct trainer_flags {
     struct ap_arena *arena;
+    bool dashes; /* "_" in names is "-" */
     int n;
     struct trainer_flag *flag; /* of equal names the last one counts */
-    struct ap_err *err;        /* the first thing that is wrong */
+    int n_asked, cap_asked;
+    const char **asked; /* names that were looked up */
+    struct ap_err *err; /* the first thing that is wrong */
 };
-/* dashes: "_" in names is "-". */
 void trainer_flags_find(const struct trainer_words *words, bool dashes,
                         struct trainer_flags *out, struct ap_err *err);
 /* Whether the flag is there; its only value; a number. What is wrong is in flags->err. */
@@ -50,14 +52,30 @@ int64_t trainer_flag_number(struct trainer_flags *flags, const char *name,
 /* The last flag of that name, NULL: there is none. */
 struct trainer_flag *trainer_flag_find(struct trainer_flags *flags, const char *name);
 
-/* What is not read: globs, and why it is refused; NULL: it has nothing to do with the
+/* What is not read: globs, of which the first that matches counts, and why it is refused
+ * ("~" before it: passed over with these words); NULL: it has nothing to do with the
  * plan. */
 struct trainer_unread {
-    const char *globs; /* "--a --b-*" */
+    const char *globs; /* "--a --b-* --c=VALUE" */
     const char *why;
 };
-/* Refuses, passes over, or notes the flags that were not read. */
+/* Refuses, passes over, or notes the flags that were not read; one that is nearly the
+ * name of another is refused. */
 int trainer_flags_end(struct trainer_flags *flags, const struct trainer_unread *unread,
                       struct ap_notes *notes);
+
+/* A text of flags while it is read (ap_trainer.read). */
+struct trainer_reading {
+    struct ap_arena *arena;
+    struct trainer_flags flags;
+    const struct ap_line_facts *known;
+    struct ap_trainer_said *said; /* its world is there */
+    struct ap_notes *notes;
+    struct ap_err *err;
+};
+/* Finds the flags; -1: there are none. */
+int trainer_reading_start(struct trainer_reading *r, const char *text, bool dashes);
+/* A number from 1 on; what else it is, is in err. */
+int64_t trainer_number(struct trainer_reading *r, const char *name, int64_t silent);
 
 #endif
