@@ -74,9 +74,9 @@ static const char *const priced[] = {"plan", "microbatches",  "memory",  "recomp
 
 /* Options that --for has no use for. */
 static const char *const not_for[] = {
-    "algorithm",     "grid",       "from",    "plan",         "start",
-    "submesh-space", "submeshes",  "search",  "imbalance",    "epsilon",
-    "kept",          "work-limit", "latency", "shard-command"};
+    "algorithm",     "grid",       "from",    "plan",          "start",
+    "submesh-space", "submeshes",  "search",  "imbalance",     "epsilon",
+    "kept",          "work-limit", "latency", "shard-command", "simple"};
 
 /* ---- options ---- */
 
