@@ -163,8 +163,31 @@ torchtitan|--activation_checkpoint.mode partial|'partial' is not one of selectiv
 torchtitan|--parallelism.enable_sequence_parallel maybe|expected True or False, got 'maybe'
 torchtitan|--parallelism.spmd_backend full_dtensor|--parallelism.spmd-backend: it is not read
 torchtitan-main|--training.seq_len 8192|a name of torchtitan 0.3: --from torchtitan
+megatron|--micro-batch-size 1 --use-torch-fsdp2|--use-torch-fsdp2: not with
+megatron|--micro-batch-size 1 --bf16 --fp16|--bf16 and --fp16: one is expected
+megatron|--micro-batch-size 1 --overlap-param-gather|it is beside --overlap-grad-reduce
+megatron|--micro-batch-size 1 --recompute-granularity selective --recompute-method uniform|they are of --recompute-granularity full
+megatron|--micro-batch-size 1 --fp8-format foo|'foo' is not one of e4m3, hybrid
+megatron|--micro-batch-size 1 --moe-layer-freq 2|layers of several kinds
+megatron|--micro-batch-size 1 --optimizer muon|another optimizer than adam or sgd
+megatron|--micro-batch-size 1 --context-parallel-size 512|512 devices, do not divide the 8
+megatron|--micro-batch-size 1 --context-parallel-size 2 --cp-comm-type p2p all_gather|--cp-comm-type ... all_gather:
+megatron|--micro-batch-size 1 --seq-length 8 --encoder-seq-length 8|one is expected
 megatron|--micro-batch-size 1 --tensor_model_parallel_size 2|not known; is it --tensor-model-parallel-size?
 megatron|--micro-batch-size 1 --use-distributed-optimiser|not known; is it --use-distributed-optimizer?
+END
+}
+
+@test "trainers: what no line says of a price is passed over with a word" {
+    run "$AP_BUILD/unit/test_trainer" --read megatron 8 32 <(echo '--micro-batch-size 1 --attention-backend unfused
+        --transformer-impl=local --optimizer sgd --encoder-seq-length 8 --pipeline-model-parallel-size 4 --lr 1
+        --decoder-first-pipeline-num-layers 0 --decoder-last-pipeline-num-layers 2 --attention-backend auto
+        --microbatch-group-size-per-virtual-pipeline-stage 4')
+    diff - <(echo "$output") <<'END'
+note: --attention-backend: not priced
+note: --transformer-impl: not priced
+note: --optimizer: the model's optimizer is priced
+pp=4,layers=0:15:15:2,dp=2,mbs=1,packs of 2, 8 devices
 END
 }
 

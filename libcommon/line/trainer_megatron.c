@@ -183,6 +183,12 @@ static void write_flags(const struct ap_line *l, const struct ap_line_facts *fac
         put(out, true, "--moe-token-dispatcher-type alltoall");
         put(out, true, "--moe-grouped-gemm");
         put(out, d->expert_tensor > 1, "--disable-bias-linear");
+        if (d->expert_tensor > 1)
+            ap_note(notes,
+                    "--disable-bias-linear: experts that are split have no bias in "
+                    "Megatron-LM, and so no other layer has");
+        if (facts->experts_per_token == 0)
+            ap_note(notes, "--moe-router-topk: experts of a token, 2 where it is silent");
     }
     put_zero(l, out);
     put(out, low_sums && facts->compute != AP_F16, "--grad-reduce-in-bf16");

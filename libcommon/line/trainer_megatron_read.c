@@ -21,7 +21,8 @@ static const struct trainer_unread unread[] = {
      "layers of several kinds"},
     {"--mtp-num-layers", "layers that predict more tokens"},
     {"--hybrid-context-parallel --hierarchical-context-parallel-sizes "
-     "--tensor-parallel-num-weight-shards --use-tp-pp-dp-mapping --encoder-* "
+     "--tensor-parallel-num-weight-shards --use-tp-pp-dp-mapping "
+     "--encoder-num-layers --encoder-tensor-* --encoder-pipeline-* "
      "--moe-extended-tp",
      "no line says this order or grid of devices"},
     {"--fp8-param-gather --fp4-*", "no line has weights of 8, or contractions of 4 bits"},
@@ -37,8 +38,18 @@ static const struct trainer_unread unread[] = {
     {"--moe-expert-capacity-factor --moe-pad-expert-input-to-capacity",
      "tokens are lost"},
     {"--rl-* --perform-rl-step --inference-*", "it is not plain training"},
-    {"--microbatch-group-size-per-virtual-pipeline-stage",
-     "interleaved stages take as many microbatches at a time as there are devices"},
+    {"--attention-backend=auto --attention-backend=flash --attention-backend=fused "
+     "--transformer-impl=transformer_engine --cuda-graph-impl=none --moe-layer-freq=1 "
+     "--optimizer=adam",
+     NULL},
+    {"--optimizer=sgd", "~the model's optimizer is priced"},
+    {"--optimizer", "another optimizer than adam or sgd has other states and steps"},
+    {"--moe-layer-freq", "layers of several kinds"},
+    {"--attention-backend --transformer-impl --no-gradient-accumulation-fusion "
+     "--defer-embedding-wgrad-compute --tp-comm-overlap --cuda-graph-impl "
+     "--enable-cuda-graph --no-rope-fusion --no-bias-* --no-masked-softmax-fusion "
+     "--no-persist-layer-norm --deterministic-mode",
+     "~not priced"},
     /* data, model, optimizer, checkpoints, logs: nothing of the plan */
     {"--data-* --train-* --valid-* --test-* --split --mock-data --tokenizer-* --vocab-* "
      "--merge-file --dataloader-type --num-workers "
@@ -69,16 +80,13 @@ static const struct trainer_unread unread[] = {
      "--apply-layernorm-1p --make-vocab-size-divisible-by --attention-softmax-in-fp32 "
      "--no-rope-* --multi-latent-attention --q-lora-rank --kv-lora-rank --qk-head-dim "
      "--qk-pos-emb-head-dim --v-head-dim --mscale* --window-size --openai-gelu "
-     "--transformer-impl --use-mcore-models --use-legacy-models --apply-query-key-* "
-     "--no-bias-* --no-masked-softmax-fusion --no-persist-layer-norm --use-flash-attn "
-     "--attention-backend --use-cpu-initialization --group-query-attention "
-     "--no-gradient-accumulation-fusion --cross-entropy-* --apply-rope-fusion "
-     "--no-rope-fusion --position-embedding* --fused-* --no-async-tensor-model-* "
-     "--defer-embedding-wgrad-compute --wgrad-deferral-limit --te-rng-tracker "
-     "--deterministic-mode --attention-output-gate",
+     "--use-mcore-models --use-legacy-models --apply-query-key-* --use-flash-attn "
+     "--use-cpu-initialization --group-query-attention --cross-entropy-* "
+     "--apply-rope-fusion --position-embedding* --fused-* --no-async-tensor-model-* "
+     "--wgrad-deferral-limit --te-rng-tracker --attention-output-gate",
      NULL},
     {"--moe-router-* --moe-aux-loss-coeff --moe-z-loss-coeff --moe-grouped-gemm "
-     "--moe-permute-fusion --moe-layer-freq --moe-ffn-hidden-size "
+     "--moe-permute-fusion --moe-ffn-hidden-size "
      "--moe-shared-expert-intermediate-size --moe-token-drop-policy "
      "--moe-per-layer-logging --moe-input-jitter-eps --moe-layer-recompute "
      "--moe-shared-expert-gate --moe-enable-* --moe-use-* --moe-flex-dispatcher-* "
@@ -102,7 +110,7 @@ static void read_model(struct trainer_reading *r)
 {
     struct ap_line_facts *f = &r->said->facts;
 
-    f->layers = trainer_number(r, "--num-layers", 0);
+    f->layers = trainer_number(r, "--num-layers", r->known->layers);
     f->hidden = trainer_number(r, "--hidden-size", 0);
     f->heads = trainer_number(r, "--num-attention-heads", 0);
     const int64_t groups = trainer_number(r, "--num-query-groups", 0);
@@ -110,11 +118,18 @@ static void read_model(struct trainer_reading *r)
     f->experts = trainer_number(r, "--num-experts", 0);
     f->experts_per_token = trainer_number(r, "--moe-router-topk", 0);
     f->sequence = trainer_number(r, "--seq-length", 0);
-    trainer_number(r, "--encoder-seq-length", 0);
+    const int64_t encoder = trainer_number(r, "--encoder-seq-length", 0);
+    if (f->sequence && encoder)
+        ap_err_set(r->err, "--seq-length and --encoder-seq-length: one is expected");
+    f->sequence = f->sequence ? f->sequence : encoder;
     f->tied = !on(r, "--untie-embeddings-and-output-weights");
-    f->compute = on(r, "--bf16") ? AP_BF16 : on(r, "--fp16") ? AP_F16 : AP_F32;
-    if (trainer_flag_word(&r->flags, "--fp8-format", NULL))
-        f->compute = AP_F8E4M3FN;
+    const bool bf16 = on(r, "--bf16"), fp16 = on(r, "--fp16");
+    const char *fp8 = trainer_flag_word(&r->flags, "--fp8-format", NULL);
+    f->compute = fp8 ? AP_F8E4M3FN : bf16 ? AP_BF16 : fp16 ? AP_F16 : AP_F32;
+    if (bf16 && fp16)
+        ap_err_set(r->err, "--bf16 and --fp16: one is expected");
+    if (fp8 && strcmp(fp8, "e4m3") != 0 && strcmp(fp8, "hybrid") != 0)
+        ap_err_set(r->err, "--fp8-format: '%.40s' is not one of e4m3, hybrid", fp8);
 }
 
 /* "--use-precision-aware-optimizer" and its types; moments of one type, all else in f32.
@@ -223,37 +238,33 @@ static void read_layout(struct trainer_reading *r, const char *text)
     ap_buf_free(&all);
 }
 
-/* Layers by rank, each of as many chunks. */
+/* Layers by rank, each of as many chunks; first, last -1: as many as the others. */
 static void read_uneven(struct trainer_reading *r, int64_t first, int64_t last)
 {
     struct ap_line *line = &r->said->line;
-    const int64_t layers =
-        r->said->facts.layers ? r->said->facts.layers : r->known->layers;
+    const int64_t layers = r->said->facts.layers;
     const int64_t p = line->pipeline, v = line->chunks;
-    const int64_t middle = p - (first > 0) - (last > 0);
+    const int64_t middle = p - (first >= 0) - (last >= 0);
     const int64_t rest = layers - (first > 0 ? first : 0) - (last > 0 ? last : 0);
+    const int64_t each = middle > 0 ? rest / middle : 0;
+    const int64_t ends[2] = {first < 0 ? each : first, last < 0 ? each : last};
 
     if (layers == 0) {
         ap_err_set(r->err, "--num-layers: needed to know the layers of each stage");
         return;
     }
-    const int64_t each = middle > 0 ? rest / middle : 0;
-    if (rest < 0 || (middle > 0 ? rest % middle : rest) ||
-        (first > 0 ? first : each) % v || (last > 0 ? last : each) % v || each % v) {
-        ap_err_set(
-            r->err,
-            "%lld layers, %lld of them in the first and %lld in the last stage: the "
-            "rest does not divide by the stages between",
-            (long long)layers, (long long)first, (long long)last);
+    if (p == 1 || rest != each * (middle > 0 ? middle : 0) || rest < 0 || ends[0] % v ||
+        ends[1] % v || each % v) {
+        ap_err_set(r->err,
+                   "%lld layers, %lld of them in the first and %lld in the last stage: "
+                   "the rest does not divide by the stages between",
+                   (long long)layers, (long long)ends[0], (long long)ends[1]);
         return;
     }
     int *list = trainer_new_layers(r->arena, line, (int)(p * v));
     for (int64_t s = 0; s < p * v; s++) {
         const int64_t rank = s % p;
-        list[s] = (int)((rank == 0 && first > 0      ? first
-                         : rank == p - 1 && last > 0 ? last
-                                                     : each) /
-                        v);
+        list[s] = (int)((rank == 0 ? ends[0] : rank == p - 1 ? ends[1] : each) / v);
     }
 }
 
@@ -261,8 +272,7 @@ static void read_uneven(struct trainer_reading *r, int64_t first, int64_t last)
 static void read_accounted(struct trainer_reading *r, int64_t embedding, int64_t loss)
 {
     struct ap_line *line = &r->said->line;
-    const int64_t layers =
-        r->said->facts.layers ? r->said->facts.layers : r->known->layers;
+    const int64_t layers = r->said->facts.layers;
     const int n = ap_line_stages(line);
 
     if (layers == 0 || (layers + embedding + loss) % n) {
@@ -281,15 +291,17 @@ static void read_accounted(struct trainer_reading *r, int64_t embedding, int64_t
 static void read_stages(struct trainer_reading *r)
 {
     struct ap_line *line = &r->said->line;
-    const int64_t layers =
-        r->said->facts.layers ? r->said->facts.layers : r->known->layers;
+    const int64_t layers = r->said->facts.layers;
     const char *layout =
         trainer_flag_word(&r->flags, "--pipeline-model-parallel-layout", NULL);
     const int64_t each = trainer_number(r, "--num-layers-per-virtual-pipeline-stage", 0);
     const int64_t virtual = trainer_number(r, "--num-virtual-stages-per-pipeline-rank",
                                            0);
-    const int64_t first = trainer_number(r, "--decoder-first-pipeline-num-layers", 0);
-    const int64_t last = trainer_number(r, "--decoder-last-pipeline-num-layers", 0);
+    const int64_t first =
+        trainer_flag_number(&r->flags, "--decoder-first-pipeline-num-layers", -1);
+    const int64_t last =
+        trainer_flag_number(&r->flags, "--decoder-last-pipeline-num-layers", -1);
+    const bool uneven = first >= 0 || last >= 0;
     const bool embedding = on(r, "--account-for-embedding-in-pipeline-split");
     const bool loss = on(r, "--account-for-loss-in-pipeline-split");
 
@@ -297,8 +309,8 @@ static void read_stages(struct trainer_reading *r)
     if (*r->err->msg)
         return;
     if ((layout != NULL) + (each > 0) + (virtual > 0) > 1 ||
-        (layout && (first || last || embedding || loss)) || (each && (first || last)) ||
-        ((first || last) && (embedding || loss))) {
+        (layout && (uneven || embedding || loss)) || (each && uneven) ||
+        (uneven && (embedding || loss))) {
         ap_err_set(r->err, "flags that cut stages in two ways: layout, virtual stages, "
                            "first and last layers, account-for");
         return;
@@ -318,12 +330,19 @@ static void read_stages(struct trainer_reading *r)
     }
     if (layout)
         read_layout(r, layout);
-    else if (first || last)
+    else if (uneven)
         read_uneven(r, first, last);
     else if (embedding || loss)
         read_accounted(r, embedding, loss);
     if (line->chunks > 1 && line->pipeline == 1)
         ap_err_set(r->err, "virtual stages: --pipeline-model-parallel-size is 1");
+    const int64_t group = trainer_number(
+        r, "--microbatch-group-size-per-virtual-pipeline-stage", line->pipeline);
+    if (line->chunks > 1 && group != line->pipeline)
+        ap_err_set(r->err,
+                   "--microbatch-group-size-per-virtual-pipeline-stage %lld: stages take "
+                   "as many microbatches at a time as there are devices, %lld",
+                   (long long)group, (long long)line->pipeline);
     if (on(r, "--no-overlap-p2p-communication") && line->chunks > 1)
         ap_note(r->notes,
                 "--no-overlap-p2p-communication: taken as if stages sent beside "
@@ -348,9 +367,19 @@ static int64_t read_zero(struct trainer_reading *r)
 
     if (strcmp(outer, "no_shard") != 0)
         ap_err_set(r->err, "--outer-dp-sharding-strategy %.40s: no line says it", outer);
-    if (torch)
+    const bool fsdp = on(r, "--use-megatron-fsdp");
+    if (torch) {
+        if (r->said->line.pipeline > 1 || r->said->line.degrees.expert > 1 ||
+            distributed || fsdp || r->said->facts.tied ||
+            r->said->facts.compute == AP_F16)
+            ap_err_set(r->err, "--use-torch-fsdp2: not with pipeline or expert "
+                               "parallelism, --use-distributed-optimizer, "
+                               "--use-megatron-fsdp, --fp16 or a tied embedding");
+        ap_note(r->notes,
+                "--use-torch-fsdp2: priced, and written, as --use-megatron-fsdp");
         return keeps ? 2 : 3;
-    if (!on(r, "--use-megatron-fsdp"))
+    }
+    if (!fsdp)
         return distributed;
     for (int i = 0; i < 4; i++)
         if (!strcmp(strategy, strategies[i]))
@@ -372,10 +401,10 @@ static void read_context(struct trainer_reading *r, struct ap_degrees *d)
         const char *way = f->value[i].text;
         if (f->value[i].unknown || strcmp(way, f->value[0].text) != 0 ||
             (strcmp(way, "p2p") != 0 && strcmp(way, "all_gather") != 0))
-            ap_err_set(r->err,
-                       "--cp-comm-type %.40s: p2p and all_gather are read, the "
-                       "same for all layers",
-                       way);
+            ap_err_set(
+                r->err,
+                "--cp-comm-type %s%.40s: p2p, or all_gather, for all layers is read",
+                i ? "... " : "", way);
         d->ring = !strcmp(way, "p2p");
     }
 }
@@ -403,6 +432,10 @@ static void read_recompute(struct trainer_reading *r)
                        "uniform or block, or --recompute-num-layers %lld is not above 0",
                        method, (long long)k);
     } else if (!strcmp(how, "selective")) {
+        if (*method || k)
+            ap_err_set(r->err,
+                       "--recompute-method and --recompute-num-layers: they are of "
+                       "--recompute-granularity full");
         *to = AP_LINE_RECOMPUTE_SELECTIVE;
         for (int i = 0; modules && i < modules->n; i++)
             if (modules->n > 1 || strcmp(modules->value[i].text, "core_attn") != 0)
@@ -438,6 +471,10 @@ static void read_overlap(struct trainer_reading *r)
     const bool f32 = on(r, "--accumulate-allreduce-grads-in-fp32");
     const enum ap_dtype compute = r->said->facts.compute;
 
+    if (gather && (!reduce || line->degrees.zero == 0))
+        ap_err_set(r->err,
+                   "--overlap-param-gather: it is beside --overlap-grad-reduce and "
+                   "--use-distributed-optimizer");
     line->overlap = reduce && (gather || line->degrees.zero == 0);
     if (reduce && !line->overlap)
         ap_note(r->notes,
@@ -445,12 +482,6 @@ static void read_overlap(struct trainer_reading *r)
                 "no overlap");
     if (compute == AP_F16 ? !f32 : compute != AP_F32 && low && !f32)
         line->trainer |= AP_TRAINER_LOW_SUMS;
-    for (int i = 0; i < 2; i++) {
-        const char *name = i ? "--tp-comm-overlap" : "--cuda-graph-impl";
-        if (trainer_flag_find(&r->flags, name) ||
-            (!i && trainer_flag_find(&r->flags, "--enable-cuda-graph")))
-            ap_note(r->notes, "%s: not priced", name);
-    }
 }
 
 int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
@@ -477,9 +508,6 @@ int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
     line->micro_batch = trainer_number(&r, "--micro-batch-size", 0);
     said->facts.batch = trainer_number(&r, "--global-batch-size", 0);
     const int64_t copies = trainer_number(&r, "--num-distributed-optimizer-instances", 1);
-    const char *optimizer = trainer_flag_word(&r.flags, "--optimizer", "adam");
-    if (strcmp(optimizer, "adam") != 0)
-        ap_note(notes, "--optimizer %.40s: the model's optimizer is priced", optimizer);
     if (line->micro_batch < 1)
         ap_err_set(err, "--micro-batch-size: expected (samples of a device at a time)");
     if (said->facts.world == 0)
@@ -488,6 +516,11 @@ int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
         return -1;
     const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), line->pipeline);
     d->data = said->facts.world / model;
+    if (d->data * model != said->facts.world)
+        return ap_err_set(err,
+                          "tensor x context x pipeline parallelism, %lld devices, do not "
+                          "divide the %lld that there are",
+                          (long long)model, (long long)said->facts.world);
     if (said->facts.batch == 0) /* one microbatch */
         said->facts.batch = ap_mul64(d->data, line->micro_batch);
     if (d->zero && copies > 1) {
