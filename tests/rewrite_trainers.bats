@@ -163,6 +163,13 @@ torchtitan|--activation_checkpoint.mode partial|'partial' is not one of selectiv
 torchtitan|--parallelism.enable_sequence_parallel maybe|expected True or False, got 'maybe'
 torchtitan|--parallelism.spmd_backend full_dtensor|--parallelism.spmd-backend: it is not read
 torchtitan-main|--training.seq_len 8192|a name of torchtitan 0.3: --from torchtitan
+deepspeed|{"train_batch_size": 8, "data_types": {"grad_accum_dtype": "bf16"}}|sums of gradients in fp32 are read
+deepspeed|{"train_batch_size": 8, "communication_data_type": "fp16"}|communication_data_type: no line says it
+deepspeed|{"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}}|optimizer.type OneBitAdam: no line
+deepspeed|{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}|bf16 and fp16: one is expected
+deepspeed|{"train_batch_size": 16, "gradient_accumulation_steps": 3}|by gradient_accumulation_steps 3 x the 8 replicas
+megatron|if [ "$X" ]; then TP=2; fi; torchrun a.py --micro-batch-size 1 --tensor-model-parallel-size $TP|$TP depends on a condition
+megatron|torchrun a.py --micro-batch-size $((0-(0-9223372036854775807-1)))|--micro-batch-size: nothing in the text gives $((
 megatron|--micro-batch-size 1 --use-torch-fsdp2|--use-torch-fsdp2: not with
 megatron|--micro-batch-size 1 --bf16 --fp16|--bf16 and --fp16: one is expected
 megatron|--micro-batch-size 1 --overlap-param-gather|it is beside --overlap-grad-reduce

@@ -4,6 +4,7 @@
  * are the script's), module_inject/auto_ep_folding.py, runtime/engine.py.
  */
 #include <string.h>
+#include <strings.h>
 
 #include "doc/doc.h"
 #include "line/trainer_impl.h"
@@ -234,7 +235,6 @@ static const struct {
     {"zero_allow_untested_optimizer", NULL},
     {"zero_force_ds_cpu_optimizer", NULL},
     {"dataloader_drop_last", NULL},
-    {"communication_data_type", NULL},
     {"data_parallel_size", NULL},
     {"seed", NULL},
 };
@@ -304,6 +304,7 @@ static int check_members(struct reading *r)
                                        "bfloat16",
                                        "fp16",
                                        "data_types",
+                                       "communication_data_type",
                                        "pipeline",
                                        "activation_checkpointing"};
     const char *key;
@@ -349,6 +350,32 @@ static void read_zero(struct reading *r, struct ap_line *line)
         ap_err_set(r->err, "zero_optimization.mics_shard_size: DeepSpeed has removed it");
     if (number(r, "zero_optimization.zero_hpz_partition_size", 1, 1) > 1)
         ap_err_set(r->err, "zero_optimization.zero_hpz_partition_size: no line says it");
+}
+
+static void read_types(struct reading *r, struct ap_line_facts *f)
+{
+    static const char *const one_bit[] = {"onebitadam", "zerooneadam", "onebitlamb"};
+    const bool bf16 =
+        is_on(r, "bf16.enabled", false) | is_on(r, "bfloat16.enabled", false);
+    const bool fp16 = is_on(r, "fp16.enabled", false);
+    const json_t *sums = find(r, "data_types.grad_accum_dtype");
+    const json_t *sent = find(r, "communication_data_type");
+    const char *optimizer = json_string_value(find(r, "optimizer.type"));
+
+    f->compute = bf16 ? AP_BF16 : fp16 ? AP_F16 : AP_F32;
+    f->master = f->moments = AP_F32;
+    if (bf16 && fp16)
+        ap_err_set(r->err, "bf16 and fp16: one is expected");
+    if (sums && !json_is_null(sums) &&
+        (!json_is_string(sums) || strcmp(json_string_value(sums), "fp32") != 0))
+        ap_err_set(r->err, "data_types.grad_accum_dtype: sums of gradients in fp32 are "
+                           "read");
+    if (sent && !json_is_null(sent))
+        ap_err_set(r->err, "communication_data_type: no line says it");
+    for (int i = 0; i < 3 && optimizer; i++)
+        if (!strcasecmp(optimizer, one_bit[i]))
+            ap_err_set(r->err, "optimizer.type %s: no line says what it sends",
+                       optimizer);
 }
 
 /* Any two of batch, micro-batch and accumulation give the third; all three the replicas,
@@ -401,11 +428,15 @@ static int read_batch(struct reading *r, struct ap_trainer_said *said)
         train = ap_mul64(micro, ap_mul64(steps ? steps : 1, d->data));
     line->micro_batch = micro;
     said->facts.batch = train;
-    if (micro < 1 || train % ap_mul64(micro, d->data))
+    if (micro < 1 || train % ap_mul64(micro, d->data) ||
+        (steps && train != ap_mul64(steps, ap_mul64(micro, d->data))))
         return ap_err_set(r->err,
-                          "train_batch_size %lld does not divide by the %lld "
+                          "train_batch_size %lld does not divide by %s %lld x the %lld "
                           "replicas",
-                          (long long)train, (long long)d->data);
+                          (long long)train,
+                          steps ? "gradient_accumulation_steps"
+                                : "train_micro_batch_size_per_gpu",
+                          (long long)(steps ? steps : micro), (long long)d->data);
     return 0;
 }
 
@@ -426,11 +457,7 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
         d->expert = number(r, "expert_parallel.autoep_size", 1, 1);
     d->expert_tensor = number(r, "expert_parallel.expert_tensor_parallel_size", 1, 1);
     d->expert_tensor = d->expert > 1 ? d->expert_tensor : 0;
-    said->facts.compute =
-        is_on(r, "bf16.enabled", false) || is_on(r, "bfloat16.enabled", false) ? AP_BF16
-        : is_on(r, "fp16.enabled", false)                                      ? AP_F16
-                                                                               : AP_F32;
-    said->facts.master = said->facts.moments = AP_F32;
+    read_types(r, &said->facts);
     read_zero(r, line);
     if (read_batch(r, said))
         return -1;

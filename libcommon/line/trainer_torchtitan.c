@@ -368,9 +368,7 @@ static void read_parts(struct trainer_reading *r, const struct trainer_flag *f)
     for (int i = 0; i < f->n; i++) {
         layers[i] = count_layers(f->value[i].text);
         if (f->value[i].unknown)
-            ap_err_set(r->err,
-                       "--parallelism.module_fqns_per_model_part: nothing gives "
-                       "$%.60s a value",
+            ap_err_set(r->err, "--parallelism.module_fqns_per_model_part: %s",
                        f->value[i].unknown);
     }
 }

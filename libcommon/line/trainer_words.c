@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/names.h"
 
 #define MOST_BYTES (1 << 22) /* that a text expands to */
 #define MOST_DEEP  64        /* brackets of a sum */
@@ -32,6 +33,7 @@ struct shell {
     const char *at;
     int n_vars, cap_vars;
     struct variable *var;
+    struct ap_names names;      /* of variables */
     struct trainer_words words; /* of all commands */
     int n_commands, cap_commands;
     struct command *command;
@@ -66,10 +68,9 @@ static void end_word(struct draft *d, struct trainer_words *to)
 
 static struct variable *find_variable(struct shell *sh, const char *name, size_t len)
 {
-    for (int i = 0; i < sh->n_vars; i++)
-        if (strlen(sh->var[i].name) == len && !memcmp(sh->var[i].name, name, len))
-            return &sh->var[i];
-    return NULL;
+    const int i = ap_names_get(&sh->names, name, len);
+
+    return i < 0 ? NULL : &sh->var[i];
 }
 
 /* "NAME" at s; 0: none. */
@@ -143,7 +144,8 @@ static int64_t read_sum(struct sum *s)
     while (s->known && (*s->at == '+' || *s->at == '-')) {
         const bool minus = *s->at++ == '-';
         const int64_t by = read_product(s);
-        v = ap_add64(v, minus ? -by : by);
+        s->known &= by != INT64_MIN;
+        v = s->known ? ap_add64(v, minus ? -by : by) : 0;
     }
     return v;
 }
@@ -168,7 +170,9 @@ static void put_unknown(struct shell *sh, struct draft *d, const char *what, siz
 {
     d->any = true;
     if (!d->unknown)
-        d->unknown = ap_arena_strndup(sh->arena, what, len);
+        d->unknown =
+            ap_arena_printf(sh->arena, "nothing in the text gives %s%.*s a value",
+                            *what == '$' ? "" : "$", (int)(len < 100 ? len : 100), what);
 }
 
 static void put_text(struct draft *d, const char *text, size_t len, bool quoted,
@@ -396,12 +400,14 @@ static void read_assignment(struct shell *sh, size_t len)
     }
     if (!v) {
         AP_ROOM_IN(sh->arena, sh->var, sh->n_vars, sh->cap_vars);
-        v = &sh->var[sh->n_vars++];
+        v = &sh->var[sh->n_vars];
         *v = (struct variable){.name = ap_arena_strndup(sh->arena, name, len)};
+        ap_names_put(&sh->names, v->name, len, sh->n_vars++);
         v->value.arena = sh->arena;
     }
     if ((sh->depth > 0 || sh->unsure) && !same_words(&v->value, &value) && value.n > 0)
-        value.word[0].unknown = v->name; /* assigned under a condition */
+        value.word[0].unknown = ap_arena_printf(
+            sh->arena, "$%.100s depends on a condition: give it one value", v->name);
     v->value = value;
     v->array |= array;
 }
@@ -571,22 +577,19 @@ static void copy_words(const struct trainer_word *word, int n, struct trainer_wo
         add_word(out, word[i].text, strlen(word[i].text), word[i].unknown);
 }
 
-int trainer_words_read(struct ap_arena *arena, const char *text,
-                       struct trainer_words *out, int64_t *world, struct ap_err *err)
+static int find_arguments(struct shell *sh, struct trainer_words *out, int64_t *world,
+                          struct ap_err *err)
 {
-    struct shell sh = {
-        .arena = arena, .at = text, .words = {.arena = arena}, .left = MOST_BYTES};
-    struct trainer_words launcher = {.arena = arena};
+    struct trainer_words launcher = {.arena = sh->arena};
     const struct command *found = NULL;
 
-    *out = (struct trainer_words){.arena = arena};
-    while (*sh.at && sh.left > 0)
-        read_command(&sh);
-    if (sh.left <= 0)
+    while (*sh->at && sh->left > 0)
+        read_command(sh);
+    if (sh->left <= 0)
         return ap_err_set(err, "its variables expand to more than %d bytes", MOST_BYTES);
-    for (int i = 0; i < sh.n_commands; i++) {
-        const struct command *c = &sh.command[i];
-        const struct trainer_word *word = &sh.words.word[c->first];
+    for (int i = 0; i < sh->n_commands; i++) {
+        const struct command *c = &sh->command[i];
+        const struct trainer_word *word = &sh->words.word[c->first];
         const int at = find_program(word, c->n);
         if (at == -2 || !has_flags(word + at + 1, c->n - at - 1))
             continue;
@@ -595,19 +598,31 @@ int trainer_words_read(struct ap_arena *arena, const char *text,
                 err,
                 "two commands have arguments of a program, from '%.60s' and "
                 "from '%.60s' on: keep one",
-                sh.words.word[found->first].text, word->text);
+                sh->words.word[found->first].text, word->text);
         found = c;
         const bool module = at > 0 && !strcmp(word[at - 1].text, "-m");
         copy_words(word, at > 0 ? at - module : 0, &launcher);
         copy_words(word + at + 1, c->n - at - 1, out);
     }
-    for (int i = 0; i < sh.n_vars && !found; i++)
-        if (has_flags(sh.var[i].value.word, sh.var[i].value.n))
-            copy_words(sh.var[i].value.word, sh.var[i].value.n, out);
+    for (int i = 0; i < sh->n_vars && !found; i++)
+        if (has_flags(sh->var[i].value.word, sh->var[i].value.n))
+            copy_words(sh->var[i].value.word, sh->var[i].value.n, out);
     if (out->n == 0)
         return ap_err_set(err, "it has no flags (--NAME VALUE)");
-    *world = find_world(&sh, &launcher);
+    *world = find_world(sh, &launcher);
     return 0;
+}
+
+int trainer_words_read(struct ap_arena *arena, const char *text,
+                       struct trainer_words *out, int64_t *world, struct ap_err *err)
+{
+    struct shell sh = {
+        .arena = arena, .at = text, .words = {.arena = arena}, .left = MOST_BYTES};
+
+    *out = (struct trainer_words){.arena = arena};
+    const int rc = find_arguments(&sh, out, world, err);
+    ap_names_free(&sh.names);
+    return rc;
 }
 
 /* ---- flags ---- */
@@ -699,8 +714,7 @@ const char *trainer_flag_word(struct trainer_flags *flags, const char *name,
         return silent;
     }
     if (f->value->unknown) {
-        ap_err_set(flags->err, "%s: nothing in the text gives $%.100s a value", name,
-                   f->value->unknown);
+        ap_err_set(flags->err, "%s: %s", name, f->value->unknown);
         return silent;
     }
     return f->value->text;
@@ -765,13 +779,12 @@ int trainer_flags_end(struct trainer_flags *flags, const struct trainer_unread *
         const struct trainer_flag *f = &flags->flag[i];
         if (f->read)
             continue;
-        if (!strcmp(f->name, "$@") || !strcmp(f->name, "$*")) {
-            ap_note(notes, "arguments of the script (%s) are not known", f->name);
+        if (strstr(f->name, " $@ ") || strstr(f->name, " $* ")) {
+            ap_note(notes, "%s", f->name + 1);
             continue;
         }
         if (*f->name == '$')
-            return ap_err_set(flags->err, "nothing in the text gives %.100s a value",
-                              f->name);
+            return ap_err_set(flags->err, "%s", f->name + 1);
         const struct trainer_unread *u = find_unread(unread, f->name, f);
         const char *near = u ? NULL : find_near(flags, unread, f);
         if (near)

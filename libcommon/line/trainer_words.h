@@ -4,7 +4,7 @@
 
 #include "line/trainer.h"
 
-/* A word; unknown: a variable of it that nothing in the text gives a value, else NULL. */
+/* A word; unknown: a sentence that says which part of it has no value, else NULL. */
 struct trainer_word {
     const char *text, *unknown;
 };
