@@ -51,7 +51,7 @@ load helpers
     # beside it the best line of the trainer, what each key is worth, and the flags that differ
     [[ $output == *$'\nyours '*' tp=2,pp=2,dp=1,sp,mbs=1,packs'$'\nbest '*' alone '*$'\nflags that differ'* ]]
     [[ $output == *'yours: --tensor-model-parallel-size 2'* ]]
-    echo "torchrun --nproc_per_node 4 pretrain_gpt.py ${args//$'\n'/ }" >train.sh
+    printf '# four\nA=1\ntorchrun --nproc_per_node 4 \\\n  pretrain_gpt.py %s' "${args//$'\n'/ }" >train.sh
     ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron train.sh --quiet | diff <(echo "$output") -
     ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron "$(cat train.sh)" --quiet |
         diff <(echo "$output") -
@@ -75,6 +75,8 @@ ds.log step (3.99.|4|4.00.) ms,.*median of 1, after 0.* 1.611 GB allocated
 END
     refuses 1 "train.sh: no line of a step" ap-plan --quiet config.json --cluster cpu-4 --batch 4 --seq 64 \
         --from megatron:train.sh --log train.sh
+    refuses 2 "--out torchtitan: the plan is --for megatron" \
+        ap-plan config.json --cluster cpu-4 --for megatron --out torchtitan
     refuses 2 "--log: it is of one plan" ap-plan config.json --cluster cpu-4 --log ds.log
     refuses 1 "make it with --batch 4" ap-plan config.json --cluster cpu-4 --batch 8 --seq 64 --from=megatron:train.sh
     refuses 2 "--from megatron: expected a file, or flags" ap-plan config.json --from megatron

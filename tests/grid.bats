@@ -68,6 +68,11 @@ END
         diff <(jq .stages "$d/grid.json") <(jq .stages -)
     ap-stage --quiet --from "deepspeed:$d/ds.json" --grid recompute=full --cluster cpu-4 "$f" |
         jq -e '.stages.stages[0].recompute == "selected"'
+    # later keys win, and the degrees that follow from them are found anew
+    ap-stage --quiet --from "megatron:$(cat "$d/args")" --grid tp=1,mbs=1,zero=1,recompute=full --cluster cpu-4 "$f" |
+        jq -e '.stages.line == "pp=2,dp=2,zero=1,recompute=full,mbs=1,packs"'
+    refuses 3 "ap-stage: --from: torchtitan" ap-stage --cluster cpu-4 "$f" --from 'torchtitan:
+        --parallelism.pipeline_parallel_degree 4 --training.local_batch_size 8 --training.seq_len 8'
     sed -i 's/size 8 --lr/size 16 --lr/' "$d/args"
     refuses 1 "args: it says 16 samples of a step, and the model has 8: make it with --batch 16" \
         ap-stage --from "megatron:$d/args" --cluster cpu-4 "$f"

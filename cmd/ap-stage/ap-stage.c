@@ -105,8 +105,8 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
         {"grid", AP_OPT_STR, &r->grid, "LINE",
          "build this plan instead of searching: tp=8,pp=4,sp,mbs=1", NULL, 0, 0, 0, NULL},
         {"for", AP_OPT_STR, &r->trainer, "TRAINER",
-         "the best plan that a trainer can run: megatron, torchtitan or deepspeed", NULL,
-         0, 0, 0, NULL},
+         "the best plan that a trainer can run: megatron, torchtitan(-main), deepspeed",
+         NULL, 0, 0, 0, NULL},
         {"from", AP_OPT_STR, &r->from, "TRAINER:FILE",
          "build the plan of a trainer's flags or file: megatron:train.sh", NULL, 0, 0, 0,
          "more"},
@@ -441,7 +441,7 @@ static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
     if (r->from)
         grid_from(arena, model, r->from, r->grid, &line);
     if (grid_plan(arena, model, &line, &stages, &result, &err))
-        ap_die(AP_NO_SOLUTION, "--grid %s: %s",
+        ap_die(AP_NO_SOLUTION, "--%s %s: %s", r->from ? "from:" : "grid",
                r->from ? ap_line_text(arena, &line) : r->grid, err.msg);
     write_stages(tool, doc, model, &result);
     return ap_tool_finish(

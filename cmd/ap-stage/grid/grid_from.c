@@ -30,12 +30,39 @@ static const struct ap_trainer *find_trainer(const char *from, const char **file
     return trainer;
 }
 
-/* Keys that the text leaves to a script. */
+/* Whether a line has "KEY", "KEY=..." or, for "KEY=1", that alone. */
+static bool has_item(const char *line, const char *key)
+{
+    const size_t n = strlen(key);
+
+    for (const char *at = line; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (!strncmp(at, key, n) && strchr(",=", at[n]))
+            return true;
+    return false;
+}
+
+/* Keys that the text leaves to a script, and others in place of the text's: what follows
+ * from them is then found anew. */
 static void add_keys(struct ap_arena *arena, const char *more, struct ap_line *line)
 {
+    static const char *const follows[][2] = {
+        {"shard", "tp"},    {"shard", "cp"},     {"shard", "pp"},  {"shard", "dp"},
+        {"shard", "zero"},  {"vpp", "pp"},       {"layers", "pp"}, {"layers", "vpp"},
+        {"schedule", "pp"}, {"schedule", "vpp"}, {"sp", "tp=1"},   {"ring", "cp=1"}};
     struct ap_err err = {0};
-    const char *text = ap_arena_printf(arena, "%s,%s", ap_line_text(arena, line), more);
+    const char *text = more;
+    char *rest = NULL;
 
+    for (char *item =
+             strtok_r(ap_arena_strdup(arena, ap_line_text(arena, line)), ",", &rest);
+         item; item = strtok_r(NULL, ",", &rest)) {
+        const char *key = ap_arena_strndup(arena, item, strcspn(item, "="));
+        bool again = has_item(more, key) || !strcmp(key, "dp");
+        for (size_t i = 0; i < sizeof follows / sizeof *follows; i++)
+            again |= !strcmp(key, follows[i][0]) && has_item(more, follows[i][1]);
+        if (!again)
+            text = ap_arena_printf(arena, "%s,%s", item, text);
+    }
     if (ap_line_read(arena, text, line, &err))
         ap_die_usage("--grid %s, beside --from: %s", more, err.msg);
 }
@@ -54,7 +81,7 @@ void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *
     const struct ap_trainer *trainer = find_trainer(from, &file);
     if (*file == '-' || *file == '{' || strstr(file, " --")) { /* not a name */
         text = ap_arena_strdup(arena, file);
-        file = trainer->name;
+        file = "--from";
     } else if (ap_read_file(arena, file, false, &text, &len, &err)) {
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     }
