@@ -208,7 +208,7 @@ END
 
 @test "trainers: what differs is said, with its price, and in the comment" {
     run --separate-stderr ap-rewrite --to deepspeed "$BATS_FILE_TMPDIR/sequence.json"
-    [[ $stderr == *"DeepSpeed cannot express the plan; nearest: TP 4 · DP 2"*"of the plan: step"* ]]
+    [[ $stderr == *"DeepSpeed 0.19 cannot express the plan; nearest: TP 4 · DP 2"*"of the plan: step"* ]]
     [[ $stderr == *"without sequence parallelism"* ]]
     jq -e .tensor_parallel.autotp_size <<<"$output"
     run --separate-stderr ap-rewrite --to megatron "$BATS_FILE_TMPDIR/mixture.json"

@@ -82,16 +82,14 @@ static const char *const not_for[] = {
 
 static void check_for(struct ap_tool *tool, const struct stage_options *r)
 {
-    struct ap_buf names = {0};
+    struct ap_arena arena = {0};
 
     for (size_t i = 0; i < sizeof not_for / sizeof *not_for; i++)
         if (ap_tool_given(tool, not_for[i]))
             ap_die_usage("--%s: not with --for, which searches lines", not_for[i]);
-    for (int i = 0; i < AP_N_TRAINERS; i++)
-        ap_buf_printf(&names, "%s%s", i ? ", " : "", ap_trainers[i]->name);
     if (!ap_trainer_find(r->trainer))
-        ap_die_usage("--for: '%s' is not one of %s", r->trainer, names.data);
-    ap_buf_free(&names);
+        ap_die_usage("--for: '%s' is not one of %s", r->trainer,
+                     ap_trainers_text(&arena));
 }
 
 static void read_options(struct ap_tool *tool, struct stage_options *r, int argc,

@@ -26,6 +26,15 @@ const struct ap_trainer *ap_trainer_find(const char *name)
     return NULL;
 }
 
+const char *ap_trainers_text(struct ap_arena *arena)
+{
+    const char *text = ap_trainers[0]->name;
+
+    for (int i = 1; i < AP_N_TRAINERS; i++)
+        text = ap_arena_printf(arena, "%s, %s", text, ap_trainers[i]->name);
+    return text;
+}
+
 void ap_note(struct ap_notes *notes, const char *fmt, ...)
 {
     char text[512];
@@ -100,10 +109,9 @@ int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_fac
 const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree which,
                          char *text, size_t size)
 {
-    static const char *const keys[] = {"tp", "pp", "cp", "ep", "etp", "mbs"};
+    static const char *const keys[] = {"tp", "pp", "cp", "ep"};
     const struct ap_degrees *d = &c->line.degrees;
-    const int64_t value[] = {d->tensor, c->line.pipeline, d->context,
-                             d->expert, d->expert_tensor, c->line.micro_batch};
+    const int64_t value[] = {d->tensor, c->line.pipeline, d->context, d->expert};
     const char *flag = c->trainer->parallelism[which];
 
     snprintf(text, size, "%s %lld", flag ? flag : keys[which], (long long)value[which]);
@@ -152,6 +160,24 @@ int trainer_has_experts(const struct ap_trainer_case *c, struct ap_err *err)
         return 0;
     return ap_err_set(err, "%s does not divide the %lld experts", SAID(c, TRAINER_EP),
                       (long long)c->facts->experts);
+}
+
+/* Experts are split by tensor parallelism where there is no expert parallelism, and whole
+ * where there is. */
+int64_t trainer_expert_tensor(const struct ap_line *line)
+{
+    return line->degrees.expert > 1 ? 1 : line->degrees.tensor;
+}
+
+int trainer_has_expert_tensor(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const int64_t is = c->line.degrees.expert_tensor,
+                  has = trainer_expert_tensor(&c->line);
+
+    if (c->facts->experts == 0 || is == has)
+        return 0;
+    return ap_err_set(err, "etp=%lld: under %s each expert is split over %lld devices",
+                      (long long)is, SAID(c, TRAINER_EP), (long long)has);
 }
 
 /* Tokens of a sample are cut in equal parts: two for each device of the context, with the

@@ -81,7 +81,7 @@ struct ap_trainer {
     const char *name, *title; /* "megatron", "Megatron-LM 0.20" */
     /* before each line of a comment in what is written; NULL: the format has none */
     const char *comment;
-    const char *parallelism[6]; /* flags of tp, pp, cp, ep, etp, mbs; NULL: it has none */
+    const char *parallelism[4]; /* flags of tp, pp, cp, ep; NULL: it has none */
     ap_trainer_condition *const *conditions; /* ends with NULL */
     unsigned may;                            /* traits that a flag of it turns on */
     struct ap_trainer_habits (*habits)(const struct ap_line *line);
@@ -98,6 +98,8 @@ struct ap_trainer {
 extern const struct ap_trainer *const ap_trainers[AP_N_TRAINERS];
 /* NULL: there is none of that name. */
 const struct ap_trainer *ap_trainer_find(const char *name);
+/* "megatron, torchtitan, ..." */
+const char *ap_trainers_text(struct ap_arena *arena);
 
 /*
  * Completes the line (ap_line_complete) with all that the trainer's silence says: etp,

@@ -68,23 +68,6 @@ static int has_context(const struct ap_trainer_case *c, struct ap_err *err)
                       (long long)c->line.degrees.context);
 }
 
-static int64_t expert_tensor(const struct ap_line *line)
-{
-    return line->degrees.expert > 1 ? 1 : line->degrees.tensor;
-}
-
-static int has_expert_tensor(const struct ap_trainer_case *c, struct ap_err *err)
-{
-    const int64_t is = c->line.degrees.expert_tensor;
-
-    if (c->facts->experts == 0 || is == expert_tensor(&c->line))
-        return 0;
-    return ap_err_set(err,
-                      "etp=%lld: expert_parallel.expert_tensor_parallel_size is 1 (under "
-                      "autoep_size %lld)",
-                      (long long)is, (long long)c->line.degrees.expert);
-}
-
 /* The script's PipelineModule: one stage for each set of devices, of as many layers. */
 static int has_stages(const struct ap_trainer_case *c, struct ap_err *err)
 {
@@ -124,10 +107,18 @@ static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
                : 0;
 }
 
-static ap_trainer_condition *const conditions[] = {
-    trainer_has_heads, trainer_has_layers, has_stages,  trainer_has_experts,
-    has_expert_tensor, has_tensor,         has_context, has_zero,
-    has_shards,        has_recompute,      has_types,   NULL};
+static ap_trainer_condition *const conditions[] = {trainer_has_heads,
+                                                   trainer_has_layers,
+                                                   has_stages,
+                                                   trainer_has_experts,
+                                                   trainer_has_expert_tensor,
+                                                   has_tensor,
+                                                   has_context,
+                                                   has_zero,
+                                                   has_shards,
+                                                   has_recompute,
+                                                   has_types,
+                                                   NULL};
 
 /* Stages send between passes; gradients of 16 bits stay beside their sums; stage 3
  * gathers parameter by parameter. zero_optimization.overlap_comm asks for the overlap, of
@@ -140,7 +131,7 @@ static struct ap_trainer_habits habits(const struct ap_line *line)
         (zero < 3 ? AP_TRAINER_PACKS : 0) | (line->pipeline > 1 ? AP_TRAINER_WAITS : 0) |
             (zero < 2 ? AP_TRAINER_KEEPS_GRADIENTS : 0),
         zero == 0 || line->pipeline > 1 ? AP_OVERLAP_NEVER : AP_OVERLAP_ASKED,
-        expert_tensor(line)};
+        trainer_expert_tensor(line)};
 }
 
 /* ---- writing ---- */
@@ -494,11 +485,9 @@ static int read_json(const char *text, const struct ap_line_facts *known,
 
 const struct ap_trainer trainer_deepspeed = {
     .name = "deepspeed",
-    .title = "DeepSpeed",
+    .title = "DeepSpeed 0.19",
     .parallelism = {"tensor_parallel.autotp_size", NULL, "sequence_parallel_size",
-                    "expert_parallel.autoep_size",
-                    "expert_parallel.expert_tensor_parallel_size",
-                    "train_micro_batch_size_per_gpu"},
+                    "expert_parallel.autoep_size"},
     .conditions = conditions,
     .habits = habits,
     .write = write_json,

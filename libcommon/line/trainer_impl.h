@@ -9,14 +9,7 @@ extern const struct ap_trainer trainer_megatron, trainer_torchtitan,
     trainer_torchtitan_main, trainer_deepspeed;
 
 /* Places in ap_trainer.parallelism. */
-enum trainer_degree {
-    TRAINER_TP,
-    TRAINER_PP,
-    TRAINER_CP,
-    TRAINER_EP,
-    TRAINER_ETP,
-    TRAINER_MBS
-};
+enum trainer_degree { TRAINER_TP, TRAINER_PP, TRAINER_CP, TRAINER_EP };
 /* Flag and value, in text. */
 const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree which,
                          char *text, size_t size);
@@ -28,6 +21,8 @@ bool trainer_is_low(const struct ap_line_facts *f);
 bool trainer_has_low_moments(const struct ap_line_facts *f);
 /* A note where the model's optimizer has less than f32, which the trainer has. */
 void trainer_note_types(const struct ap_line_facts *f, struct ap_notes *notes);
+/* Devices that split each expert, of trainers that split experts one way or the other. */
+int64_t trainer_expert_tensor(const struct ap_line *line);
 /* A flag with its value, as a line of a bash array. */
 void trainer_put_flag(struct ap_buf *out, const char *name, int64_t value);
 /* The list of layers of the line (arena), which has n stages. */
@@ -40,6 +35,6 @@ int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
 
 ap_trainer_condition trainer_has_layers, trainer_has_heads, trainer_has_experts,
     trainer_has_sequence, trainer_has_schedule, trainer_has_groups,
-    trainer_has_single_layers;
+    trainer_has_single_layers, trainer_has_expert_tensor;
 
 #endif

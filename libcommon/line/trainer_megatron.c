@@ -213,11 +213,10 @@ static void write_flags(const struct ap_line *l, const struct ap_line_facts *fac
 
 const struct ap_trainer trainer_megatron = {
     .name = "megatron",
-    .title = "Megatron-LM",
+    .title = "Megatron-LM 0.20",
     .comment = "# ",
     .parallelism = {"--tensor-model-parallel-size", "--pipeline-model-parallel-size",
-                    "--context-parallel-size", "--expert-model-parallel-size",
-                    "--expert-tensor-parallel-size", "--micro-batch-size"},
+                    "--context-parallel-size", "--expert-model-parallel-size"},
     .conditions = conditions,
     .may = AP_TRAINER_LOW_SUMS,
     .habits = habits,

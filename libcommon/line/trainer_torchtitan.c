@@ -25,22 +25,6 @@ static int has_kv_heads(const struct ap_trainer_case *c, struct ap_err *err)
                       (long long)c->line.degrees.tensor, (long long)c->facts->kv_heads);
 }
 
-static int64_t expert_tensor(const struct ap_line *line)
-{
-    return line->degrees.expert > 1 ? 1 : line->degrees.tensor;
-}
-
-static int has_expert_tensor(const struct ap_trainer_case *c, struct ap_err *err)
-{
-    const int64_t is = c->line.degrees.expert_tensor, has = expert_tensor(&c->line);
-
-    if (c->facts->experts == 0 || is == has)
-        return 0;
-    return ap_err_set(
-        err, "etp=%lld: under " EP " %lld each expert is split over %lld devices",
-        (long long)is, (long long)c->line.degrees.expert, (long long)has);
-}
-
 /* Experts lie on the devices of tensor parallelism, then of the context, then of those
  * that shard. */
 static int has_expert_mesh(const struct ap_trainer_case *c, struct ap_err *err)
@@ -152,20 +136,31 @@ static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
                       ap_dtype_name(c->facts->compute));
 }
 
-static ap_trainer_condition *const conditions[] = {
-    trainer_has_heads,    has_kv_heads,    trainer_has_layers,
-    has_modules,          has_untied,      trainer_has_experts,
-    has_expert_tensor,    has_expert_mesh, trainer_has_sequence,
-    has_gathered_context, has_schedule,    has_microbatches,
-    trainer_has_groups,   has_zero,        has_shards,
-    has_recompute,        has_types,       NULL};
+static ap_trainer_condition *const conditions[] = {trainer_has_heads,
+                                                   has_kv_heads,
+                                                   trainer_has_layers,
+                                                   has_modules,
+                                                   has_untied,
+                                                   trainer_has_experts,
+                                                   trainer_has_expert_tensor,
+                                                   has_expert_mesh,
+                                                   trainer_has_sequence,
+                                                   has_gathered_context,
+                                                   has_schedule,
+                                                   has_microbatches,
+                                                   trainer_has_groups,
+                                                   has_zero,
+                                                   has_shards,
+                                                   has_recompute,
+                                                   has_types,
+                                                   NULL};
 
 /* A collective for all parameters of a layer, beside the passes. */
 static struct ap_trainer_habits habits(const struct ap_line *line)
 {
     return (struct ap_trainer_habits){
         AP_TRAINER_PACKS, line->pipeline == 1 ? AP_OVERLAP_ALWAYS : AP_OVERLAP_NEVER,
-        expert_tensor(line)};
+        trainer_expert_tensor(line)};
 }
 
 /* ---- writing ---- */
@@ -607,14 +602,12 @@ static int read_tokens(const char *text, const struct ap_line_facts *known,
     return read_flags(text, &tokens, &r);
 }
 
-#define ROW(name_, title_, spelled)                                                   \
-    {                                                                                 \
-        .name = name_, .title = title_, .comment = "# ",                              \
-        .parallelism = {TP, PP,   CP,                                                 \
-                        EP, NULL, "--parallelism.pipeline_parallel_microbatch_size"}, \
-        .conditions = conditions, .habits = habits, .write = write_##spelled,         \
-        .read = read_##spelled                                                        \
+#define ROW(name_, title_, spelled)                                                  \
+    {                                                                                \
+        .name = name_, .title = title_, .comment = "# ",                             \
+        .parallelism = {TP, PP, CP, EP}, .conditions = conditions, .habits = habits, \
+        .write = write_##spelled, .read = read_##spelled                             \
     }
-const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan", samples);
+const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan 0.3", samples);
 const struct ap_trainer trainer_torchtitan_main =
     ROW("torchtitan-main", "torchtitan (main)", tokens);

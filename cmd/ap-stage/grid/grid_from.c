@@ -11,22 +11,18 @@
 #include "tool/tool.h"
 
 /* "NAME:FILE", "NAME:TEXT" */
-static const struct ap_trainer *find_trainer(const char *from, const char **file)
+static const struct ap_trainer *find_trainer(struct ap_arena *arena, const char *from,
+                                             const char **file)
 {
-    const char *colon = strchr(from, ':');
-    struct ap_buf names = {0};
-    char name[32];
+    const size_t len = strcspn(from, ":");
+    const struct ap_trainer *trainer =
+        ap_trainer_find(ap_arena_strndup(arena, from, len));
 
-    snprintf(name, sizeof name, "%.*s", (int)(colon ? colon - from : 0), from);
-    const struct ap_trainer *trainer = ap_trainer_find(name);
-    for (int i = 0; i < AP_N_TRAINERS; i++)
-        ap_buf_printf(&names, "%s%s", i ? ", " : "", ap_trainers[i]->name);
-    if (!trainer || !colon[1])
+    if (!trainer || !from[len] || !from[len + 1])
         ap_die_usage(
             "--from: expected TRAINER:FILE or TRAINER:TEXT, with one of %s, got '%s'",
-            names.data, from);
-    ap_buf_free(&names);
-    *file = colon + 1;
+            ap_trainers_text(arena), from);
+    *file = from + len + 1;
     return trainer;
 }
 
@@ -78,7 +74,7 @@ void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *
     char *text;
     size_t len;
 
-    const struct ap_trainer *trainer = find_trainer(from, &file);
+    const struct ap_trainer *trainer = find_trainer(arena, from, &file);
     if (*file == '-' || *file == '{' || strstr(file, " --")) { /* not a name */
         text = ap_arena_strdup(arena, file);
         file = "--from";

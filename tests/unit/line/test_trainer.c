@@ -98,7 +98,7 @@ static const struct {
 
     {"deepspeed", &llama, "recompute=selective,mbs=1", 0, "whole or not at all"},
     {"deepspeed", &mixtral, "tp=2,ep=4,zero=3,mbs=1", 0, "have 0 to 2"},
-    {"deepspeed", &mixtral, "tp=2,ep=4,mbs=1", 2, "expert_tensor_parallel_size is 1"},
+    {"deepspeed", &mixtral, "tp=2,ep=4,mbs=1", 2, "is split over 1 devices"},
     {"deepspeed", &mixtral, "overlap,mbs=1", 0, "overlap: "},
 };
 
