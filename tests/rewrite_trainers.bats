@@ -120,9 +120,9 @@ check_golden() {
     run "$AP_BUILD/unit/test_trainer" "$BATS_TEST_TMPDIR/mixtral.json" \
         "$BATS_FILE_TMPDIR/gpt.model.json" "$BATS_TEST_TMPDIR/wav2vec.json"
     diff - <(echo "$output") <<'EOF'
-batch 8 x 512, 2 layers, 32 heads, 8 of keys, 8 experts, 32000 tokens x 4096, bf16 of bf16, moments bf16
-batch 16 x 16, 4 layers, 4 heads, 4 of keys, 0 experts, 128 tokens x 64 tied, f32 of f32, moments f32
-batch 4 x 499, 9 layers, 12 heads, 12 of keys, 0 experts, 0 tokens x 0, f32 of f32, moments f32
+batch 8 x 512, 2 layers, 32 heads, 8 of keys, 2 of 8 experts, 32000 tokens x 4096, bf16 of bf16, moments bf16
+batch 16 x 16, 4 layers, 4 heads, 4 of keys, 0 of 0 experts, 128 tokens x 64 tied, f32 of f32, moments f32
+batch 4 x 499, 9 layers, 12 heads, 12 of keys, 0 of 0 experts, 0 tokens x 0, f32 of f32, moments f32
 EOF
 }
 

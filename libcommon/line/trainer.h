@@ -28,8 +28,8 @@ struct ap_line_facts {
 extern const struct ap_line_facts ap_line_facts_none;
 
 /*
- * What the graph says: all but world and experts_per_token. Heads are those of the first
- * attention, layers those that weights are numbered by. Linear in the graph.
+ * What the graph says: all but world. Heads are those of the first attention, layers
+ * those that weights are numbered by. Linear in the graph.
  */
 void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
                         const struct ap_nests *nests, struct ap_line_facts *facts);

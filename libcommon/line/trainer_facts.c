@@ -36,6 +36,22 @@ static void find_heads(const struct ap_attrs *a, const struct ap_shape *queries,
         facts->heads *= of_queries / of_keys;
 }
 
+/* Experts, and by the tokens that they compute how many each token has; unknown where
+ * tokens are lost, or each expert computes all. rhs: the values, NULL: lhs has them. */
+static void find_experts(const struct ap_attrs *a, const struct ap_shape *lhs,
+                         const struct ap_shape *rhs, struct ap_line_facts *facts)
+{
+    const int64_t width = product(lhs, &a->lhs_contracting_dims);
+    const int64_t tokens = ap_mul64(facts->batch, facts->sequence);
+
+    facts->experts = product(lhs, &a->lhs_batch_dims);
+    if (tokens == 0 || width == 0)
+        return;
+    const int64_t computed = ap_shape_elems(rhs ? rhs : lhs) / width;
+    if (computed % tokens == 0 && computed / tokens < facts->experts)
+        facts->experts_per_token = computed / tokens;
+}
+
 /* flops: of all forward contractions, and of those of experts. */
 static void find_of_dot(const struct ap_graph *g, const uint8_t *from, int v,
                         struct ap_line_facts *facts, double flops[2])
@@ -59,7 +75,8 @@ static void find_of_dot(const struct ap_graph *g, const uint8_t *from, int v,
         return;
     flops[1] += ap_node_heavy_flops(g, v);
     if (facts->experts == 0)
-        facts->experts = product(lhs, &n->attrs->lhs_batch_dims);
+        find_experts(n->attrs, lhs, from[n->in[0]] == AP_FROM_WEIGHTS ? rhs : NULL,
+                     facts);
 }
 
 /* Types of the first weight of two dimensions, and of the first state of such. */
@@ -120,7 +137,7 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
         }
     }
     if (flops[1] <= AP_LEAST_EXPERTS * flops[0])
-        facts->experts = 0; /* codebooks and the like */
+        facts->experts = facts->experts_per_token = 0; /* codebooks and the like */
     facts->tied = table >= 0 && is_tied(g, origin, table);
     ap_arena_rewind(arena, mark);
 }
