@@ -35,6 +35,14 @@ _Noreturn static void refuse(const struct fitted *f, const struct ap_err *err)
            f->trainer->name, err->msg);
 }
 
+/* The line as the trainer runs it, and the facts of the plan. */
+static int settle(struct fitted *f, struct ap_line *line, struct ap_err *err)
+{
+    f->facts.world = f->plan.s.n_devices;
+    f->facts.batch = f->plan.s.batch;
+    return ap_trainer_settle(f->trainer, &f->facts, line, err);
+}
+
 static bool same_price(const struct fitted *f)
 {
     return fabs(f->price.sec - f->planned_price.sec) <= 5e-5 * f->planned_price.sec &&
@@ -323,7 +331,6 @@ static void fit_recompute(struct ap_arena *arena, const struct trainer_model *mo
 static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct fitted *f)
 {
     struct ap_planned in = {0};
-    struct ap_pipeline_price planned;
     struct ap_plan_degrees *each;
     struct ap_layers layers;
     struct ap_err err = {0};
@@ -346,15 +353,15 @@ static void fit_stages(struct ap_arena *arena, const struct ap_doc *doc, struct 
         ap_note(&f->notes,
                 "operators that the plan recomputes are not chosen one by one");
     fit_devices(f, &in.stages);
-    const int n = f->notes.n;
     if (trainer_fit(f->trainer, &f->facts, &f->plan, &f->notes, &err))
         refuse(f, &err);
-    if (ap_pipeline_price(arena, &of, &in.stages, &planned, &err))
+    if (trainer_price(arena, &of, &in.stages, &f->planned_price, &err))
         rewrite_refuse(doc, AP_BAD_INPUT, &err);
-    f->planned_price =
-        (struct trainer_price){planned.result.step_sec, planned.peak_bytes};
     f->price = f->planned_price;
-    if (f->planned.said && f->notes.n == n)
+    const char *line = ap_line_text(arena, &f->planned.line);
+    if (settle(f, &f->plan.s.line, &err))
+        refuse(f, &err);
+    if (f->planned.said && !strcmp(ap_line_text(arena, &f->plan.s.line), line))
         return; /* the document's plan is that of its line */
     if (trainer_price_stages(arena, &model, &f->plan, &f->price, &err))
         refuse(f, &err);
@@ -413,17 +420,14 @@ static void put_comment(const struct fitted *f, const struct ap_buf *price,
 }
 
 /* notes: what the user's script must say. */
-static void put_flags(const struct fitted *f, struct ap_buf *out, struct ap_notes *notes)
+static void put_flags(struct fitted *f, struct ap_buf *out, struct ap_notes *notes)
 {
-    struct ap_line_facts facts = f->facts;
     struct ap_line line = f->plan.s.line;
     struct ap_err err = {0};
 
-    facts.world = f->plan.s.n_devices;
-    facts.batch = f->plan.s.batch;
-    if (ap_trainer_settle(f->trainer, &facts, &line, &err))
+    if (settle(f, &line, &err))
         refuse(f, &err);
-    f->trainer->write(&line, &facts, out, notes);
+    f->trainer->write(&line, &f->facts, out, notes);
 }
 
 int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,

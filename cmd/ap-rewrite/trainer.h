@@ -63,6 +63,10 @@ int trainer_layers_by_stage(struct ap_arena *arena, const struct trainer_model *
                             struct ap_err *err);
 /* Gives all stages of the line as many layers, or one more (arena). */
 void trainer_even_layers(struct ap_arena *arena, struct trainer_plan *p);
+/* The price of stages as ap-cost says it: memory is that of their programs. -1: err. */
+int trainer_price(struct ap_arena *arena, const struct ap_staged_graph *of,
+                  const struct ap_stages *stages, struct trainer_price *price,
+                  struct ap_err *err);
 /* The price of the plan that the trainer runs, on the devices of the stages at hand. -1:
  * there is none. */
 int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *model,

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "line/line_plan.h"
+#include "pipeline/pipeline_program.h"
 
 /* ---- layers of stages ---- */
 
@@ -112,6 +113,19 @@ static int take_devices(struct ap_arena *arena, const struct trainer_model *mode
     return ap_cluster_take(model->of->cluster, n, devices, cluster, err);
 }
 
+int trainer_price(struct ap_arena *arena, const struct ap_staged_graph *of,
+                  const struct ap_stages *stages, struct trainer_price *price,
+                  struct ap_err *err)
+{
+    struct ap_pipeline_price out;
+
+    if (ap_pipeline_price(arena, of, stages, &out, err))
+        return -1;
+    (void)ap_pipeline_measure(of, stages, &out);
+    *price = (struct trainer_price){out.result.step_sec, out.peak_bytes};
+    return 0;
+}
+
 int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *model,
                          const struct trainer_plan *p, struct trainer_price *price,
                          struct ap_err *err)
@@ -125,7 +139,6 @@ int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *mod
                             .resharding = model->stages->resharding};
     struct ap_line_model lines;
     struct ap_cluster cluster;
-    struct ap_pipeline_price out;
 
     blocks.n = ap_layers_cut(arena, g, model->layers, block, err);
     if (blocks.n < 0)
@@ -140,8 +153,5 @@ int trainer_price_stages(struct ap_arena *arena, const struct trainer_model *mod
     lines.batch = p->s.batch; /* may be rounded */
     struct ap_line_maker k = {
         .arena = arena, .model = &lines, .line = *line, .stages = &now};
-    if (ap_line_build(&k, err) || ap_pipeline_price(arena, &of, &now, &out, err))
-        return -1;
-    *price = (struct trainer_price){out.result.step_sec, out.peak_bytes};
-    return 0;
+    return ap_line_build(&k, err) || trainer_price(arena, &of, &now, price, err) ? -1 : 0;
 }
