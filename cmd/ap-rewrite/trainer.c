@@ -427,7 +427,7 @@ static void put_flags(struct fitted *f, struct ap_buf *out, struct ap_notes *not
 
     if (settle(f, &line, &err))
         refuse(f, &err);
-    f->trainer->write(&line, &f->facts, out, notes);
+    f->trainer->write(f->trainer, &line, &f->facts, out, notes);
 }
 
 int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,

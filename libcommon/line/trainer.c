@@ -265,7 +265,7 @@ int ap_trainer_parse(const struct ap_trainer *trainer, const char *text,
 {
     *said = (struct ap_trainer_said){ap_line_least, ap_line_facts_none};
     said->line.degrees.data = said->line.degrees.shard = 0;
-    if (trainer->read(text, known, said, notes, err))
+    if (trainer->read(trainer, text, known, said, notes, err))
         return -1;
     struct ap_line_facts facts = said->facts;
     facts.experts = facts.experts ? facts.experts : known->experts;

@@ -87,11 +87,13 @@ struct ap_trainer {
     struct ap_trainer_habits (*habits)(const struct ap_line *line);
     /* Flags or file of a settled, legal line; notes: what the file cannot say and the
        script must. */
-    void (*write)(const struct ap_line *line, const struct ap_line_facts *facts,
-                  struct ap_buf *out, struct ap_notes *notes);
+    void (*write)(const struct ap_trainer *own, const struct ap_line *line,
+                  const struct ap_line_facts *facts, struct ap_buf *out,
+                  struct ap_notes *notes);
     /* See ap_trainer_parse. */
-    int (*read)(const char *text, const struct ap_line_facts *known,
-                struct ap_trainer_said *said, struct ap_notes *notes, struct ap_err *err);
+    int (*read)(const struct ap_trainer *own, const char *text,
+                const struct ap_line_facts *known, struct ap_trainer_said *said,
+                struct ap_notes *notes, struct ap_err *err);
 };
 
 #define AP_N_TRAINERS 4

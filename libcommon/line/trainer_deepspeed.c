@@ -8,6 +8,7 @@
 
 #include "doc/doc.h"
 #include "line/trainer_impl.h"
+#include "line/trainer_words.h"
 
 static bool is_staged(const struct ap_trainer_case *c)
 {
@@ -156,12 +157,14 @@ static void note_script(const struct ap_line *l, const struct ap_line_facts *f,
                 ap_dtype_name(f->moments));
 }
 
-static void write_json(const struct ap_line *l, const struct ap_line_facts *f,
-                       struct ap_buf *out, struct ap_notes *notes)
+static void write_json(const struct ap_trainer *own, const struct ap_line *l,
+                       const struct ap_line_facts *f, struct ap_buf *out,
+                       struct ap_notes *notes)
 {
     const struct ap_degrees *d = &l->degrees;
     const int64_t microbatches = f->batch / (l->micro_batch * d->data);
 
+    (void)own;
     note_script(l, f, notes);
     ap_buf_printf(out,
                   "{\n  \"train_batch_size\": %lld,\n"
@@ -194,41 +197,24 @@ static void write_json(const struct ap_line *l, const struct ap_line_facts *f,
 
 /* ---- reading ---- */
 
-/* Of the file: what is passed over, and what is refused. */
-static const struct {
-    const char *name, *why;
-} members[] = {
+/* Of the file: what is refused, and what is read or passed over. */
+static const struct trainer_unread members[] = {
     {"elasticity", "the batch changes"},
-    {"curriculum_learning", "the sequence changes"},
-    {"data_efficiency", "the sequence changes"},
-    {"compression_training", "no line says it"},
-    {"compile", "no line says it"},
-    {"zenflow", "no line says it"},
-    {"sparse_attention", "no line says it"},
-    {"quantize_training", "no line says it"},
-    {"optimizer", NULL},
-    {"scheduler", NULL},
-    {"gradient_clipping", NULL},
-    {"prescale_gradients", NULL},
-    {"gradient_predivide_factor", NULL},
-    {"steps_per_print", NULL},
-    {"wall_clock_breakdown", NULL},
-    {"dump_state", NULL},
-    {"tensorboard", NULL},
-    {"wandb", NULL},
-    {"comet", NULL},
-    {"csv_monitor", NULL},
-    {"monitor_config", NULL},
-    {"comms_logger", NULL},
-    {"flops_profiler", NULL},
-    {"aio", NULL},
-    {"checkpoint", NULL},
-    {"zero_allow_untested_optimizer", NULL},
-    {"zero_force_ds_cpu_optimizer", NULL},
-    {"dataloader_drop_last", NULL},
-    {"data_parallel_size", NULL},
-    {"seed", NULL},
-};
+    {"curriculum_learning data_efficiency", "the sequence changes"},
+    {"compression_training compile zenflow sparse_attention quantize_training",
+     "no line says it"},
+    {"train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps "
+     "zero_optimization tensor_parallel sequence_parallel_size expert_parallel bf16 "
+     "bfloat16 fp16 data_types communication_data_type pipeline "
+     "activation_checkpointing",
+     NULL},
+    {"optimizer scheduler gradient_clipping prescale_gradients "
+     "gradient_predivide_factor steps_per_print wall_clock_breakdown dump_state "
+     "tensorboard wandb comet csv_monitor monitor_config comms_logger flops_profiler aio "
+     "checkpoint zero_allow_untested_optimizer zero_force_ds_cpu_optimizer "
+     "dataloader_drop_last data_parallel_size seed",
+     NULL},
+    {NULL, NULL}};
 
 struct reading {
     const json_t *top;
@@ -284,34 +270,15 @@ static bool is_on(struct reading *r, const char *path, bool silent)
 /* Members that nothing reads. */
 static int check_members(struct reading *r)
 {
-    static const char *const read[] = {"train_batch_size",
-                                       "train_micro_batch_size_per_gpu",
-                                       "gradient_accumulation_steps",
-                                       "zero_optimization",
-                                       "tensor_parallel",
-                                       "sequence_parallel_size",
-                                       "expert_parallel",
-                                       "bf16",
-                                       "bfloat16",
-                                       "fp16",
-                                       "data_types",
-                                       "communication_data_type",
-                                       "pipeline",
-                                       "activation_checkpointing"};
     const char *key;
     json_t *value;
 
     json_object_foreach((json_t *)(uintptr_t)r->top, key, value)
     {
-        bool known = false;
-        for (size_t i = 0; i < sizeof read / sizeof *read; i++)
-            known |= !strcmp(key, read[i]);
-        for (size_t i = 0; i < sizeof members / sizeof *members && !known; i++) {
-            known = !strcmp(key, members[i].name);
-            if (known && members[i].why)
-                return ap_err_set(r->err, "%s: %s", key, members[i].why);
-        }
-        if (!known)
+        const struct trainer_unread *u = trainer_unread_find(members, key, NULL);
+        if (u && u->why)
+            return ap_err_set(r->err, "%s: %s", key, u->why);
+        if (!u)
             ap_note(r->notes, "%.60s: not known, passed over", key);
     }
     return 0;
@@ -467,14 +434,15 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
     return *r->err->msg ? -1 : check_members(r);
 }
 
-static int read_json(const char *text, const struct ap_line_facts *known,
-                     struct ap_trainer_said *said, struct ap_notes *notes,
-                     struct ap_err *err)
+static int read_json(const struct ap_trainer *own, const char *text,
+                     const struct ap_line_facts *known, struct ap_trainer_said *said,
+                     struct ap_notes *notes, struct ap_err *err)
 {
     json_error_t where;
     json_t *top = json_loadb(text, strlen(text), JSON_REJECT_DUPLICATES, &where);
     struct reading r = {top, notes, err};
 
+    (void)own;
     if (!top)
         return ap_err_set(err, "%d:%d: %s", where.line, where.column, where.text);
     const int rc = json_is_object(top) ? read_members(&r, known, said)

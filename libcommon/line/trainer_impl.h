@@ -29,9 +29,9 @@ void trainer_put_flag(struct ap_buf *out, const char *name, int64_t value);
 int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n);
 
 /* See ap_trainer.read. */
-int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
-                          struct ap_trainer_said *said, struct ap_notes *notes,
-                          struct ap_err *err);
+int trainer_megatron_read(const struct ap_trainer *own, const char *text,
+                          const struct ap_line_facts *known, struct ap_trainer_said *said,
+                          struct ap_notes *notes, struct ap_err *err);
 
 ap_trainer_condition trainer_has_layers, trainer_has_heads, trainer_has_experts,
     trainer_has_sequence, trainer_has_schedule, trainer_has_groups,

@@ -155,12 +155,14 @@ static void put_zero(const struct ap_line *l, struct ap_buf *out)
     put(out, l->overlap && d->zero > 0, "--overlap-param-gather");
 }
 
-static void write_flags(const struct ap_line *l, const struct ap_line_facts *facts,
-                        struct ap_buf *out, struct ap_notes *notes)
+static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
+                        const struct ap_line_facts *facts, struct ap_buf *out,
+                        struct ap_notes *notes)
 {
     const struct ap_degrees *d = &l->degrees;
     const bool low_sums = l->trainer & AP_TRAINER_LOW_SUMS;
 
+    (void)own;
     if (d->zero > 1)
         ap_buf_puts(out,
                     "# Megatron-FSDP: CUDA_DEVICE_MAX_CONNECTIONS unset or above 1\n");

@@ -484,15 +484,16 @@ static void read_overlap(struct trainer_reading *r)
         line->trainer |= AP_TRAINER_LOW_SUMS;
 }
 
-int trainer_megatron_read(const char *text, const struct ap_line_facts *known,
-                          struct ap_trainer_said *said, struct ap_notes *notes,
-                          struct ap_err *err)
+int trainer_megatron_read(const struct ap_trainer *own, const char *text,
+                          const struct ap_line_facts *known, struct ap_trainer_said *said,
+                          struct ap_notes *notes, struct ap_err *err)
 {
     struct trainer_reading r = {notes->arena, .known = known, .said = said,
                                 .notes = notes, .err = err};
     struct ap_line *line = &said->line;
     struct ap_degrees *d = &line->degrees;
 
+    (void)own;
     if (trainer_reading_start(&r, text, false))
         return -1;
     read_model(&r);

@@ -178,6 +178,11 @@ static const struct spelling tokens = {
     "--training.num_tokens_per_train_step", "--training.max_context_length",
     "--parallelism.num_pp_microbatches"};
 
+static const struct spelling *spelling(const struct ap_trainer *t)
+{
+    return t == &trainer_torchtitan_main ? &tokens : &samples;
+}
+
 static void put_parts(const struct ap_line *l, int64_t layers, struct ap_buf *out)
 {
     const int stages = ap_line_stages(l);
@@ -221,13 +226,16 @@ static void put_batch(const struct ap_line *l, const struct ap_line_facts *f,
         trainer_put_flag(out, names->length, f->sequence);
 }
 
-static void put_flags(const struct ap_line *l, const struct ap_line_facts *f,
-                      const struct spelling *names, struct ap_buf *out)
+static void write_flags(const struct ap_trainer *t, const struct ap_line *l,
+                        const struct ap_line_facts *f, struct ap_buf *out,
+                        struct ap_notes *notes)
 {
+    const struct spelling *names = spelling(t);
     static const char *const checkpoints[AP_N_LINE_RECOMPUTES] = {"none", "selective",
                                                                   "selective", "full"};
     const struct ap_degrees *d = &l->degrees;
 
+    trainer_note_types(f, notes);
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     trainer_put_flag(out, "--parallelism.data_parallel_replicate_degree",
                      d->zero ? d->data * d->context / d->shard : d->data);
@@ -256,20 +264,6 @@ static void put_flags(const struct ap_line *l, const struct ap_line_facts *f,
     if (trainer_has_low_moments(f))
         ap_buf_puts(out, "    --optimizer.implementation fused_opt_states_bf16\n");
     ap_buf_printf(out, "    activation_checkpoint:%s\n)\n", checkpoints[l->recompute]);
-}
-
-static void write_samples(const struct ap_line *l, const struct ap_line_facts *f,
-                          struct ap_buf *out, struct ap_notes *notes)
-{
-    trainer_note_types(f, notes);
-    put_flags(l, f, &samples, out);
-}
-
-static void write_tokens(const struct ap_line *l, const struct ap_line_facts *f,
-                         struct ap_buf *out, struct ap_notes *notes)
-{
-    trainer_note_types(f, notes);
-    put_flags(l, f, &tokens, out);
 }
 
 /* ---- reading ---- */
@@ -548,23 +542,28 @@ static void refuse_names(struct trainer_reading *r, const struct spelling *own)
                        of->tokens ? "torchtitan-main" : "torchtitan");
 }
 
-static int read_flags(const char *text, const struct spelling *names,
-                      struct trainer_reading *r)
+static int read_flags(const struct ap_trainer *t, const char *text,
+                      const struct ap_line_facts *known, struct ap_trainer_said *said,
+                      struct ap_notes *notes, struct ap_err *err)
 {
     static const char *const types[] = {"bfloat16", "float32"};
     static const char *const optimizers[] = {"fused", "fused_opt_states_bf16", "foreach",
                                              "for-loop"};
-    struct ap_degrees *d = &r->said->line.degrees;
+    const struct spelling *names = spelling(t);
+    struct trainer_reading reading = {notes->arena, .known = known, .said = said,
+                                      .notes = notes, .err = err},
+                           *r = &reading;
+    struct ap_degrees *d = &said->line.degrees;
 
     if (trainer_reading_start(r, text, true))
         return -1;
     refuse_names(r, names);
-    r->said->facts.layers = r->known->layers;
-    if (r->said->facts.world == 0)
-        return ap_err_set(r->err, "nothing says the number of devices: NGPU=N");
+    said->facts.layers = known->layers;
+    if (said->facts.world == 0)
+        return ap_err_set(err, "nothing says the number of devices: NGPU=N");
     if (trainer_flag_find(&r->flags, "--config"))
-        ap_note(r->notes, "--config: what its function sets is not known; defaults are "
-                          "taken where no flag says more");
+        ap_note(notes, "--config: what its function sets is not known; defaults are "
+                       "taken where no flag says more");
     d->tensor = trainer_number(r, TP, 1);
     d->context = trainer_number(r, CP, 1);
     d->expert = trainer_number(r, EP, 1);
@@ -574,40 +573,20 @@ static int read_flags(const char *text, const struct spelling *names,
     read_batch(r, names);
     read_checkpoint(r);
     on(r, "--training.disable_cuda_graphs", false);
-    r->said->facts.compute =
+    said->facts.compute =
         ONE_OF(r, "--training.mixed_precision_param", types) ? AP_F32 : AP_BF16;
-    r->said->facts.master = AP_F32;
-    r->said->facts.moments =
+    said->facts.master = AP_F32;
+    said->facts.moments =
         ONE_OF(r, "--optimizer.implementation", optimizers) == 1 ? AP_BF16 : AP_F32;
-    return trainer_flags_end(&r->flags, unread, r->notes);
+    return trainer_flags_end(&r->flags, unread, notes);
 }
 
-static int read_samples(const char *text, const struct ap_line_facts *known,
-                        struct ap_trainer_said *said, struct ap_notes *notes,
-                        struct ap_err *err)
-{
-    struct trainer_reading r = {notes->arena, .known = known, .said = said,
-                                .notes = notes, .err = err};
-
-    return read_flags(text, &samples, &r);
-}
-
-static int read_tokens(const char *text, const struct ap_line_facts *known,
-                       struct ap_trainer_said *said, struct ap_notes *notes,
-                       struct ap_err *err)
-{
-    struct trainer_reading r = {notes->arena, .known = known, .said = said,
-                                .notes = notes, .err = err};
-
-    return read_flags(text, &tokens, &r);
-}
-
-#define ROW(name_, title_, spelled)                                                  \
+#define ROW(name_, title_)                                                           \
     {                                                                                \
         .name = name_, .title = title_, .comment = "# ",                             \
         .parallelism = {TP, PP, CP, EP}, .conditions = conditions, .habits = habits, \
-        .write = write_##spelled, .read = read_##spelled                             \
+        .write = write_flags, .read = read_flags                                     \
     }
-const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan 0.3", samples);
+const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan 0.3");
 const struct ap_trainer trainer_torchtitan_main =
-    ROW("torchtitan-main", "torchtitan (main)", tokens);
+    ROW("torchtitan-main", "torchtitan (main)");

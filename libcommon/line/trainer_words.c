@@ -735,10 +735,9 @@ int64_t trainer_flag_number(struct trainer_flags *flags, const char *name, int64
     return n;
 }
 
-/* "--a-*" by its name, "--a=VALUE" by its only value, too. */
-static const struct trainer_unread *find_unread(const struct trainer_unread *unread,
-                                                const char *name,
-                                                const struct trainer_flag *f)
+const struct trainer_unread *trainer_unread_find(const struct trainer_unread *unread,
+                                                 const char *name,
+                                                 const struct trainer_flag *f)
 {
     for (; unread->globs; unread++) {
         char glob[96];
@@ -769,7 +768,7 @@ static const char *find_near(const struct trainer_flags *flags,
             return flags->asked[i];
     for (char *c = dashed; *c; c++)
         *c = *c == '_' ? '-' : *c;
-    return find_unread(unread, dashed, f) ? dashed : NULL;
+    return trainer_unread_find(unread, dashed, f) ? dashed : NULL;
 }
 
 int trainer_flags_end(struct trainer_flags *flags, const struct trainer_unread *unread,
@@ -785,7 +784,7 @@ int trainer_flags_end(struct trainer_flags *flags, const struct trainer_unread *
         }
         if (*f->name == '$')
             return ap_err_set(flags->err, "%s", f->name + 1);
-        const struct trainer_unread *u = find_unread(unread, f->name, f);
+        const struct trainer_unread *u = trainer_unread_find(unread, f->name, f);
         const char *near = u ? NULL : find_near(flags, unread, f);
         if (near)
             return ap_err_set(flags->err, "%.100s: not known; is it %s?", f->name, near);

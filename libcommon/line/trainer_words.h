@@ -59,6 +59,10 @@ struct trainer_unread {
     const char *globs; /* "--a --b-* --c=VALUE" */
     const char *why;
 };
+/* The row of a name, and f's value where a glob has one; NULL: there is none. */
+const struct trainer_unread *trainer_unread_find(const struct trainer_unread *unread,
+                                                 const char *name,
+                                                 const struct trainer_flag *f);
 /* Refuses, passes over, or notes the flags that were not read; one that is nearly the
  * name of another is refused. */
 int trainer_flags_end(struct trainer_flags *flags, const struct trainer_unread *unread,

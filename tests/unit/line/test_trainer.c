@@ -233,7 +233,7 @@ static bool comes_back(struct ap_arena *arena, const struct ap_trainer *t,
     struct ap_buf text = {0}, again = {0};
     struct ap_trainer_said said;
 
-    t->write(line, f, &text, &notes);
+    t->write(t, line, f, &text, &notes);
     bool ok = !ap_trainer_parse(t, text.data, &known, &said, &notes, err) &&
               !ap_line_facts_agree(&said.facts, f, err);
     if (ok && !strcmp(t->name, "deepspeed") && said.line.pipeline == 1)
@@ -245,7 +245,7 @@ static bool comes_back(struct ap_arena *arena, const struct ap_trainer *t,
         ok = !ap_err_set(err, "%s is read as %s", ap_line_text(arena, line),
                          ap_line_text(arena, &said.line));
     if (ok) {
-        t->write(&said.line, f, &again, &notes);
+        t->write(t, &said.line, f, &again, &notes);
         ok = !strcmp(text.data, again.data) || !ap_err_set(err, "%s", again.data);
     }
     if (!ok)
@@ -330,7 +330,7 @@ static int write_lines(const struct ap_trainer *t, int n, const char *dir)
         if (!draw_legal(&arena, t, &line, &f, &err))
             continue;
         snprintf(path, sizeof path, "%s/%d-%lld", dir, i++, (long long)f.world);
-        t->write(&line, &f, &text, &notes);
+        t->write(t, &line, &f, &text, &notes);
         FILE *out = fopen(path, "w");
         if (!out || fwrite(text.data, 1, text.len, out) != text.len || fclose(out))
             return 1;
