@@ -462,18 +462,16 @@ static void put_grids(const struct ap_stages *s, struct ap_buf *out)
         s->for_trainer ? ap_trainer_find(s->for_trainer) : NULL;
     const struct ap_line_counts *n = &s->lines;
 
-    if (s->for_trainer)
-        ap_buf_printf(out,
-                      "\nbest of %lld lines that %s runs: %lld priced, %lld excluded by "
-                      "bounds (%lld do not fit)",
+    if (s->for_trainer) {
+        ap_buf_printf(out, "\nbest of %lld lines that %s runs: %lld priced, ",
                       (long long)n->legal, trainer ? trainer->title : s->for_trainer,
-                      (long long)n->priced,
-                      (long long)(n->legal - n->no_plan - n->priced),
-                      (long long)n->too_large);
-    if (n->no_plan)
-        ap_buf_printf(out, "; %lld have no plan here", (long long)n->no_plan);
-    if (s->for_trainer)
+                      (long long)n->priced);
+        ap_buf_printf(out, "%lld slower by bounds, %lld do not fit",
+                      (long long)n->too_slow, (long long)n->too_large);
+        if (n->no_plan)
+            ap_buf_printf(out, "\n  (%lld cannot be divided so)", (long long)n->no_plan);
         ap_buf_putc(out, '\n');
+    }
     for (int i = 0; i < s->n_grids; i++) {
         ap_buf_printf(out, "%s%-18s ", i ? "" : "\nthe best plan of degrees\n  ",
                       s->grid[i].name);
