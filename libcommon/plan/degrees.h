@@ -102,6 +102,10 @@ void ap_degrees_print_layers(const struct ap_plan_degrees *d, struct ap_buf *out
  */
 int ap_degrees_plan(struct ap_arena *arena, const struct ap_axis_uses *u,
                     struct ap_plan *plan, struct ap_err *err);
+/* Bytes of the copy of a weight that passes read in its place, if it has fewer: then
+ * ZeRO-1's devices hold a share of the weight, as of the states, and gather the copy once
+ * per step. 0: passes read the weight. */
+int64_t ap_master_copy_bytes(const struct ap_graph *g, int weight);
 /* Fills the devices by use, shard and zero from the uses (those by experts if the model
  * has experts) on a mesh. */
 void ap_degrees_count(struct ap_axis_uses *u, const struct ap_mesh *mesh, bool experts);

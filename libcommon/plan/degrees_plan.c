@@ -16,12 +16,10 @@ static bool is_idle(const struct ap_mesh *mesh, int a)
     return mesh->size[a] == 1 || (mesh->microbatch >> a & 1);
 }
 
-/* Whether passes read nothing of the weight but its copy of fewer bytes: then ZeRO-1's
- * devices hold a share of it, as of the states, and gather the copy once per step. */
-static bool is_master(const struct ap_graph *g, int weight)
+int64_t ap_master_copy_bytes(const struct ap_graph *g, int weight)
 {
     const struct ap_node *w = &g->nodes[weight];
-    bool any = false;
+    int64_t bytes = 0;
 
     for (int u = g->user_start[weight]; u < g->user_start[weight + 1]; u++) {
         const struct ap_node *user = &g->nodes[g->users[u]];
@@ -29,10 +27,10 @@ static bool is_master(const struct ap_graph *g, int weight)
             continue;
         if (user->op != AP_OP_CONVERT ||
             ap_dtype_size(user->shape.dtype) >= ap_dtype_size(w->shape.dtype))
-            return false;
-        any = true;
+            return 0;
+        bytes = ap_shape_bytes(&user->shape);
     }
-    return any;
+    return bytes;
 }
 
 /* One plan of degrees. */
@@ -123,7 +121,7 @@ static void seed_shards(const struct maker *m, int axis, struct ap_sweep *s)
             m->plan->choice[p->group].axis[axis] >= 0)
             continue;
         if (p->role == AP_ROLE_STATE ||
-            (p->role == AP_ROLE_WEIGHT && (zero == 3 || is_master(g, id))))
+            (p->role == AP_ROLE_WEIGHT && (zero == 3 || ap_master_copy_bytes(g, id) > 0)))
             ap_sweep_seed_split(s, id, all, false);
     }
 }

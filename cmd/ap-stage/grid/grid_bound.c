@@ -53,6 +53,23 @@ static double bound_sec(const struct grid_rows *r, const struct grid_candidate *
     return sec;
 }
 
+/*
+ * No less of a lane whose sum is `bytes`: programs may need less than the sums, down to
+ * STAGE_ARENA_SHARE (stage_result_peak) of all but what is there all the time, which no
+ * two values share. With one microbatch gradients are part of that, and go early.
+ */
+static double shared_bytes(const struct grid_rows *r, const struct grid_candidate *row,
+                           const struct ap_sim_stage *stage, int lane, double bytes)
+{
+    double fixed = 0;
+
+    for (int i = lane; i < r->cut[row->cut].n; i += (int)row->line.pipeline)
+        fixed += (double)stage[i].fixed_bytes;
+    if (r->at_once[row->at_once].microbatches == 1)
+        fixed = 0;
+    return fixed + STAGE_ARENA_SHARE * (bytes - fixed);
+}
+
 /* What the devices of a lane hold at least, of which row->bytes is the most. */
 static double lane_bytes(const struct grid_rows *r, const struct grid_candidate *row,
                          const struct ap_sim_stage *stage, int lane)
@@ -70,15 +87,14 @@ static double lane_bytes(const struct grid_rows *r, const struct grid_candidate 
         passing = fmin(passing, (double)(s->work_bytes + s->recomputed_bytes));
         kept = fmin(kept, (double)s->flight_bytes);
     }
-    return fixed + passing + kept * passes;
+    return shared_bytes(r, row, stage, lane, fixed + passing + kept * passes);
 }
 
-/* Programs may need less than the sums, down to that share (stage_result_peak). */
 static void set_bytes(const struct grid_rows *r, struct grid_candidate *row, double bytes)
 {
     const int64_t limit = r->want->inst->memory_bytes;
 
-    row->bytes = fmax(row->bytes, ROUNDED_BYTES * STAGE_ARENA_SHARE * bytes);
+    row->bytes = fmax(row->bytes, ROUNDED_BYTES * bytes);
     if (limit > 0 && row->bytes > (double)limit)
         row->known = GRID_TOO_LARGE;
 }
@@ -132,7 +148,8 @@ void grid_simulate(const struct grid_rows *r, struct grid_candidate *row)
     row->known = GRID_NO_PLAN;
     if (ap_simulate(&scratch, &sim, &result, &why) == 0) {
         for (int d = 0; d < result.n_devices; d++)
-            bytes = fmax(bytes, (double)result.devices[d].peak_bytes);
+            bytes = fmax(bytes, shared_bytes(r, row, stage, d,
+                                             (double)result.devices[d].peak_bytes));
         row->step_sec = fmax(row->step_sec, ROUNDED * result.step_sec);
         row->known = GRID_SIMULATED;
         set_bytes(r, row, bytes);

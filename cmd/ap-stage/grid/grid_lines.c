@@ -18,6 +18,8 @@
 /* Bytes of weights, and of states, that all devices together hold once. */
 struct stored {
     double weights, states;
+    double masters, copies; /* of such weights, and of what passes read in their place */
+    double elements;        /* of all weights */
 };
 
 /* Seconds of blocks at the devices' best. */
@@ -42,7 +44,14 @@ static struct stored count_stored(const struct ap_graph *g)
 
     for (int i = 0; i < g->n_params; i++) {
         const struct ap_node *p = &g->nodes[g->params[i]];
+        const int64_t copy =
+            p->role == AP_ROLE_WEIGHT ? ap_master_copy_bytes(g, g->params[i]) : 0;
+        all.copies += (double)copy;
         if (p->role == AP_ROLE_WEIGHT)
+            all.elements += (double)ap_shape_elems(&p->shape);
+        if (copy > 0)
+            all.masters += (double)ap_shape_bytes(&p->shape);
+        else if (p->role == AP_ROLE_WEIGHT)
             all.weights += (double)ap_shape_bytes(&p->shape);
         else if (p->role == AP_ROLE_STATE)
             all.states += (double)ap_shape_bytes(&p->shape);
@@ -50,19 +59,29 @@ static struct stored count_stored(const struct ap_graph *g)
     return all;
 }
 
-/* No less of a device, on average over the stages: copies of what ZeRO shards are those
- * of the groups that it shards over. */
+/*
+ * No less of a device, on average over the stages: copies of what ZeRO shards are those
+ * of the groups that it shards over. Where the last microbatch's backward pass begins,
+ * what ZeRO-1 and 2 gather once per step is there, and the sums of whole gradients.
+ */
 static double least_bytes(const struct grid_rows *r, const struct ap_line *l,
                           const struct stored *all)
 {
     const struct ap_degrees *d = &l->degrees;
     const int64_t split = d->expert_tensor > d->tensor ? d->expert_tensor : d->tensor;
     const double model = (double)(split * l->pipeline * d->expert);
-    const double sharded = (double)ap_cluster_devices(&r->m->cluster) /
-                           (double)(d->data * d->context) * (double)d->shard;
+    const double sharded =
+        fmax(model, (double)ap_cluster_devices(&r->m->cluster) /
+                        (double)(d->data * d->context) * (double)d->shard);
+    const bool sums = r->m->batch > d->data * l->micro_batch && d->zero <= 1;
+    double bytes = all->weights / (d->zero == 3 ? sharded : model) +
+                   (all->states + all->masters) / (d->zero >= 1 ? sharded : model);
 
-    return all->weights / (d->zero == 3 ? fmax(model, sharded) : model) +
-           all->states / (d->zero >= 1 ? fmax(model, sharded) : model);
+    if (d->zero == 1 || d->zero == 2)
+        bytes += all->copies / model;
+    if (sums)
+        bytes += all->elements * (l->trainer & AP_TRAINER_LOW_SUMS ? 2 : 4) / model;
+    return bytes;
 }
 
 /* ---- bounds ---- */
