@@ -358,7 +358,8 @@ static void find_moves(struct mover *m)
         for (int d = 0; d < r->rank; d++)
             met[d] = met_of(m, q, d);
         add_hits(m, q, met);
-        qsort(m->hit, (size_t)m->n_hits, sizeof *m->hit, by_sender);
+        if (m->n_hits > 0)
+            qsort(m->hit, (size_t)m->n_hits, sizeof *m->hit, by_sender);
         for (int i = 0; i < m->n_hits; i++) {
             struct ap_reshard_move x = m->hit[i];
             x.from = find_sender(m, x.from, m->to->id[q]);
