@@ -283,7 +283,7 @@ static bool is_legal(struct lister *l, struct ap_line *line)
            ap_trainer_check(space->trainer, line, &l->facts, why) == 0;
 }
 
-/* The next number after n that is tried of those that divide `whole`. */
+/* The divisor of `whole` that the space tries after n. */
 static int64_t next_of(const struct grid_space *space, int64_t n, int64_t whole)
 {
     if (space->hand)

@@ -79,7 +79,7 @@ bool grid_is_of(const struct grid_space *space, const struct ap_line *l)
 
 struct search {
     struct grid_rows *r;
-    double best;  /* step of the best plan so far, or what it is to be below */
+    double best;  /* step of the best plan so far, at first the limit of the search */
     int taken;    /* row of it; -1: none */
     int *heap, n; /* rows that may be better, the least bound first */
 };

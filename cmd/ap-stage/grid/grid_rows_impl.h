@@ -104,7 +104,7 @@ struct grid_rows {
     int n_legal;            /* lines, with those that were not worth a row */
     int n_too_large;        /* of these: weights and states alone do not fit */
     int n_no_plan;          /* of these: the model cannot be laid out so */
-    struct ap_line leanest; /* of those that do not fit */
+    struct ap_line leanest; /* of the lines that do not fit */
     double leanest_bytes;   /* INFINITY: there is none */
     double least_sec;       /* of lines without a row that may fit */
     struct ap_err why;      /* of the last line without a plan */
