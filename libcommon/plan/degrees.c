@@ -110,17 +110,6 @@ int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
     return ap_sweep_seed_sequence(&s);
 }
 
-bool ap_has_experts(struct ap_arena *arena, const struct ap_graph *g,
-                    const struct ap_nests *nests)
-{
-    struct ap_plan plan = {.graph = g, .nests = nests};
-
-    plan.mesh = (struct ap_mesh){.n_axes = 1, .size = {2}, .name = {"x"}};
-    ap_sweep_start(arena, &plan, NULL);
-    struct ap_sweep s = ap_sweep_new(arena, &plan, NULL);
-    return ap_sweep_has_experts(&s);
-}
-
 static const bool *derived_groups(struct ap_arena *arena, const struct ap_plan *of)
 {
     struct ap_plan plan = *of;

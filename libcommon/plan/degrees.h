@@ -80,10 +80,6 @@ void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
 int64_t ap_sequence_length(struct ap_arena *arena, const struct ap_graph *g,
                            const struct ap_nests *nests);
 
-/* Whether a contraction is batched over weights. */
-bool ap_has_experts(struct ap_arena *arena, const struct ap_graph *g,
-                    const struct ap_nests *nests);
-
 /* Whether both give the same degrees; experts are not compared if one of the two has
  * none. */
 bool ap_degrees_equal(const struct ap_degrees *a, const struct ap_degrees *b);
