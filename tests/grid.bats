@@ -170,6 +170,8 @@ words() {
     }
     [ "$(recomputed block:2)" = '[[0,1],[3]]' ]
     [ "$(recomputed full)" = '[[0,1,2],[3]]' ]
+    # not the head, nor the loss
+    jq -e '.graph.nodes as $n | all(.stages.stages[].recomputed[]; $n[.].scope | test("^gpt/h_[0-9]"))' "$f"
     local one all
     one=$(jq '[.stages.stages[] | .recomputed | length]' -c "$f")
     [ "$(recomputed uniform:2)" = '[[0,1,2],[3]]' ]

@@ -64,17 +64,6 @@ static void mark_scores(struct ap_arena *arena, const struct ap_line_model *mode
     }
 }
 
-/* [block]: it has operators of layers, of any phase. */
-static bool *find_layers(struct ap_arena *arena, const struct ap_line_model *model)
-{
-    bool *has_layer = AP_NEW_N(arena, model->of.blocks->n, bool);
-
-    for (int v = 0; v < model->of.graph->n_nodes; v++)
-        if (model->layers.of_node[v] >= 0)
-            has_layer[model->of.blocks->block_of[v]] = true;
-    return has_layer;
-}
-
 /* All of the forward of sets of blocks but what others read; with `operators` less what
  * attention and every other contraction make. set[block]: -1 where nothing runs again. */
 static void mark_layers(const struct ap_line_model *model, const int *set, bool operators,
@@ -106,12 +95,14 @@ static void mark_layers(const struct ap_line_model *model, const int *set, bool 
 
 void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model)
 {
-    const bool *has_layer = find_layers(arena, model);
     int *set = AP_NEW_N(arena, model->of.blocks->n, int);
     bool *again[AP_N_LINE_RECOMPUTES];
 
     for (int b = 0; b < model->of.blocks->n; b++)
-        set[b] = has_layer[b] ? b : -1;
+        set[b] = -1;
+    for (int l = 0; l < model->layers.n; l++)
+        for (int b = model->first[l]; b <= model->last[l]; b++)
+            set[b] = b;
     for (int i = 0; i < AP_N_LINE_RECOMPUTES; i++)
         model->again[i] = again[i] = AP_NEW_N(arena, model->of.graph->n_nodes, bool);
     mark_scores(arena, model, again[AP_LINE_RECOMPUTE_SELECTIVE]);
@@ -143,7 +134,6 @@ static const bool *mark_stages(const struct ap_line_maker *k, struct ap_err *err
     const struct ap_line_model *model = k->model;
     const int *layer = layers_of_blocks(k->arena, model);
     const int64_t group = k->line.recompute_group, most = k->line.recompute_first;
-    const bool *has_layer = find_layers(k->arena, model);
     int *set = AP_NEW_N(k->arena, model->of.blocks->n, int);
     bool *again = AP_NEW_N(k->arena, model->of.graph->n_nodes, bool);
 
@@ -158,9 +148,7 @@ static const bool *mark_stages(const struct ap_line_maker *k, struct ap_err *err
         for (int i = 0; i < st->n_blocks; i++) {
             const int b = st->blocks[i];
             first = first < 0 ? layer[b] : first;
-            if (layer[b] < 0) /* as full */
-                set[b] = has_layer[b] ? model->layers.n + b : -1;
-            else if (most > 0 && layer[b] - first >= most)
+            if (layer[b] < 0 || (most > 0 && layer[b] - first >= most))
                 set[b] = -1;
             else
                 set[b] = layer[b] - (group > 0 ? (layer[b] - first) % (int)group : 0);
