@@ -10,13 +10,12 @@
  * value are all ready, or only one is left. An update in a parameter's place takes
  * nothing if nobody else is still to read that parameter, and a copy otherwise. Groups of
  * scalars that depend on parameters alone (step counters) run before the first that needs
- * them. The program's order is taken if its peak is lower: by more than a sixteenth where
- * more gradients wait for their updates at once, since activations of the whole batch,
- * which make the peak here, weigh less on devices. Layouts do not enter, so that the
- * order is the same for all plans. Cost: O((groups + edges) log groups); a trial has a
- * bounded number of groups. Source: list scheduling by live bytes, as XLA's ListScheduler
- * has it (xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc), there without a look
- * ahead.
+ * them. The program's order is taken if its peak is lower and no more gradients wait for
+ * their updates at once: activations of the whole batch, which make the peak here, weigh
+ * less on devices. Layouts do not enter, so that the order is the same for all plans.
+ * Cost: O((groups + edges) log groups); a trial has a bounded number of groups. Source:
+ * list scheduling by live bytes, as XLA's ListScheduler has it
+ * (xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc), there without a look ahead.
  */
 #include "graph/order.h"
 
@@ -24,7 +23,6 @@
 #define LOOK_AHEAD   8  /* groups after those of a trial */
 #define MOST_DEEP    32 /* groups of scalars that need each other */
 #define SMALL        64 /* bytes that a buffer takes anyway */
-#define SLACK        16 /* a peak may be higher by one part of these */
 
 /* Lists of ids: those of i are v[start[i] .. start[i + 1]). */
 struct lists {
@@ -527,8 +525,7 @@ void ap_order_groups(struct ap_arena *arena, const struct ap_graph *g, const int
     const int64_t waits = most_waiting(arena, &o);
     find_small(arena, &o);
     run_all(&o, true);
-    if (o.most <= most ||
-        (o.most - most / SLACK <= most && most_waiting(arena, &o) < waits))
+    if (o.most <= most || most_waiting(arena, &o) < waits)
         set_places(&o, place);
     ap_arena_rewind(arena, mark);
 }
