@@ -79,6 +79,10 @@ END
         ap-plan config.json --cluster cpu-4 --for megatron --out torchtitan
     refuses 2 "--log: it is of one plan" ap-plan config.json --cluster cpu-4 --log ds.log
     refuses 1 "make it with --batch 4" ap-plan config.json --cluster cpu-4 --batch 8 --seq 64 --from=megatron:train.sh
+    refuses 1 "it says 3 layers, not 2; 3072 features of a token, not 64; 256 features inside of a feed-forward part, not 128; 2 matrices" \
+        ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --quiet --from megatron "--num-layers 3 --hidden-size 3072
+            --num-attention-heads 4 --kv-channels 16 --group-query-attention --num-query-groups 2 --ffn-hidden-size 256
+            --micro-batch-size 1"
     refuses 2 "--from megatron: expected a file, or flags" ap-plan config.json --from megatron
 }
 

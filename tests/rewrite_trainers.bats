@@ -117,12 +117,14 @@ check_golden() {
     ap-model mixtral-8x7b --layers 2 --batch 8 --seq 512 --dtype bf16 |
         ap-fuse --cluster h100-8 -o "$BATS_TEST_TMPDIR/mixtral.json"
     ap-model wav2vec2-base --layers 2 --batch 4 -o "$BATS_TEST_TMPDIR/wav2vec.json" # codebooks are no experts
+    ap-model deepseek --layers 5 --hidden 64 --heads 4 --vocab 256 --batch 4 --seq 16 -o "$BATS_TEST_TMPDIR/deepseek.json"
     run "$AP_BUILD/unit/test_trainer" "$BATS_TEST_TMPDIR/mixtral.json" \
-        "$BATS_FILE_TMPDIR/gpt.model.json" "$BATS_TEST_TMPDIR/wav2vec.json"
+        "$BATS_FILE_TMPDIR/gpt.model.json" "$BATS_TEST_TMPDIR/wav2vec.json" "$BATS_TEST_TMPDIR/deepseek.json"
     diff - <(echo "$output") <<'EOF'
-batch 8 x 512, 2 layers, 32 heads, 8 of keys, 2 of 8 experts, 32000 tokens x 4096, bf16 of bf16, moments bf16
-batch 16 x 16, 4 layers, 4 heads, 4 of keys, 0 of 0 experts, 128 tokens x 64 tied, f32 of f32, moments f32
-batch 4 x 499, 9 layers, 12 heads, 12 of keys, 0 of 0 experts, 0 tokens x 0, f32 of f32, moments f32
+heads of 128 and 128, inside 0, 14336 of experts, 0 beside them, gated, 2 layers with experts, RMS norms, rotary, no bias: batch 8 x 512, 2 layers, 32 heads, 8 of keys, 2 of 8 experts, 32000 tokens x 4096, bf16 of bf16, moments bf16
+heads of 16 and 16, inside 256, 0 of experts, 0 beside them, GELU, 0 layers with experts, layer norms, learned positions, biases: batch 16 x 16, 4 layers, 4 heads, 4 of keys, 0 of 0 experts, 128 tokens x 64 tied, f32 of f32, moments f32
+heads of 64 and 64, inside 3072, 0 of experts, 0 beside them, GELU, 0 layers with experts, biases: batch 4 x 499, 9 layers, 12 heads, 12 of keys, 0 of 0 experts, 0 tokens x 0, f32 of f32, moments f32
+heads of 192 and 128, inside 18432, 2048 of experts, 2048 beside them, gated, 2 layers with experts, RMS norms, rotary, no bias: batch 4 x 16, 5 layers, 4 heads, 4 of keys, 16 of 256 experts, 256 tokens x 64, f32 of f32, moments f32
 EOF
 }
 
@@ -147,6 +149,7 @@ zero3.deepspeed 64 32 dp=64,zero=3,mbs=2,overlap of 512, 64 devices
 pipeline.deepspeed 64 32 pp=8,dp=8,zero=1,recompute=full,mbs=1,packs,keeps-gradients,waits of 512, 64 devices
 moe.deepspeed 64 32 tp=2,ep=8,etp=1,dp=32,zero=2,mbs=8,overlap,packs of 512, 64 devices
 huggingface.deepspeed 64 32 refused: train_batch_size: "auto" is for a launcher to fill in: give the number
+people.megatron 8 24 tp=2,pp=2,dp=2,sp,recompute=full,mbs=1,packs of 2, 8 devices
 END
 }
 
@@ -156,7 +159,7 @@ END
         run "$AP_BUILD/unit/test_trainer" --read "$trainer" 8 32 <(echo "$args")
         [[ ${output##*$'\n'} == "refused: "*"$why"* ]] || { echo "$trainer $args: $output"; return 1; }
     done <<'END'
-torchtitan|--training.dtype bfloat16|--training.dtype: float32 is read
+torchtitan|--training.dtype float16|'float16' is not one of float32, bfloat16
 torchtitan|--training.mixed_precision_param float16|'float16' is not one of bfloat16, float32
 torchtitan|--optimizer.implementation fast|'fast' is not one of fused,
 torchtitan|--activation_checkpoint.mode partial|'partial' is not one of selective, none, full
@@ -169,6 +172,9 @@ deepspeed|{"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}}|optimizer
 deepspeed|{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}|bf16 and fp16: one is expected
 deepspeed|{"train_batch_size": 16, "gradient_accumulation_steps": 3}|by gradient_accumulation_steps 3 x the 8 replicas
 megatron|if [ "$X" ]; then TP=2; fi; torchrun a.py --micro-batch-size 1 --tensor-model-parallel-size $TP|$TP depends on a condition
+megatron|A="--save $1 --num-layers $2"; torchrun a.py --micro-batch-size 1 $A|--num-layers: nothing in the text gives $2 a value
+megatron|A=(--bf16); [ -n "$X" ] && A+=(--swiglu); torchrun a.py --micro-batch-size 1 ${A[@]}|--swiglu: $A depends on a condition
+megatron|--micro-batch-size 1 --num-experts 8 --num-layers 4 --moe-layer-freq [0]*1+[1]*4|layers of several kinds
 megatron|torchrun a.py --micro-batch-size $((0-(0-9223372036854775807-1)))|--micro-batch-size: nothing in the text gives $((
 megatron|--micro-batch-size 1 --use-torch-fsdp2|--use-torch-fsdp2: not with
 megatron|--micro-batch-size 1 --bf16 --fp16|--bf16 and --fp16: one is expected

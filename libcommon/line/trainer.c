@@ -230,6 +230,18 @@ int trainer_has_single_layers(const struct ap_trainer_case *c, struct ap_err *er
                       first ? "block" : "uniform", (long long)(first ? first : group));
 }
 
+int trainer_has_f32_states(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const enum ap_dtype master = c->facts->master, moments = c->facts->moments;
+
+    if (master != AP_BF16 && master != AP_F16 && moments != AP_BF16 && moments != AP_F16)
+        return 0;
+    return ap_err_set(err,
+                      "weights of the optimizer in %s, moments in %s: it keeps them in "
+                      "f32 (--recipe mixed)",
+                      ap_dtype_name(master), ap_dtype_name(moments));
+}
+
 static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
 {
     const struct ap_trainer_habits habits = c->trainer->habits(&c->line);
@@ -272,35 +284,73 @@ int ap_trainer_parse(const struct ap_trainer *trainer, const char *text,
     return ap_trainer_settle(trainer, &facts, &said->line, err);
 }
 
-int ap_line_facts_agree(const struct ap_line_facts *said,
-                        const struct ap_line_facts *model, struct ap_err *err)
+/* What a text may say of layers and is not in the price, or hardly. */
+static void note_layers(const struct ap_layer_facts *said,
+                        const struct ap_layer_facts *model, struct ap_notes *notes)
 {
+    static const char *const norms[] = {"", "layer norms", "RMS norms"},
+                             *const positions[] = {"", "learned", "rotary"},
+                             *const biases[] = {"", "no", "queries', keys' and values'",
+                                                "all"};
+
+    if (said->norm && model->norm && said->norm != model->norm)
+        ap_note(notes, "it has %s, the model %s", norms[said->norm], norms[model->norm]);
+    if (said->norm && said->query_norm != model->query_norm)
+        ap_note(notes, "its queries and keys are %snormed, the model's %s",
+                said->query_norm ? "" : "not ", model->query_norm ? "are" : "are not");
+    if (said->positions && model->positions && said->positions != model->positions)
+        ap_note(notes, "its positions are %s, the model's %s", positions[said->positions],
+                positions[model->positions]);
+    if (said->bias && model->bias && said->bias != model->bias)
+        ap_note(notes, "its linear maps have %s biases, the model's %s",
+                biases[said->bias], biases[model->bias]);
+}
+
+int ap_line_facts_agree(const struct ap_line_facts *said,
+                        const struct ap_line_facts *model, struct ap_notes *notes,
+                        struct ap_err *err)
+{
+    const struct ap_layer_facts *a = &said->layer, *b = &model->layer;
+    const bool parts = a->norm && b->ffn + b->expert_ffn > 0;
     const struct {
         const char *name;
         int64_t said, is;
         const char *give; /* what would make them agree */
-    } facts[] = {{"layers", said->layers, model->layers, ""},
-                 {"attention heads", said->heads, model->heads, ""},
-                 {"heads of keys and values", said->kv_heads, model->kv_heads, ""},
-                 {"experts", said->experts, model->experts, ""},
-                 {"features of a token", said->hidden, model->hidden, ""},
-                 {"tokens of a sample", said->sequence, model->sequence, "--seq"},
-                 {"samples of a step", said->batch, model->batch, "--batch"},
-                 {"devices", said->world, model->world, ""}};
+    } facts[] = {
+        {"layers", said->layers, model->layers, ""},
+        {"features of a token", said->hidden, model->hidden, ""},
+        {"attention heads", said->heads, model->heads, ""},
+        {"heads of keys and values", said->kv_heads, model->kv_heads, ""},
+        {"features of a head", a->head_width, b->head_width, ""},
+        {"features inside of a feed-forward part", a->ffn, b->ffn, ""},
+        {"matrices of a feed-forward part", parts ? 2 + a->gated : 0, 2 + b->gated, ""},
+        {"experts", said->experts, model->experts, ""},
+        {"experts of a token", said->experts_per_token, model->experts_per_token, ""},
+        {"features inside of an expert", a->expert_ffn, b->expert_ffn, ""},
+        {"features of shared experts", a->shared_ffn, b->shared_ffn, ""},
+        {"layers with experts", a->n_experts, b->n_experts, ""},
+        {"matrices of embedding and head", parts ? 2 - said->tied : 0,
+         model->vocab ? 2 - model->tied : 0, ""},
+        {"tokens of the vocabulary", said->vocab, model->vocab, ""},
+        {"tokens of a sample", said->sequence, model->sequence, "--seq"},
+        {"samples of a step", said->batch, model->batch, "--batch"},
+        {"devices", said->world, model->world, ""}};
+    struct ap_buf all = {0};
 
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         const long long is = facts[i].is, there = facts[i].said;
         if (!there || !is || there == is)
             continue;
+        ap_buf_printf(&all, "%s%lld %s, not %lld", all.len ? "; " : "", there,
+                      facts[i].name, is);
         if (*facts[i].give)
-            return ap_err_set(err,
-                              "it says %lld %s, and the model has %lld: make it with "
-                              "%s %lld",
-                              there, facts[i].name, is, facts[i].give, there);
-        return ap_err_set(err, "it says %lld %s, and there are %lld", there,
-                          facts[i].name, is);
+            ap_buf_printf(&all, " (make it with %s %lld)", facts[i].give, there);
     }
-    return 0;
+    if (all.len)
+        ap_err_set(err, "it says %s", all.data);
+    ap_buf_free(&all);
+    note_layers(a, b, notes);
+    return *err->msg ? -1 : 0;
 }
 
 bool trainer_is_fp8(const struct ap_line_facts *f)
@@ -316,15 +366,6 @@ bool trainer_is_low(const struct ap_line_facts *f)
 bool trainer_has_low_moments(const struct ap_line_facts *f)
 {
     return f->master == AP_F32 && (f->moments == AP_BF16 || f->moments == AP_F16);
-}
-
-void trainer_note_types(const struct ap_line_facts *f, struct ap_notes *notes)
-{
-    if (f->master == AP_BF16 || f->master == AP_F16)
-        ap_note(notes,
-                "it keeps weights and moments in f32, the model's optimizer has "
-                "them in %s (--recipe mixed)",
-                ap_dtype_name(f->master));
 }
 
 int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n)

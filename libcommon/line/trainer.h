@@ -8,6 +8,25 @@
 
 #include "line/line.h"
 
+/* What a layer is made of. */
+enum ap_norm { AP_NORM_UNKNOWN, AP_NORM_LAYER, AP_NORM_RMS };
+enum ap_positions { AP_POSITIONS_UNKNOWN, AP_POSITIONS_LEARNED, AP_POSITIONS_ROTARY };
+/* of no linear map, of queries, keys and values alone, of all */
+enum ap_bias { AP_BIAS_UNKNOWN, AP_BIAS_NONE, AP_BIAS_QKV, AP_BIAS_ALL };
+struct ap_layer_facts {
+    int64_t head_width, value_width; /* features of a head's keys, and of its values */
+    /* features inside of a feed-forward part: of layers without experts, of an expert,
+       beside experts; 0: none, or unknown */
+    int64_t ffn, expert_ffn, shared_ffn;
+    int64_t n_experts; /* layers with experts; mixed: not the last ones */
+    bool mixed;
+    bool gated, gelu; /* two maps are multiplied; by a function of GELU's kind */
+    bool query_norm;  /* queries and keys are normed */
+    enum ap_norm norm;
+    enum ap_positions positions;
+    enum ap_bias bias;
+};
+
 /*
  * What the conditions of trainers ask beside the line: of a model and the devices, or of
  * a trainer's flags, where 0 is unsaid.
@@ -19,6 +38,7 @@ struct ap_line_facts {
     int64_t experts, experts_per_token; /* 0: the model has none */
     int64_t vocab, hidden;
     bool tied; /* the embedding is the head's weight, too */
+    struct ap_layer_facts layer;
     /* types of contractions, of the weights that the optimizer updates, and of its
        moments; AP_TUPLE: unknown */
     enum ap_dtype compute, master, moments;
@@ -131,8 +151,10 @@ int ap_trainer_check(const struct ap_trainer *trainer, const struct ap_line *lin
 int ap_trainer_parse(const struct ap_trainer *trainer, const char *text,
                      const struct ap_line_facts *known, struct ap_trainer_said *said,
                      struct ap_notes *notes, struct ap_err *err);
-/* Whether what a text says of the model is true of it. -1: err has both numbers. */
+/* Whether what a text says of the model is true of it. -1: err has all numbers that
+ * differ. notes: what differs and hardly changes the price. */
 int ap_line_facts_agree(const struct ap_line_facts *said,
-                        const struct ap_line_facts *model, struct ap_err *err);
+                        const struct ap_line_facts *model, struct ap_notes *notes,
+                        struct ap_err *err);
 
 #endif

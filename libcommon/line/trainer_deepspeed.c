@@ -102,10 +102,10 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 
 static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    return trainer_is_fp8(c->facts)
-               ? ap_err_set(err, "contractions in %s: it has bf16, fp16 and f32",
-                            ap_dtype_name(c->facts->compute))
-               : 0;
+    if (trainer_is_fp8(c->facts))
+        return ap_err_set(err, "contractions in %s: it has bf16, fp16 and f32",
+                          ap_dtype_name(c->facts->compute));
+    return trainer_has_f32_states(c, err);
 }
 
 static ap_trainer_condition *const conditions[] = {trainer_has_heads,
@@ -151,10 +151,6 @@ static void note_script(const struct ap_line *l, const struct ap_line_facts *f,
     else if (full)
         ap_note(notes, "in the script: each layer recomputed "
                        "(gradient_checkpointing_enable(), deepspeed.checkpointing)");
-    trainer_note_types(f, notes);
-    if (trainer_has_low_moments(f))
-        ap_note(notes, "it keeps moments in f32, the model's optimizer has them in %s",
-                ap_dtype_name(f->moments));
 }
 
 static void write_json(const struct ap_trainer *own, const struct ap_line *l,

@@ -6,10 +6,10 @@
  * the graph.
  */
 #include "graph/blocks.h"
-#include "line/trainer.h"
+#include "line/trainer_impl.h"
 #include "plan/named_plan.h"
 
-static int64_t product(const struct ap_shape *s, const struct ap_ints *dims)
+int64_t trainer_product(const struct ap_shape *s, const struct ap_ints *dims)
 {
     int64_t p = 1;
 
@@ -23,14 +23,15 @@ static int64_t product(const struct ap_shape *s, const struct ap_ints *dims)
 static void find_heads(const struct ap_attrs *a, const struct ap_shape *queries,
                        const struct ap_shape *keys, struct ap_line_facts *facts)
 {
-    const int64_t batch = product(queries, &a->lhs_batch_dims);
-    const int64_t rest = batch * product(queries, &a->lhs_contracting_dims);
+    const int64_t batch = trainer_product(queries, &a->lhs_batch_dims);
+    const int64_t rest = batch * trainer_product(queries, &a->lhs_contracting_dims);
     const int64_t of_queries = rest > 0 ? ap_shape_elems(queries) / rest : 0;
     const int64_t of_keys = rest > 0 ? ap_shape_elems(keys) / rest : 0;
 
     if (facts->batch == 0 || batch % facts->batch || of_keys == 0)
         return;
     facts->kv_heads = batch / facts->batch;
+    facts->layer.head_width = rest / batch;
     facts->heads = facts->kv_heads;
     if (of_queries % of_keys == 0)
         facts->heads *= of_queries / of_keys;
@@ -41,10 +42,10 @@ static void find_heads(const struct ap_attrs *a, const struct ap_shape *queries,
 static void find_experts(const struct ap_attrs *a, const struct ap_shape *lhs,
                          const struct ap_shape *rhs, struct ap_line_facts *facts)
 {
-    const int64_t width = product(lhs, &a->lhs_contracting_dims);
+    const int64_t width = trainer_product(lhs, &a->lhs_contracting_dims);
     const int64_t tokens = ap_mul64(facts->batch, facts->sequence);
 
-    facts->experts = product(lhs, &a->lhs_batch_dims);
+    facts->experts = trainer_product(lhs, &a->lhs_batch_dims);
     if (tokens == 0 || width == 0)
         return;
     const int64_t computed = ap_shape_elems(rhs ? rhs : lhs) / width;
@@ -65,6 +66,10 @@ static void find_of_dot(const struct ap_graph *g, const uint8_t *from, int v,
         (from[n->in[0]] == AP_FROM_WEIGHTS) + (from[n->in[1]] == AP_FROM_WEIGHTS);
 
     flops[0] += ap_node_heavy_flops(g, v);
+    const int64_t of_heads =
+        ap_mul64(ap_mul64(facts->batch, facts->sequence), facts->heads);
+    if (inputs == 2 && of_heads && facts->layer.value_width == 0)
+        facts->layer.value_width = ap_shape_elems(&n->shape) / of_heads;
     if (inputs == 2 && facts->heads == 0)
         find_heads(n->attrs, lhs, rhs, facts);
     if (weights == 0 || inputs == 0)
@@ -139,5 +144,6 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
     if (flops[1] <= AP_LEAST_EXPERTS * flops[0])
         facts->experts = facts->experts_per_token = 0; /* codebooks and the like */
     facts->tied = table >= 0 && is_tied(g, origin, table);
+    trainer_find_layers(arena, g, from, origin, &layers, facts);
     ap_arena_rewind(arena, mark);
 }

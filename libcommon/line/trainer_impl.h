@@ -8,6 +8,14 @@
 extern const struct ap_trainer trainer_megatron, trainer_torchtitan,
     trainer_torchtitan_main, trainer_deepspeed;
 
+/* Product of the sizes of dimensions. */
+int64_t trainer_product(const struct ap_shape *s, const struct ap_ints *dims);
+/* Fills facts->layer but for the widths of heads, which are there, as all else is.
+ * origin: ap_weight_origins. */
+void trainer_find_layers(struct ap_arena *arena, const struct ap_graph *g,
+                         const uint8_t *from, const int *origin,
+                         const struct ap_layers *layers, struct ap_line_facts *facts);
+
 /* Places in ap_trainer.parallelism. */
 enum trainer_degree { TRAINER_TP, TRAINER_PP, TRAINER_CP, TRAINER_EP };
 /* Flag and value, in text. */
@@ -19,8 +27,6 @@ bool trainer_is_fp8(const struct ap_line_facts *f);
 bool trainer_is_low(const struct ap_line_facts *f);
 /* Whether the optimizer has f32 weights and moments of 16 bits. */
 bool trainer_has_low_moments(const struct ap_line_facts *f);
-/* A note where the model's optimizer has less than f32, which the trainer has. */
-void trainer_note_types(const struct ap_line_facts *f, struct ap_notes *notes);
 /* Devices that split each expert, of trainers that split experts one way or the other. */
 int64_t trainer_expert_tensor(const struct ap_line *line);
 /* A flag with its value, as a line of a bash array. */
@@ -35,6 +41,6 @@ int trainer_megatron_read(const struct ap_trainer *own, const char *text,
 
 ap_trainer_condition trainer_has_layers, trainer_has_heads, trainer_has_experts,
     trainer_has_sequence, trainer_has_schedule, trainer_has_groups,
-    trainer_has_single_layers, trainer_has_expert_tensor;
+    trainer_has_single_layers, trainer_has_expert_tensor, trainer_has_f32_states;
 
 #endif

@@ -63,11 +63,25 @@ static int has_low_sums(const struct ap_trainer_case *c, struct ap_err *err)
                            "bits");
 }
 
-static ap_trainer_condition *const conditions[] = {
-    has_kv_heads,         trainer_has_heads,    trainer_has_layers,
-    trainer_has_experts,  trainer_has_sequence, has_sequence_of_experts,
-    trainer_has_schedule, trainer_has_groups,   has_instances,
-    has_recompute,        has_low_sums,         NULL};
+/* --main-params-dtype is fp32, or fp16 of moments in 8 bits. */
+static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    return trainer_has_low_moments(c->facts) ? 0 : trainer_has_f32_states(c, err);
+}
+
+static ap_trainer_condition *const conditions[] = {has_kv_heads,
+                                                   trainer_has_heads,
+                                                   trainer_has_layers,
+                                                   trainer_has_experts,
+                                                   trainer_has_sequence,
+                                                   has_sequence_of_experts,
+                                                   trainer_has_schedule,
+                                                   trainer_has_groups,
+                                                   has_instances,
+                                                   has_recompute,
+                                                   has_low_sums,
+                                                   has_types,
+                                                   NULL};
 
 /* Gradients lie in buckets; flags ask for them to be reduced in the last backward. */
 static struct ap_trainer_habits habits(const struct ap_line *line)
@@ -90,28 +104,83 @@ static void put_number(struct ap_buf *out, const char *name, int64_t value)
         trainer_put_flag(out, name, value);
 }
 
-static void put_model(const struct ap_line_facts *f, struct ap_buf *out)
+/* Of the first layers without experts, a flag of 0. */
+static void put_expert_layers(const struct ap_line_facts *f, struct ap_buf *out,
+                              struct ap_notes *notes)
+{
+    const long long with = f->layer.n_experts, layers = f->layers;
+
+    if (f->layer.mixed)
+        ap_note(notes, "--moe-layer-freq: layers with and without experts take turns");
+    else if (with > 0 && with < layers)
+        ap_buf_printf(out, "    --moe-layer-freq \"([0]*%lld+[1]*%lld)\"\n",
+                      layers - with, with);
+}
+
+static void put_layer(const struct ap_line_facts *f, struct ap_buf *out,
+                      struct ap_notes *notes)
+{
+    static const char *const norms[] = {"", "LayerNorm", "RMSNorm"};
+    static const char *const positions[] = {"", "learned_absolute", "rope"};
+    const struct ap_layer_facts *l = &f->layer;
+    const int64_t ffn = l->ffn ? l->ffn : l->expert_ffn;
+
+    put_number(out, "--ffn-hidden-size", ffn);
+    put_number(out, "--moe-ffn-hidden-size", l->expert_ffn != ffn ? l->expert_ffn : 0);
+    put_number(out, "--moe-shared-expert-intermediate-size",
+               f->experts ? l->shared_ffn : 0);
+    put(out, l->gated, "--swiglu");
+    if (l->gated && l->gelu)
+        ap_note(notes, "--swiglu: the model's gates are of GELU's kind");
+    if (l->head_width * f->heads != f->hidden)
+        put_number(out, "--kv-channels", l->head_width);
+    if (l->head_width != l->value_width)
+        ap_note(notes, "keys and values of a head differ in width: the flags of "
+                       "--multi-latent-attention are not written");
+    if (l->norm)
+        ap_buf_printf(out, "    --normalization %s\n", norms[l->norm]);
+    put(out, l->query_norm, "--qk-layernorm");
+    if (l->positions)
+        ap_buf_printf(out, "    --position-embedding-type %s\n", positions[l->positions]);
+    put(out, l->bias == AP_BIAS_NONE || l->bias == AP_BIAS_QKV, "--disable-bias-linear");
+    put(out, l->bias == AP_BIAS_QKV, "--add-qkv-bias");
+}
+
+/* Types of contractions, weights and moments. */
+static void put_types(const struct ap_line_facts *f, struct ap_buf *out)
+{
+    const char *moments = f->moments == AP_BF16 ? "bf16" : "fp16";
+
+    put(out, f->compute == AP_BF16 || trainer_is_fp8(f), "--bf16");
+    put(out, f->compute == AP_F16, "--fp16");
+    put(out, trainer_is_fp8(f), "--fp8-format hybrid");
+    if (trainer_has_low_moments(f))
+        ap_buf_printf(out,
+                      "    --use-precision-aware-optimizer\n    --exp-avg-dtype %s\n"
+                      "    --exp-avg-sq-dtype %s\n",
+                      moments, moments);
+}
+
+static void put_model(const struct ap_line_facts *f, struct ap_buf *out,
+                      struct ap_notes *notes)
 {
     put_number(out, "--num-layers", f->layers);
     put_number(out, "--hidden-size", f->hidden);
     put_number(out, "--num-attention-heads", f->heads);
     put(out, f->kv_heads < f->heads, "--group-query-attention");
     put_number(out, "--num-query-groups", f->kv_heads < f->heads ? f->kv_heads : 0);
+    if (f->hidden && f->heads)
+        put_layer(f, out, notes);
     put_number(out, "--num-experts", f->experts);
     put_number(out, "--moe-router-topk", f->experts ? f->experts_per_token : 0);
+    if (f->experts)
+        put_expert_layers(f, out, notes);
     put_number(out, "--seq-length", f->sequence);
     put_number(out, "--max-position-embeddings", f->sequence);
+    put_number(out, "--vocab-size", f->vocab);
+    put_number(out, "--make-vocab-size-divisible-by", f->vocab > 0);
     put(out, f->vocab && !f->tied, "--untie-embeddings-and-output-weights");
-    put(out, f->compute == AP_BF16 || trainer_is_fp8(f), "--bf16");
-    put(out, f->compute == AP_F16, "--fp16");
-    put(out, trainer_is_fp8(f), "--fp8-format hybrid");
-    if (trainer_has_low_moments(f))
-        put(out, true,
-            f->moments == AP_BF16
-                ? "--use-precision-aware-optimizer\n    --exp-avg-dtype bf16\n"
-                  "    --exp-avg-sq-dtype bf16"
-                : "--use-precision-aware-optimizer\n    --exp-avg-dtype fp16\n"
-                  "    --exp-avg-sq-dtype fp16");
+    put_types(f, out);
 }
 
 /* "Et*3|t*4|t*4L": embedding, layers, loss; a bar between stages. */
@@ -170,9 +239,8 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
         ap_buf_puts(out, "# before Blackwell: export CUDA_DEVICE_MAX_CONNECTIONS=1\n");
     if (d->zero > 1 && l->pipeline > 1)
         ap_note(notes, "Megatron-LM's own tests of --use-megatron-fsdp have no pipeline");
-    trainer_note_types(facts, notes);
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
-    put_model(facts, out);
+    put_model(facts, out, notes);
     trainer_put_flag(out, "--tensor-model-parallel-size", d->tensor);
     put(out, d->sequence, "--sequence-parallel");
     put_stages(l, out);
@@ -184,8 +252,10 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
         trainer_put_flag(out, "--expert-tensor-parallel-size", d->expert_tensor);
         put(out, true, "--moe-token-dispatcher-type alltoall");
         put(out, true, "--moe-grouped-gemm");
-        put(out, d->expert_tensor > 1, "--disable-bias-linear");
-        if (d->expert_tensor > 1)
+        const bool biased =
+            facts->layer.bias == AP_BIAS_UNKNOWN || facts->layer.bias == AP_BIAS_ALL;
+        put(out, biased && d->expert_tensor > 1, "--disable-bias-linear");
+        if (biased && d->expert_tensor > 1)
             ap_note(notes,
                     "--disable-bias-linear: experts that are split have no bias in "
                     "Megatron-LM, and so no other layer has");

@@ -5,6 +5,7 @@
  * megatron/training/arguments.py, core/transformer/pipeline_parallel_layer_layout.py
  * (layouts), core/transformer/transformer_block.py (uneven stages).
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,12 +40,11 @@ static const struct trainer_unread unread[] = {
      "tokens are lost"},
     {"--rl-* --perform-rl-step --inference-*", "it is not plain training"},
     {"--attention-backend=auto --attention-backend=flash --attention-backend=fused "
-     "--transformer-impl=transformer_engine --cuda-graph-impl=none --moe-layer-freq=1 "
+     "--transformer-impl=transformer_engine --cuda-graph-impl=none "
      "--optimizer=adam",
      NULL},
     {"--optimizer=sgd", "~the model's optimizer is priced"},
     {"--optimizer", "another optimizer than adam or sgd has other states and steps"},
-    {"--moe-layer-freq", "layers of several kinds"},
     {"--attention-backend --transformer-impl --no-gradient-accumulation-fusion "
      "--defer-embedding-wgrad-compute --tp-comm-overlap --cuda-graph-impl "
      "--enable-cuda-graph --no-rope-fusion --no-bias-* --no-masked-softmax-fusion "
@@ -71,14 +71,10 @@ static const struct trainer_unread unread[] = {
      "--use-checkpoint-opt_param-scheduler --start-weight-decay --end-weight-decay "
      "--override-* --warmup --sgd-momentum",
      NULL},
-    {"--ffn-hidden-size --kv-channels --max-position-embeddings "
-     "--position-embedding-type "
-     "--rotary-* --use-rotary-* --no-position-embedding --use-rope-scaling "
-     "--rope-* --normalization --norm-epsilon --swiglu --squared-relu "
-     "--disable-bias-linear "
-     "--add-qkv-bias --qk-layernorm --attention-dropout --hidden-dropout "
-     "--apply-layernorm-1p --make-vocab-size-divisible-by --attention-softmax-in-fp32 "
-     "--no-rope-* --multi-latent-attention --q-lora-rank --kv-lora-rank --qk-head-dim "
+    {"--max-position-embeddings --rotary-* --no-position-embedding --use-rope-scaling "
+     "--rope-* --norm-epsilon --squared-relu --attention-dropout --hidden-dropout "
+     "--apply-layernorm-1p --attention-softmax-in-fp32 "
+     "--no-rope-* --q-lora-rank --kv-lora-rank --qk-head-dim "
      "--qk-pos-emb-head-dim --v-head-dim --mscale* --window-size --openai-gelu "
      "--use-mcore-models --use-legacy-models --apply-query-key-* --use-flash-attn "
      "--use-cpu-initialization --group-query-attention --cross-entropy-* "
@@ -86,8 +82,7 @@ static const struct trainer_unread unread[] = {
      "--wgrad-deferral-limit --te-rng-tracker --attention-output-gate",
      NULL},
     {"--moe-router-* --moe-aux-loss-coeff --moe-z-loss-coeff --moe-grouped-gemm "
-     "--moe-permute-fusion --moe-ffn-hidden-size "
-     "--moe-shared-expert-intermediate-size --moe-token-drop-policy "
+     "--moe-permute-fusion --moe-token-drop-policy "
      "--moe-per-layer-logging --moe-input-jitter-eps --moe-layer-recompute "
      "--moe-shared-expert-gate --moe-enable-* --moe-use-* --moe-flex-dispatcher-* "
      "--moe-deepep-* --moe-hybridep-*",
@@ -106,6 +101,82 @@ static bool on(struct trainer_reading *r, const char *name)
     return trainer_flag_on(&r->flags, name);
 }
 
+/* "([0]*3+[1]*58)": layers with experts, behind those without. */
+static void read_expert_layers(struct trainer_reading *r, struct ap_line_facts *f)
+{
+    const char *text = trainer_flag_word(&r->flags, "--moe-layer-freq", "1");
+    long long without = 0, with = f->layers;
+    int end = 0;
+    const bool brackets = *text == '(';
+
+    text += brackets;
+    if (strcmp(text, "1") != 0 &&
+        (sscanf(text, "[0]*%lld+[1]*%lld%n", &without, &with, &end) != 2 ||
+         strcmp(text + end, brackets ? ")" : "") != 0 || without < 0 || with < 1 ||
+         without + with != f->layers))
+        ap_err_set(r->err,
+                   "--moe-layer-freq %.60s: layers of several kinds; "
+                   "([0]*A+[1]*B) of all layers is read",
+                   text);
+    f->layer.n_experts = f->experts ? with : 0;
+}
+
+/* One of two words; silent: the first. */
+static bool is_second(struct trainer_reading *r, const char *name,
+                      const char *const *word)
+{
+    const char *text = trainer_flag_word(&r->flags, name, word[0]);
+
+    if (strcmp(text, word[0]) != 0 && strcmp(text, word[1]) != 0)
+        ap_note(r->notes, "%s %.40s: taken as %s", name, text, word[1]);
+    return strcmp(text, word[0]) != 0;
+}
+
+/* What a layer is made of; nothing, where the model's size is not said. */
+static void read_layer(struct trainer_reading *r, struct ap_line_facts *f)
+{
+    static const char *const norms[] = {"LayerNorm", "RMSNorm"}, *const positions[] = {
+                                                                     "learned_absolute",
+                                                                     "rope"};
+    struct ap_layer_facts *l = &f->layer;
+    const bool gated = on(r, "--swiglu") | on(r, "--quick-geglu");
+    const int64_t inside = gated ? f->hidden * 8 / 3 / 64 * 64 : 4 * f->hidden;
+    const int64_t ffn = trainer_number(r, "--ffn-hidden-size", inside);
+    const int64_t of_expert = trainer_number(r, "--moe-ffn-hidden-size", ffn);
+    const int64_t shared = trainer_number(r, "--moe-shared-expert-intermediate-size", 0);
+    const int64_t width =
+        trainer_number(r, "--kv-channels", f->heads ? f->hidden / f->heads : 0);
+    const bool rms = is_second(r, "--normalization", norms),
+               rotary = is_second(r, "--position-embedding-type", positions) |
+                        on(r, "--use-rotary-position-embeddings"),
+               biased = !on(r, "--disable-bias-linear"), qkv = on(r, "--add-qkv-bias"),
+               query_norm = on(r, "--qk-layernorm");
+
+    if (f->hidden == 0 || f->heads == 0)
+        return;
+    l->gated = gated;
+    l->ffn = ffn;
+    l->expert_ffn = f->experts ? of_expert : 0;
+    l->shared_ffn = f->experts ? shared : 0;
+    l->head_width = on(r, "--multi-latent-attention") ? 0 : width;
+    l->norm = rms ? AP_NORM_RMS : AP_NORM_LAYER;
+    l->query_norm = query_norm;
+    l->positions = rotary ? AP_POSITIONS_ROTARY : AP_POSITIONS_LEARNED;
+    l->bias = biased ? AP_BIAS_ALL : qkv ? AP_BIAS_QKV : AP_BIAS_NONE;
+}
+
+/* The vocabulary is padded; to the model's, where that is the same then. */
+static void read_vocabulary(struct trainer_reading *r, struct ap_line_facts *f)
+{
+    const int64_t unit = trainer_number(r, "--make-vocab-size-divisible-by", 128) *
+                         trainer_number(r, "--tensor-model-parallel-size", 1);
+    const int64_t own = r->known->vocab;
+
+    f->vocab = trainer_number(r, "--vocab-size", 0);
+    if (own && f->vocab && ap_ceil_div(own, unit) == ap_ceil_div(f->vocab, unit))
+        f->vocab = own;
+}
+
 static void read_model(struct trainer_reading *r)
 {
     struct ap_line_facts *f = &r->said->facts;
@@ -116,7 +187,10 @@ static void read_model(struct trainer_reading *r)
     const int64_t groups = trainer_number(r, "--num-query-groups", 0);
     f->kv_heads = on(r, "--group-query-attention") ? groups : f->heads;
     f->experts = trainer_number(r, "--num-experts", 0);
-    f->experts_per_token = trainer_number(r, "--moe-router-topk", 0);
+    f->experts_per_token = trainer_number(r, "--moe-router-topk", f->experts ? 2 : 0);
+    read_expert_layers(r, f);
+    read_layer(r, f);
+    read_vocabulary(r, f);
     f->sequence = trainer_number(r, "--seq-length", 0);
     const int64_t encoder = trainer_number(r, "--encoder-seq-length", 0);
     if (f->sequence && encoder)

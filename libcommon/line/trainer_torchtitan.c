@@ -125,9 +125,17 @@ static int has_gathered_context(const struct ap_trainer_case *c, struct ap_err *
                : 0;
 }
 
-/* Products in fp8 are converters of its models. */
+/* Products in fp8 are converters of its models. The optimizer's types are those of the
+ * parameters, or its moments have bf16. */
 static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 {
+    const enum ap_dtype master = c->facts->master, moments = c->facts->moments;
+
+    if (master == AP_F16 || moments == AP_F16 || (master == AP_BF16 && moments == AP_F32))
+        return ap_err_set(err,
+                          "weights in %s, moments in %s: --training.dtype is float32, or "
+                          "bfloat16 of both (--recipe)",
+                          ap_dtype_name(master), ap_dtype_name(moments));
     if (c->facts->compute != AP_F16 && !trainer_is_fp8(c->facts))
         return 0;
     return ap_err_set(err,
@@ -235,7 +243,7 @@ static void write_flags(const struct ap_trainer *t, const struct ap_line *l,
                                                                   "selective", "full"};
     const struct ap_degrees *d = &l->degrees;
 
-    trainer_note_types(f, notes);
+    (void)notes;
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     trainer_put_flag(out, "--parallelism.data_parallel_replicate_degree",
                      d->zero ? d->data * d->context / d->shard : d->data);
@@ -261,7 +269,9 @@ static void write_flags(const struct ap_trainer *t, const struct ap_line *l,
     if (f->compute != AP_TUPLE)
         ap_buf_printf(out, "    --training.mixed_precision_param %s\n",
                       f->compute == AP_BF16 ? "bfloat16" : "float32");
-    if (trainer_has_low_moments(f))
+    if (f->master == AP_BF16)
+        ap_buf_puts(out, "    --training.dtype bfloat16\n");
+    else if (trainer_has_low_moments(f))
         ap_buf_puts(out, "    --optimizer.implementation fused_opt_states_bf16\n");
     ap_buf_printf(out, "    activation_checkpoint:%s\n)\n", checkpoints[l->recompute]);
 }
@@ -275,7 +285,7 @@ static const struct trainer_unread unread[] = {
      "--dataloader.* --tokenizer.* --experimental.* --hf-assets-path --dump-folder "
      "--training.steps --training.max-norm --training.dataset* --training.seed "
      "--training.deterministic --training.gc-* --fault-tolerance.* --loss.* "
-     "--training.dtype=float32 --training.mixed-precision-reduce=float32 "
+     "--training.mixed-precision-reduce=float32 "
      "--training.enable-cpu-offload=False --training.no-enable-cpu-offload "
      "--parallelism.spmd-backend=spmd_types "
      "--parallelism.context-parallel-load-balancer=headtail "
@@ -292,8 +302,7 @@ static const struct trainer_unread unread[] = {
     {"--parallelism.pipeline-parallel-schedule-csv", "no line says such an order"},
     {"--parallelism.expert-tensor-parallel-degree", "torchtitan 0.3 has no such flag"},
     {"--training.enable-cpu-offload", "no line says where weights and states are"},
-    {"--training.dtype --training.mixed-precision-reduce",
-     "float32 is read: of weights and moments, and of sums of gradients"},
+    {"--training.mixed-precision-reduce", "float32 is read: of sums of gradients"},
     {"--parallelism.* --training.* --activation-checkpoint.*", "it is not read"},
     {NULL, NULL}};
 
@@ -546,7 +555,9 @@ static int read_flags(const struct ap_trainer *t, const char *text,
                       const struct ap_line_facts *known, struct ap_trainer_said *said,
                       struct ap_notes *notes, struct ap_err *err)
 {
-    static const char *const types[] = {"bfloat16", "float32"};
+    static const char *const types[] = {"bfloat16", "float32"}, *const kept[] = {
+                                                                    "float32",
+                                                                    "bfloat16"};
     static const char *const optimizers[] = {"fused", "fused_opt_states_bf16", "foreach",
                                              "for-loop"};
     const struct spelling *names = spelling(t);
@@ -575,9 +586,11 @@ static int read_flags(const struct ap_trainer *t, const char *text,
     on(r, "--training.disable_cuda_graphs", false);
     said->facts.compute =
         ONE_OF(r, "--training.mixed_precision_param", types) ? AP_F32 : AP_BF16;
-    said->facts.master = AP_F32;
-    said->facts.moments =
-        ONE_OF(r, "--optimizer.implementation", optimizers) == 1 ? AP_BF16 : AP_F32;
+    const bool low = ONE_OF(r, "--training.dtype", kept);
+    said->facts.master = low ? AP_BF16 : AP_F32;
+    said->facts.moments = ONE_OF(r, "--optimizer.implementation", optimizers) == 1 || low
+                              ? AP_BF16
+                              : AP_F32;
     return trainer_flags_end(&r->flags, unread, notes);
 }
 

@@ -86,8 +86,8 @@ def megatron():
         os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
         if not fsdp:
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-        sys.argv = ["pretrain_gpt.py", *words, "--tokenizer-type", "NullTokenizer",
-                    "--vocab-size", "32000", "--train-iters", "1", "--lr", "1e-4",
+        sys.argv = ["pretrain_gpt.py", "--vocab-size", "32000", *words, "--tokenizer-type",
+                    "NullTokenizer", "--no-rope-fusion", "--train-iters", "1", "--lr", "1e-4",
                     *(["--hidden-size", "1024", "--num-attention-heads", "16", "--num-layers",
                        "8", "--seq-length", "64", "--max-position-embeddings", "64"]
                       if "--hidden-size" not in words else [])]

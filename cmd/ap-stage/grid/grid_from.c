@@ -84,7 +84,7 @@ void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *
     ap_line_facts_find(arena, &m->graph, &m->nests, &facts);
     facts.world = ap_cluster_devices(&m->cluster);
     if (ap_trainer_parse(trainer, text, &facts, &said, &notes, &err) ||
-        ap_line_facts_agree(&said.facts, &facts, &err))
+        ap_line_facts_agree(&said.facts, &facts, &notes, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", file, err.msg);
     *line = said.line;
     if (more)

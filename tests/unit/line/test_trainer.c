@@ -134,6 +134,31 @@ static int64_t power(int most)
     return (int64_t)1 << draw(most + 1);
 }
 
+static void draw_layer(struct ap_line_facts *f)
+{
+    struct ap_layer_facts *l = &f->layer;
+
+    l->ffn = 256 * (1 + draw(64));
+    l->expert_ffn = f->experts ? 64 * (1 + draw(64)) : 0;
+    l->shared_ffn = f->experts && draw(2) ? 64 * (1 + draw(64)) : 0;
+    l->n_experts = f->experts ? f->layers - draw(4) : 0;
+    l->head_width = l->value_width = draw(4) ? 128 : 192;
+    l->gated = draw(2);
+    l->query_norm = draw(2);
+    l->norm = draw(2) ? AP_NORM_LAYER : AP_NORM_RMS;
+    l->positions = draw(2) ? AP_POSITIONS_LEARNED : AP_POSITIONS_ROTARY;
+    l->bias = (enum ap_bias)(AP_BIAS_NONE + draw(3));
+}
+
+static bool same_layer(const struct ap_layer_facts *a, const struct ap_layer_facts *b)
+{
+    return a->ffn == b->ffn && a->expert_ffn == b->expert_ffn &&
+           a->shared_ffn == b->shared_ffn && a->n_experts == b->n_experts &&
+           a->head_width == b->head_width && a->gated == b->gated &&
+           a->query_norm == b->query_norm && a->norm == b->norm &&
+           a->positions == b->positions;
+}
+
 static struct ap_line_facts draw_facts(void)
 {
     static const int64_t layers[] = {12, 24, 32, 40, 80},
@@ -154,8 +179,9 @@ static struct ap_line_facts draw_facts(void)
                 : draw(2)              ? AP_F16
                 : draw(2) || f.experts ? AP_F32
                                        : AP_F8E4M3FN;
-    f.master = AP_F32;
-    f.moments = draw(4) ? AP_F32 : AP_BF16;
+    f.master = draw(8) ? AP_F32 : AP_BF16;
+    f.moments = f.master == AP_F32 && draw(4) ? AP_F32 : AP_BF16;
+    draw_layer(&f);
     return f;
 }
 
@@ -235,12 +261,18 @@ static bool comes_back(struct ap_arena *arena, const struct ap_trainer *t,
 
     t->write(t, line, f, &text, &notes);
     bool ok = !ap_trainer_parse(t, text.data, &known, &said, &notes, err) &&
-              !ap_line_facts_agree(&said.facts, f, err);
+              !ap_line_facts_agree(&said.facts, f, &notes, err);
     if (ok && !strcmp(t->name, "deepspeed") && said.line.pipeline == 1)
         said.line.recompute = line->recompute; /* is the script's */
     if (ok && (said.facts.compute != f->compute ||
                (said.facts.moments != f->moments && strcmp(t->name, "deepspeed") != 0)))
         ok = !ap_err_set(err, "other types");
+    const bool split = line->degrees.expert_tensor > 1 && f->experts; /* has no bias */
+    if (ok && !strcmp(t->name, "megatron") &&
+        (!same_layer(&said.facts.layer, &f->layer) || said.facts.vocab != f->vocab ||
+         said.facts.tied != f->tied ||
+         (!split && said.facts.layer.bias != f->layer.bias)))
+        ok = !ap_err_set(err, "another model");
     if (ok && !same(line, &said.line))
         ok = !ap_err_set(err, "%s is read as %s", ap_line_text(arena, line),
                          ap_line_text(arena, &said.line));
@@ -340,6 +372,22 @@ static int write_lines(const struct ap_trainer *t, int n, const char *dir)
     return 0;
 }
 
+static void print_layer(const struct ap_layer_facts *l)
+{
+    static const char *const norms[] = {"", ", layer norms", ", RMS norms"};
+    static const char *const positions[] = {"", ", learned positions", ", rotary"};
+    static const char *const biases[] = {"", ", no bias", ", bias of q, k, v",
+                                         ", biases"};
+
+    printf("heads of %lld and %lld, inside %lld, %lld of experts, %lld beside them%s%s, "
+           "%lld layers with experts%s%s%s%s%s: ",
+           (long long)l->head_width, (long long)l->value_width, (long long)l->ffn,
+           (long long)l->expert_ffn, (long long)l->shared_ffn, l->gated ? ", gated" : "",
+           l->gelu ? ", GELU" : "", (long long)l->n_experts, l->mixed ? " (mixed)" : "",
+           norms[l->norm], l->query_norm ? ", of queries, too" : "",
+           positions[l->positions], biases[l->bias]);
+}
+
 static void print_facts(const char *path)
 {
     struct ap_arena arena = {0};
@@ -355,6 +403,7 @@ static void print_facts(const char *path)
         return;
     }
     ap_line_facts_find(&arena, &g, &nests, &f);
+    print_layer(&f.layer);
     printf(
         "batch %lld x %lld, %lld layers, %lld heads, %lld of keys, %lld of %lld experts, "
         "%lld tokens x %lld%s, %s of %s, moments %s\n",
