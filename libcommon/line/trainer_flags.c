@@ -22,7 +22,8 @@ void trainer_flags_find(const struct trainer_words *words, bool dashes,
         const bool flag = !strncmp(w->text, "--", 2) && w->text[2];
         if (out->n > 0 && !flag && !strstr(w->text, "checkpoint:")) {
             struct trainer_flag *f = &out->flag[out->n - 1];
-            if (f->n == 0 || f->value == &words->word[i - f->n]) {
+            const bool more = w->unknown && !*w->text; /* perhaps flags */
+            if (f->n == 0 || (!more && f->value == &words->word[i - f->n])) {
                 f->value = f->n ? f->value : w;
                 f->n++;
                 continue;
@@ -34,13 +35,13 @@ void trainer_flags_find(const struct trainer_words *words, bool dashes,
         char *name = ap_arena_strndup(words->arena, w->text, len);
         for (char *c = name + 2; flag && dashes && *c; c++)
             *c = *c == '_' ? '-' : *c;
-        *f = (struct trainer_flag){.name = name};
+        *f = (struct trainer_flag){.name = name, .maybe = w->maybe ? w->unknown : NULL};
         if (value) {
             struct trainer_word *own = AP_NEW(words->arena, struct trainer_word);
-            *own = (struct trainer_word){value + 1, w->unknown};
+            *own = (struct trainer_word){value + 1, w->unknown, w->maybe};
             f->value = own;
             f->n = 1;
-        } else if (w->unknown) { /* "$MORE": no one knows what it adds */
+        } else if (w->unknown && !w->maybe) { /* "$MORE": no one knows what it adds */
             f->name = ap_arena_printf(words->arena, "$%s", w->unknown);
         }
     }
@@ -73,15 +74,23 @@ struct trainer_flag *trainer_flag_find(struct trainer_flags *flags, const char *
         if (is_near(flags->flag[i].name, name, 0, flags->dashes)) {
             found = &flags->flag[i];
             found->read = true;
+            if (found->maybe)
+                ap_err_set(flags->err, "%s: %s", name, found->maybe);
         }
     return found;
+}
+
+/* Whether a word stands for what else is given to the script. */
+static bool is_rest(const char *unknown)
+{
+    return unknown && (strstr(unknown, " $@ ") || strstr(unknown, " $* "));
 }
 
 bool trainer_flag_on(struct trainer_flags *flags, const char *name)
 {
     const struct trainer_flag *f = trainer_flag_find(flags, name);
 
-    if (f && f->n > 0)
+    if (f && f->n > 0 && !(is_rest(f->value->unknown) && !*f->value->text))
         ap_err_set(flags->err, "%s: takes no value, and '%.100s' follows", name,
                    f->value->text);
     return f != NULL;
@@ -163,7 +172,7 @@ int trainer_flags_end(struct trainer_flags *flags, const struct trainer_unread *
         const struct trainer_flag *f = &flags->flag[i];
         if (f->read)
             continue;
-        if (strstr(f->name, " $@ ") || strstr(f->name, " $* ")) {
+        if (is_rest(f->name)) {
             ap_note(notes, "%s", f->name + 1);
             continue;
         }

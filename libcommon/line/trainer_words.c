@@ -2,7 +2,8 @@
  * Problem: the flags that a shell script gives a trainer. Idea: the text is cut into
  * commands of words as a shell cuts it, with the values of variables and arrays that it
  * assigns; nothing is run. What only a run could say (a substitution, a variable from
- * outside, an assignment under a condition) is marked, and matters only where it is read.
+ * outside, an assignment under a condition) is marked in the text itself, since a text
+ * may be cut into words later, and matters only where its word is read.
  * Cost: linear in the text and what it expands to. Source: POSIX.1-2017, XCU 2 (quotes,
  * parameters, word splitting), and bash's arrays.
  */
@@ -16,7 +17,7 @@
 #include "base/names.h"
 
 #define MOST_BYTES (1 << 22) /* that a text expands to */
-#define MOST_DEEP  64        /* brackets of a sum */
+#define MOST_DEEP  64        /* ifs and loops within others */
 
 struct variable {
     const char *name;
@@ -28,6 +29,13 @@ struct command {
     int first, n; /* of words */
 };
 
+/* Whether a command runs, by the conditions that it is under. */
+enum runs { RUNS, RUNS_NOT, RUNS_MAYBE };
+
+struct branch {
+    enum runs now, before; /* before: whether one of the branches before it runs */
+};
+
 struct shell {
     struct ap_arena *arena;
     const char *at;
@@ -37,31 +45,87 @@ struct shell {
     struct trainer_words words; /* of all commands */
     int n_commands, cap_commands;
     struct command *command;
-    int depth;    /* of if, for, while, case */
-    bool unsure;  /* behind && or || */
-    int64_t left; /* of MOST_BYTES */
+    int depth; /* of if, for, while, case */
+    struct branch inside[MOST_DEEP];
+    enum runs test, next; /* what the last command was; whether the next one runs */
+    int line;             /* command with which a line begins, of several with | */
+    int open;             /* brackets of commands */
+    char joined;          /* '&' or '|': the next command is behind && or || */
+    int64_t left;         /* of MOST_BYTES */
+    int n_why, cap_why;
+    const char **why; /* sentences of marks */
 };
 
 /* A word while it is read. */
 struct draft {
     struct ap_buf text;
-    const char *unknown;
     bool any; /* an empty word in quotes is one, too */
     int64_t *left;
 };
 
-static void add_word(struct trainer_words *to, const char *text, size_t len,
-                     const char *unknown)
+/* In the text of a word, before the number of a sentence in sh->why: a part without
+ * value; text that is there under a condition. */
+#define HOLE  '\1'
+#define MAYBE '\2'
+
+static void put_mark(struct shell *sh, struct ap_buf *out, char mark, const char *why)
+{
+    AP_ROOM_IN(sh->arena, sh->why, sh->n_why, sh->cap_why);
+    const int i = sh->n_why < 4095 ? sh->n_why++ : sh->n_why;
+    sh->why[i] = why;
+    ap_buf_putc(out, mark);
+    ap_buf_putc(out, (char)(0x80 + (i & 63)));
+    ap_buf_putc(out, (char)(0x80 + (i >> 6)));
+}
+
+static bool has_mark(const struct trainer_word *word)
+{
+    return strpbrk(word->text, "\1\2") != NULL;
+}
+
+/* The word without marks, and what they say. */
+static void take_marks(const struct shell *sh, struct trainer_word *word)
+{
+    const char *from = word->text;
+    char *to = ap_arena_strdup(sh->arena, from);
+    const bool starts = *from == MAYBE;
+    bool hole = false;
+
+    word->text = to;
+    for (; *from; from++) {
+        if (*from != HOLE && *from != MAYBE) {
+            *to++ = *from;
+            continue;
+        }
+        if (!word->unknown || !hole)
+            word->unknown = sh->why[((unsigned char)from[1] & 63) +
+                                    ((unsigned char)from[2] & 63) * 64];
+        hole |= *from == HOLE;
+        from += 2;
+    }
+    *to = '\0';
+    word->maybe = word->unknown && starts && !hole;
+}
+
+static void add_word(struct trainer_words *to, const char *text, size_t len)
 {
     AP_ROOM_IN(to->arena, to->word, to->n, to->cap);
     to->word[to->n++] =
-        (struct trainer_word){ap_arena_strndup(to->arena, text, len), unknown};
+        (struct trainer_word){ap_arena_strndup(to->arena, text, len), NULL, false};
+}
+
+static void copy_words(const struct trainer_word *word, int n, struct trainer_words *out)
+{
+    for (int i = 0; i < n; i++) {
+        AP_ROOM_IN(out->arena, out->word, out->n, out->cap);
+        out->word[out->n++] = word[i];
+    }
 }
 
 static void end_word(struct draft *d, struct trainer_words *to)
 {
     if (d->any && (*d->left -= 16) > 0)
-        add_word(to, d->text.data ? d->text.data : "", d->text.len, d->unknown);
+        add_word(to, d->text.data ? d->text.data : "", d->text.len);
     ap_buf_free(&d->text);
     *d = (struct draft){.left = d->left};
 }
@@ -83,73 +147,6 @@ static size_t name_length(const char *s)
     return isdigit((unsigned char)*s) ? 0 : n;
 }
 
-/* ---- arithmetic ---- */
-
-struct sum {
-    struct shell *sh;
-    const char *at;
-    bool known;
-    int depth;
-};
-static int64_t read_sum(struct sum *s);
-
-static int64_t read_factor(struct sum *s)
-{
-    int64_t v = 0;
-
-    s->at += strspn(s->at, " \t\n${}"); /* "$N" and "${N}" are N */
-    const size_t len = name_length(s->at);
-    if (*s->at == '(') {
-        s->at++;
-        s->known &= ++s->depth < MOST_DEEP;
-        v = s->known ? read_sum(s) : 0;
-        s->depth--;
-        s->known &= *s->at == ')';
-        s->at += *s->at == ')';
-    } else if (len) {
-        const struct variable *var = find_variable(s->sh, s->at, len);
-        char *end = NULL;
-        s->known &= var && var->value.n == 1 && !var->value.word[0].unknown;
-        v = s->known ? strtoll(var->value.word[0].text, &end, 10) : 0;
-        s->known &= end && !*end;
-        s->at += len;
-    } else {
-        char *end;
-        v = strtoll(s->at, &end, 10);
-        s->known &= end > s->at;
-        s->at = end;
-    }
-    s->at += strspn(s->at, " \t\n}");
-    return v;
-}
-
-static int64_t read_product(struct sum *s)
-{
-    int64_t v = read_factor(s);
-
-    while (s->known && *s->at && strchr("*/%", *s->at)) {
-        const char op = *s->at++;
-        const int64_t by = read_factor(s);
-        s->known &= op == '*' || by > 0;
-        if (s->known)
-            v = op == '*' ? ap_mul64(v, by) : op == '/' ? v / by : v % by;
-    }
-    return v;
-}
-
-static int64_t read_sum(struct sum *s)
-{
-    int64_t v = read_product(s);
-
-    while (s->known && (*s->at == '+' || *s->at == '-')) {
-        const bool minus = *s->at++ == '-';
-        const int64_t by = read_product(s);
-        s->known &= by != INT64_MIN;
-        v = s->known ? ap_add64(v, minus ? -by : by) : 0;
-    }
-    return v;
-}
-
 /* ---- expansion ---- */
 
 /* The end of what is in brackets from *at on. */
@@ -169,10 +166,10 @@ static const char *skip_brackets(const char *at, char open, char close)
 static void put_unknown(struct shell *sh, struct draft *d, const char *what, size_t len)
 {
     d->any = true;
-    if (!d->unknown)
-        d->unknown =
-            ap_arena_printf(sh->arena, "nothing in the text gives %s%.*s a value",
-                            *what == '$' ? "" : "$", (int)(len < 100 ? len : 100), what);
+    put_mark(sh, &d->text, HOLE,
+             ap_arena_printf(sh->arena, "nothing in the text gives %s%.*s a value",
+                             *what == '$' ? "" : "$", (int)(len < 100 ? len : 100),
+                             what));
 }
 
 static void put_text(struct draft *d, const char *text, size_t len, bool quoted,
@@ -196,17 +193,16 @@ static void put_variable(struct draft *d, const struct variable *v, bool all, bo
     const int n = all ? v->value.n : v->value.n > 0;
 
     for (int i = 0; i < n; i++) {
-        const struct trainer_word *w = &v->value.word[i];
+        const char *text = v->value.word[i].text;
         if (i > 0)
             end_word(d, to);
         d->any |= quoted;
-        if (w->unknown) {
-            d->any = true;
-            d->unknown = w->unknown;
-        }
-        put_text(d, w->text, strlen(w->text), quoted, to);
+        put_text(d, text, strlen(text), quoted, to);
     }
 }
+
+static void expand(struct shell *sh, struct draft *d, bool quoted,
+                   struct trainer_words *to);
 
 /* "{NAME...}": with the default that it may have. */
 static void expand_braces(struct shell *sh, struct draft *d, bool quoted,
@@ -227,17 +223,30 @@ static void expand_braces(struct shell *sh, struct draft *d, bool quoted,
         put_variable(d, v, all || v->array, quoted, to);
     } else if (len &&
                (*rest == '-' || (*rest == ':' && (rest[1] == '-' || rest[1] == '=')))) {
-        bool known = true;
-        for (const char *c = rest + (*rest == ':' ? 2 : 1); c + 1 < end; c++) {
-            known &= *c != '$';
-            if (known && *c != '"')
-                put_text(d, c, 1, quoted, to);
+        rest += *rest == ':' ? 2 : 1;
+        sh->at = ap_arena_strndup(sh->arena, rest, (size_t)(end - 1 - rest));
+        while (*sh->at && sh->left > 0) {
+            if (*sh->at == '$')
+                expand(sh, d, quoted, to);
+            else if (*sh->at != '"')
+                put_text(d, sh->at++, 1, quoted, to);
+            else
+                sh->at++;
         }
-        if (!known)
-            put_unknown(sh, d, from, (size_t)(end - from));
+        sh->at = end;
     } else {
         put_unknown(sh, d, name, len ? len : (size_t)(end - name));
     }
+}
+
+static bool number_named(void *ctx, const char *name, size_t len, int64_t *out)
+{
+    const struct variable *v = find_variable(ctx, name, len);
+    char *end = NULL;
+
+    if (v && v->value.n == 1 && !has_mark(&v->value.word[0]))
+        *out = strtoll(v->value.word[0].text, &end, 10);
+    return end && !*end;
 }
 
 /* At '$'. */
@@ -248,10 +257,12 @@ static void expand(struct shell *sh, struct draft *d, bool quoted,
     const size_t len = name_length(sh->at);
 
     if (!strncmp(sh->at, "((", 2)) {
-        struct sum s = {.sh = sh, .at = sh->at + 2, .known = true};
-        const int64_t v = read_sum(&s);
+        const char *at = sh->at + 2;
+        int64_t v;
+        const bool known =
+            trainer_sum(&at, number_named, sh, &v) && !strncmp(at, "))", 2);
         sh->at = skip_brackets(sh->at, '(', ')');
-        if (s.known && !strncmp(s.at, "))", 2)) {
+        if (known) {
             char text[32];
             put_text(d, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)v),
                      true, to);
@@ -357,9 +368,48 @@ static bool same_words(const struct trainer_words *a, const struct trainer_words
     bool same = a->n == b->n;
 
     for (int i = 0; i < a->n && same; i++)
-        same = !a->word[i].unknown && !b->word[i].unknown &&
-               !strcmp(a->word[i].text, b->word[i].text);
+        same = !strcmp(a->word[i].text, b->word[i].text);
     return same;
+}
+
+static enum runs runs_now(const struct shell *sh)
+{
+    enum runs now = sh->next;
+
+    for (int i = 0; i < sh->depth; i++)
+        if (now != RUNS_NOT && sh->inside[i].now != RUNS)
+            now = sh->inside[i].now;
+    return now;
+}
+
+/* Marks the value that an assignment under a condition may give: what comes to an array,
+ * or takes the place of nothing, may be there; else no one knows which value counts. */
+static void doubt(struct shell *sh, const struct variable *v, bool comes,
+                  struct trainer_words *value)
+{
+    const int n = v->value.n;
+    const bool none = n == 0 || (n == 1 && !*v->value.word[0].text);
+
+    comes |= none;
+    if (same_words(&v->value, value))
+        return;
+    const char *why = ap_arena_printf(
+        sh->arena, "$%.100s depends on a condition: give it one value", v->name);
+    for (int i = none ? 0 : comes ? n : 0; i < (comes ? value->n : 1); i++) {
+        struct trainer_word *w = &value->word[i];
+        struct ap_buf text = {0};
+        bool blank = true;
+        if (!comes)
+            put_mark(sh, &text, HOLE, why);
+        for (const char *c = w->text; *c; c++) {
+            if (comes && blank && !isspace((unsigned char)*c)) /* each word of it */
+                put_mark(sh, &text, MAYBE, why);
+            blank = isspace((unsigned char)*c);
+            ap_buf_putc(&text, *c);
+        }
+        w->text = ap_arena_strdup(sh->arena, text.data ? text.data : "");
+        ap_buf_free(&text);
+    }
 }
 
 /* "NAME=word", "NAME=(words)", "NAME+=..." */
@@ -373,9 +423,7 @@ static void read_assignment(struct shell *sh, size_t len)
 
     sh->at += len + (more ? 2 : 1);
     if (v && more)
-        for (int i = 0; i < v->value.n; i++)
-            add_word(&value, v->value.word[i].text, strlen(v->value.word[i].text),
-                     v->value.word[i].unknown);
+        copy_words(v->value.word, v->value.n, &value);
     if (*sh->at == '(') {
         array = true;
         for (sh->at++, skip_blanks(sh, true); *sh->at && *sh->at != ')';
@@ -391,13 +439,13 @@ static void read_assignment(struct shell *sh, size_t len)
         if (n == 1 && value.n == 2) { /* += of a text */
             value.word[0].text = ap_arena_printf(sh->arena, "%s%s", value.word[0].text,
                                                  value.word[1].text);
-            value.word[0].unknown =
-                value.word[0].unknown ? value.word[0].unknown : value.word[1].unknown;
             value.n = 1;
         } else if (value.n == 0) {
-            add_word(&value, "", 0, NULL);
+            add_word(&value, "", 0);
         }
     }
+    if (runs_now(sh) == RUNS_NOT)
+        return;
     if (!v) {
         AP_ROOM_IN(sh->arena, sh->var, sh->n_vars, sh->cap_vars);
         v = &sh->var[sh->n_vars];
@@ -405,9 +453,8 @@ static void read_assignment(struct shell *sh, size_t len)
         ap_names_put(&sh->names, v->name, len, sh->n_vars++);
         v->value.arena = sh->arena;
     }
-    if ((sh->depth > 0 || sh->unsure) && !same_words(&v->value, &value) && value.n > 0)
-        value.word[0].unknown = ap_arena_printf(
-            sh->arena, "$%.100s depends on a condition: give it one value", v->name);
+    if (runs_now(sh) == RUNS_MAYBE)
+        doubt(sh, v, array && more, &value);
     v->value = value;
     v->array |= array;
 }
@@ -421,18 +468,72 @@ static bool is_one_of(const char *word, const char *list)
            (at[len] == ' ' || at[len] == '\0');
 }
 
+/* A condition of known words: "[ A = B ]", "[[ A != B ]]", "[ -n A ]"; what else it is,
+ * is not known. */
+static enum runs test_words(const struct trainer_word *word, int n)
+{
+    bool not = n > 0 && !strcmp(word[0].text, "!");
+    word += not ;
+    n -= not ;
+    if (n < 2 || !is_one_of(word[0].text, "[ [[ test"))
+        return RUNS_MAYBE;
+    n -= word[0].text[0] == '[' ? 2 : 1;
+    word++;
+    if (n > 1 && !strcmp(word[0].text, "!")) {
+        not = !not ;
+        word++;
+        n--;
+    }
+    for (int i = 0; i < n; i++)
+        if (word[i].unknown || strpbrk(word[i].text, "*?"))
+            return RUNS_MAYBE;
+    bool is;
+    if (n == 1) {
+        is = *word[0].text;
+    } else if (n == 2 && is_one_of(word[0].text, "-n -z")) {
+        is = !*word[1].text == (word[0].text[1] == 'z');
+    } else if (n == 3 && is_one_of(word[1].text, "= == != -eq -ne")) {
+        const bool same = !strcmp(word[0].text, word[2].text);
+        is = same != is_one_of(word[1].text, "!= -ne");
+    } else if (n == 3 && is_one_of(word[1].text, "-gt -lt -ge -le")) {
+        const long long a = atoll(word[0].text), b = atoll(word[2].text);
+        is = word[1].text[2] == 'e' ? a == b : false;
+        is |= word[1].text[1] == 'g' ? a > b : a < b;
+    } else {
+        return RUNS_MAYBE;
+    }
+    return is != not ? RUNS : RUNS_NOT;
+}
+
+/* then, elif, else: whether what follows runs, where `test` is so. */
+static void enter_branch(struct shell *sh, enum runs test)
+{
+    struct branch *b = &sh->inside[sh->depth - 1];
+
+    b->now = b->before == RUNS || test == RUNS_NOT   ? RUNS_NOT
+             : b->before == RUNS_NOT && test == RUNS ? RUNS
+                                                     : RUNS_MAYBE;
+    if (b->now != RUNS_NOT)
+        b->before = b->now;
+}
+
 /* Words that begin a command and are none of it. */
 static bool drop_keyword(struct shell *sh, int first)
 {
     const char *word = sh->words.word[first].text;
+    const bool inside = sh->depth > 0;
 
-    if (is_one_of(word, "if for while until case"))
-        sh->depth++;
+    if (is_one_of(word, "if for while until case") && sh->depth < MOST_DEEP)
+        sh->inside[sh->depth++] =
+            (struct branch){*word == 'i' ? RUNS : RUNS_MAYBE, RUNS_NOT};
     else if (is_one_of(word, "fi done esac"))
-        sh->depth -= sh->depth > 0;
-    else if (!is_one_of(word,
-                        "then else elif do { } ! export local declare readonly exec "
-                        "eval time nohup"))
+        sh->depth -= inside;
+    else if (is_one_of(word, "elif") && inside)
+        sh->inside[sh->depth - 1].now = RUNS_MAYBE;
+    else if (is_one_of(word, "then else") && inside)
+        enter_branch(sh, *word == 't' ? sh->test : RUNS);
+    else if (!is_one_of(word, "do { } export local declare readonly exec eval time "
+                              "nohup"))
         return false;
     sh->words.n = first;
     return true;
@@ -474,13 +575,58 @@ static void skip_redirection(struct shell *sh, int first)
     read_word(sh, false, &file);
 }
 
+/* A command behind && or || runs by what was before it; both together are a test. */
+static enum runs join(enum runs before, enum runs test, bool and)
+{
+    const enum runs decides = and? RUNS_NOT : RUNS;
+
+    return before == decides || test == decides ? decides
+           : before == test                     ? test
+                                                : RUNS_MAYBE;
+}
+
+/* Behind a command that begins with the word `first`: what it was, and whether the next
+ * one runs. joined: it is behind && ('&'), || ('|') or neither. */
+static void end_command(struct shell *sh, int first, char joined)
+{
+    const char *at = sh->at;
+    for (int i = first; i < sh->words.n; i++)
+        take_marks(sh, &sh->words.word[i]);
+    const enum runs test = test_words(&sh->words.word[first], sh->words.n - first);
+
+    if (*at == ')' && sh->open == 0) { /* a pattern of case */
+        sh->n_commands = sh->line;
+        sh->words.n = first;
+    }
+    sh->open += *at == '(' ? 1 : *at == ')' && sh->open > 0 ? -1 : 0;
+    if (sh->words.n > first && runs_now(sh) != RUNS_NOT) {
+        AP_ROOM_IN(sh->arena, sh->command, sh->n_commands, sh->cap_commands);
+        sh->command[sh->n_commands++] = (struct command){first, sh->words.n - first};
+    }
+    if (sh->words.n > first)
+        sh->test = joined ? join(sh->test, test, joined == '&') : test;
+    const enum runs was = sh->words.n > first ? sh->test : RUNS;
+    const bool and = !strncmp(at, "&&", 2), or = !strncmp(at, "||", 2);
+    sh->next = and || was == RUNS_MAYBE ? was : was == RUNS ? RUNS_NOT : RUNS;
+    if (!and&&! or)
+        sh->next = RUNS;
+    sh->joined = and || or ? *at : '\0';
+    sh->at += *at ? 1 + (and || or) : 0;
+    if (*at != '|' || or)
+        sh->line = sh->n_commands;
+}
+
 /* Up to the end of a line or an operator. */
 static void read_command(struct shell *sh)
 {
     const int first = sh->words.n;
 
-    for (skip_blanks(sh, false); *sh->at && !strchr("\n;&|()", *sh->at);
-         skip_blanks(sh, false)) {
+    skip_blanks(sh, false);
+    if (*sh->at == '\n') { /* behind && and || a line may end */
+        sh->at++;
+        return;
+    }
+    for (; *sh->at && !strchr("\n;&|()", *sh->at); skip_blanks(sh, false)) {
         const size_t len = name_length(sh->at);
         const char *from = sh->at;
         if (*sh->at == '<' || *sh->at == '>') {
@@ -493,17 +639,10 @@ static void read_command(struct shell *sh)
             if (sh->words.n == first + 1)
                 drop_keyword(sh, first);
         }
+        if (*sh->at == '&' && sh->at[1] == '>') /* "&> file" */
+            skip_redirection(sh, first);
     }
-    if (sh->words.n > first) {
-        AP_ROOM_IN(sh->arena, sh->command, sh->n_commands, sh->cap_commands);
-        sh->command[sh->n_commands++] = (struct command){first, sh->words.n - first};
-    }
-    if (*sh->at == '&' && sh->at[1] == '>') { /* "&> file" */
-        skip_redirection(sh, first);
-        return;
-    }
-    sh->unsure = !strncmp(sh->at, "&&", 2) || !strncmp(sh->at, "||", 2);
-    sh->at += *sh->at ? 1 + sh->unsure : 0;
+    end_command(sh, first, sh->joined);
 }
 
 /* ---- the program's arguments ---- */
@@ -545,13 +684,10 @@ static bool has_flags(const struct trainer_word *word, int n)
 
 static int64_t number_of(struct shell *sh, const char *name)
 {
-    const struct variable *v = find_variable(sh, name, strlen(name));
-    char *end = NULL;
-    const int64_t n = v && v->value.n == 1 && !v->value.word[0].unknown
-                          ? strtoll(v->value.word[0].text, &end, 10)
-                          : 0;
+    int64_t n = 0;
 
-    return end && !*end && n > 0 && n <= AP_MAX_DEVICES ? n : 0;
+    return number_named(sh, name, strlen(name), &n) && n > 0 && n <= AP_MAX_DEVICES ? n
+                                                                                    : 0;
 }
 
 /* WORLD_SIZE, the launcher's nodes times processes, or NGPU. */
@@ -569,12 +705,6 @@ static int64_t find_world(struct shell *sh, const struct trainer_words *launcher
     if (world < 1 || world > AP_MAX_DEVICES || *ignored.msg)
         world = number_of(sh, "WORLD_SIZE");
     return world ? world : number_of(sh, "NGPU");
-}
-
-static void copy_words(const struct trainer_word *word, int n, struct trainer_words *out)
-{
-    for (int i = 0; i < n; i++)
-        add_word(out, word[i].text, strlen(word[i].text), word[i].unknown);
 }
 
 static int find_arguments(struct shell *sh, struct trainer_words *out, int64_t *world,
@@ -604,9 +734,12 @@ static int find_arguments(struct shell *sh, struct trainer_words *out, int64_t *
         copy_words(word, at > 0 ? at - module : 0, &launcher);
         copy_words(word + at + 1, c->n - at - 1, out);
     }
-    for (int i = 0; i < sh->n_vars && !found; i++)
+    for (int i = 0; i < sh->n_vars && !found; i++) {
+        for (int k = 0; k < sh->var[i].value.n; k++)
+            take_marks(sh, &sh->var[i].value.word[k]);
         if (has_flags(sh->var[i].value.word, sh->var[i].value.n))
             copy_words(sh->var[i].value.word, sh->var[i].value.n, out);
+    }
     if (out->n == 0)
         return ap_err_set(err, "it has no flags (--NAME VALUE)");
     *world = find_world(sh, &launcher);
@@ -616,8 +749,11 @@ static int find_arguments(struct shell *sh, struct trainer_words *out, int64_t *
 int trainer_words_read(struct ap_arena *arena, const char *text,
                        struct trainer_words *out, int64_t *world, struct ap_err *err)
 {
+    char *own = ap_arena_strdup(arena, text); /* without marks of its own */
+    for (char *c = own; *c; c++)
+        *c = *c == HOLE || *c == MAYBE ? ' ' : *c;
     struct shell sh = {
-        .arena = arena, .at = text, .words = {.arena = arena}, .left = MOST_BYTES};
+        .arena = arena, .at = own, .words = {.arena = arena}, .left = MOST_BYTES};
 
     *out = (struct trainer_words){.arena = arena};
     const int rc = find_arguments(&sh, out, world, err);

@@ -4,9 +4,11 @@
 
 #include "line/trainer.h"
 
-/* A word; unknown: a sentence that says which part of it has no value, else NULL. */
+/* A word; unknown: a sentence that says which part of it has no value, else NULL. maybe:
+ * its text is whole, but it is there under a condition, which unknown says. */
 struct trainer_word {
     const char *text, *unknown;
+    bool maybe;
 };
 struct trainer_words {
     struct ap_arena *arena;
@@ -17,12 +19,18 @@ struct trainer_words {
 /*
  * The arguments of the program that a text runs: arguments alone ("--a 1 --b"), a command
  * with its launcher, a script with variables, arrays, quotes, comments, line
- * continuations and arithmetic, or arrays alone. Values that the text does not say are
- * marked in their words. world: devices by WORLD_SIZE, NGPU or the launcher's flags, else
- * 0. -1: no arguments, or those of several programs.
+ * continuations, conditions on what is known and arithmetic, or arrays alone. Values that
+ * the text does not say are marked in their words. world: devices by WORLD_SIZE, NGPU or
+ * the launcher's flags, else 0. -1: no arguments, or those of several programs.
  */
 int trainer_words_read(struct ap_arena *arena, const char *text,
                        struct trainer_words *out, int64_t *world, struct ap_err *err);
+
+/* Whether a name has a number; it is not ended. */
+typedef bool trainer_number_named(void *ctx, const char *name, size_t len, int64_t *out);
+/* A sum of numbers and names from *at on, which moves behind it; false: something has no
+ * value, or is no number. */
+bool trainer_sum(const char **at, trainer_number_named *named, void *ctx, int64_t *value);
 
 /* ---- flags with their values ---- */
 
@@ -30,6 +38,7 @@ struct trainer_flag {
     const char *name; /* "--tensor-model-parallel-size", or a word without dashes */
     int n;
     const struct trainer_word *value;
+    const char *maybe; /* the condition that it depends on, NULL: none */
     bool read;
 };
 struct trainer_flags {
