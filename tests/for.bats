@@ -5,7 +5,7 @@ load helpers
 
 # A model of blocks that are layers, in its file.
 layers() { # FILE NAME OPTION...
-    ap-model "${@:2}" --hidden 64 --vocab 256 --seq 32 --batch 8 --dtype bf16 | ap-fuse --cluster h100 | ap-prune |
+    ap-model "${@:2}" --hidden 64 --vocab 256 --seq 32 --batch 8 --recipe mixed | ap-fuse --cluster h100 | ap-prune |
         ap-coarsen --algorithm layers >"$1"
 }
 

@@ -74,7 +74,7 @@ END
     refuses 3 "ap-stage: --from: torchtitan" ap-stage --cluster cpu-4 "$f" --from 'torchtitan:
         --parallelism.pipeline_parallel_degree 4 --training.local_batch_size 8 --training.seq_len 8'
     sed -i 's/size 8 --lr/size 16 --lr/' "$d/args"
-    refuses 1 "args: it says 16 samples of a step, and the model has 8: make it with --batch 16" \
+    refuses 1 "args: it says 16 samples of a step, not 8 (make it with --batch 16)" \
         ap-stage --from "megatron:$d/args" --cluster cpu-4 "$f"
     echo '--micro-batch-size 2 --recompute-modules mlp --recompute-granularity selective' >"$d/args"
     refuses 1 "args: --recompute-modules mlp: a line says core_attn alone" \
