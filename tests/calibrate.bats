@@ -33,6 +33,25 @@ nccl_table() {
     jq -s -e '(.[0].cost.compute_sec) / ([.[1].kernels[] | .sec * .count] | add) | . > 0.3 and . < 3' priced.json prof.json
 }
 
+@test "calibrate: the step that a trainer took scales all times of its plan's cluster" {
+    cd "$BATS_TEST_TMPDIR"
+    priced() { # CLUSTER: the priced step of one plan
+        ap-stage --grid tp=2,pp=2,mbs=1,packs --cluster "$1" model.json | ap-cost
+    }
+    ap-model gpt --layers 2 --hidden 64 --heads 4 --vocab 64 --seq 16 --batch 16 |
+        ap-coarsen --algorithm layers -o model.json
+    priced h100-8 >plan.json
+    for sec in 0.01 0.0001; do # slower than planned; quicker than the peaks allow
+        ap-cost --calibrate --step $sec plan.json -o cluster.json
+        /usr/bin/python3 "$BATS_TEST_DIRNAME/validate.py" --schema cluster.json cluster.json
+        priced cluster.json | jq -e --argjson sec $sec '.cost.step_sec / $sec | . > 0.999999 and . < 1.000001'
+    done
+    refuses 2 "--step: seconds, with --calibrate, of one plan" ap-cost --step 3 plan.json
+    refuses 2 "--step: seconds, with --calibrate, of one plan" ap-cost --calibrate --cluster cpu-4 --step 3 plan.json
+    refuses 1 "model.json: no plan with its cost and cluster" ap-cost --calibrate --step 3 model.json
+    refuses 1 "plan.json: the step is predicted to take" ap-cost --calibrate --step 1e6 plan.json
+}
+
 @test "calibrate: nccl-tests replace what a cluster says of collectives" {
     cd "$BATS_TEST_TMPDIR"
     nccl_table >out.txt

@@ -146,6 +146,7 @@ int main(int argc, char **argv)
 {
     struct asked asked = {0};
     bool to_calibrate = false;
+    double step_sec = 0;
     struct ap_list operands = {0};
     const struct ap_opt opts[] = {
         {"beside", AP_OPT_STR, &asked.beside, "OTHER",
@@ -172,6 +173,9 @@ int main(int argc, char **argv)
          sizeof *ap_overlap_modes, 0, 0, NULL},
         {"report", AP_OPT_FLAG, &asked.report, NULL,
          "print a summary for people, not the document", NULL, 0, 0, 0, NULL},
+        {"step", AP_OPT_NUM, &step_sec, "SEC",
+         "with --calibrate: the operand is a plan whose step took SEC with a trainer",
+         NULL, 0, 0, 0, "more"},
         {"trace", AP_OPT_STR, &asked.trace, "FILE",
          "also write the step's timeline as Perfetto JSON", NULL, 0, 0, 0, NULL},
         {"why", AP_OPT_STR, &asked.why, "NODE",
@@ -196,8 +200,11 @@ int main(int argc, char **argv)
                      operands.v[1]);
     if (to_calibrate && (asked.on.overlap || asked.on.f32_matmul))
         ap_die_usage("--calibrate: without --overlap and --f32-matmul");
+    if (step_sec != 0 &&
+        (!to_calibrate || step_sec < 0 || operands.n > 1 || asked.on.cluster_path))
+        ap_die_usage("--step: seconds, with --calibrate, of one plan on its own cluster");
     if (to_calibrate)
-        return calibrate(&tool, &operands, asked.on.cluster_path);
+        return calibrate(&tool, &operands, asked.on.cluster_path, step_sec);
     const bool text = check_asked(&tool, &asked);
     ap_tool_stream(
         &tool, &arena, &doc,

@@ -76,7 +76,23 @@ static int read_file(struct cal *c, const char *file, struct ap_err *err)
     return rc;
 }
 
-int calibrate(struct ap_tool *tool, const struct ap_list *files, const char *cluster_path)
+/* Writes the cluster. */
+static int write_cluster(struct ap_tool *tool, struct cal *c, const char *source)
+{
+    struct ap_buf text = {0}, extra = {0};
+
+    c->cluster.source = source;
+    ap_cluster_to_json(&c->cluster, &text);
+    ap_buf_putc(&text, '\n');
+    ap_tool_write_bytes(tool, &text);
+    ap_buf_free(&text);
+    ap_put_int(&extra, "classes", c->n);
+    ap_arena_free(c->arena);
+    return ap_tool_finish(tool, extra.data);
+}
+
+int calibrate(struct ap_tool *tool, const struct ap_list *files, const char *cluster_path,
+              double step_sec)
 {
     static const char *const input[] = {"-"};
     struct ap_arena arena = {0};
@@ -84,29 +100,32 @@ int calibrate(struct ap_tool *tool, const struct ap_list *files, const char *clu
     struct ap_buf text = {0};
     struct cal c = {.arena = &arena, .has_cluster = cluster_path != NULL};
     const int n = files->n ? files->n : 1;
+    double by = 1;
 
     if (cluster_path && ap_cluster_get(&arena, NULL, cluster_path, 1, &c.cluster, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    if (cluster_path)
-        ap_tool_one_kind(&c.cluster);
-    for (int i = 0; i < n; i++)
-        if (read_file(&c, files->n ? files->v[i] : input[0], &err))
+    for (int i = 0; i < n; i++) {
+        const char *file = files->n ? files->v[i] : input[0];
+        if (step_sec > 0 ? cal_read_step(&c, file, step_sec, &by, &err)
+                         : read_file(&c, file, &err))
             ap_die(AP_BAD_INPUT, "%s", err.msg);
+    }
+    ap_tool_one_kind(&c.cluster);
+    if (step_sec > 0) {
+        cal_scale(&c, by);
+        return write_cluster(tool, &c,
+                             ap_arena_printf(&arena,
+                                             "%s, all times x %.4g: ap-cost "
+                                             "--calibrate --step %.6g",
+                                             c.cluster.name, by, step_sec));
+    }
     cal_fit(&c);
     if (!tool->quiet) {
         cal_report(&c, &text);
         fputs(text.len ? text.data : "", stderr);
-        text.len = 0;
     }
-    c.cluster.source =
-        ap_arena_printf(&arena, "ap-cost --calibrate of %d file%s", n, n == 1 ? "" : "s");
-    ap_cluster_to_json(&c.cluster, &text);
-    ap_buf_putc(&text, '\n');
-    ap_tool_write_bytes(tool, &text);
     ap_buf_free(&text);
-    const int n_classes = c.n;
-    ap_arena_free(&arena);
-    struct ap_buf extra = {0};
-    ap_put_int(&extra, "classes", n_classes);
-    return ap_tool_finish(tool, extra.data);
+    return write_cluster(tool, &c,
+                         ap_arena_printf(&arena, "ap-cost --calibrate of %d file%s", n,
+                                         n == 1 ? "" : "s"));
 }

@@ -1,6 +1,6 @@
 /*
  * --calibrate: a cluster file whose times are fitted to measurements: profiles of ap-exec
- * (man page ap-exec, --profile) and outputs of nccl-tests.
+ * (man page ap-exec, --profile) and outputs of nccl-tests; or scaled to a trainer's step.
  */
 #ifndef COST_CALIBRATE_H
 #define COST_CALIBRATE_H
@@ -56,6 +56,15 @@ int cal_read_nccl_json(struct cal *c, const char *file, const json_t *doc,
 int cal_read_nccl_text(struct cal *c, const char *file, const char *text,
                        struct ap_err *err);
 
+/*
+ * The cluster of a priced plan (FILE, a document), and the measured seconds of its step
+ * over the predicted ones. -1: it has no price, or the two differ by more than 100 times.
+ */
+int cal_read_step(struct cal *c, const char *file, double measured_sec, double *by,
+                  struct ap_err *err);
+/* All times of the cluster become so many times longer. */
+void cal_scale(struct cal *c, double by);
+
 /* Fits a table to each class and puts it, and the figures that follow, into c->cluster.
  */
 void cal_fit(struct cal *c);
@@ -63,8 +72,9 @@ void cal_fit(struct cal *c);
 void cal_report(const struct cal *c, struct ap_buf *out);
 
 /* ap-cost --calibrate: reads the files and writes the cluster, or dies. cluster_path:
- * --cluster, NULL: devices and hosts are those of the first profile. */
-int calibrate(struct ap_tool *tool, const struct ap_list *files,
-              const char *cluster_path);
+ * --cluster, NULL: devices and hosts are those of the first profile. step_sec: --step,
+ * what the step of the one file, a plan, took; 0: files are measurements. */
+int calibrate(struct ap_tool *tool, const struct ap_list *files, const char *cluster_path,
+              double step_sec);
 
 #endif
