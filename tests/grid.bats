@@ -141,17 +141,23 @@ words() {
     local d=$BATS_TEST_TMPDIR line
     small --seq 64 --batch 2 --heads 2 >"$d/plain.json"
     refuses 3 "ring: no attention has one (ap-fuse)" ap-stage --grid cp=2,ring --cluster "$(cluster 1)" "$d/plain.json"
+    refuses 3 "the model's plan would be CP 2" ap-stage --grid cp=2,a2a=2 --cluster "$(cluster 1)" "$d/plain.json"
     ap-model gpt --layers 2 --hidden 512 --heads 4 --vocab 64 --seq 65536 --batch 1 --dtype bf16 >"$d/gpt.json"
     for n in 1 8; do
         ap-fuse --quiet --stripes $n "$d/gpt.json" | ap-coarsen --quiet --algorithm layers >"$d/$n.json"
-        for line in cp=4 cp=4,ring; do
+        for line in cp=4 cp=4,ring cp=4,a2a=4 cp=4,a2a=2,ring; do
             ap-stage --quiet --grid $line --cluster "$(cluster 1)" "$d/$n.json" | ap-cost --quiet |
                 jq -c --arg k "$n $line" '{($k): [.cost.step_sec, .cost.peak_bytes, .cost.plan.words]}'
         done
     done | jq -s add >"$d/all.json"
     # the last of four devices sees 7/8 of all pairs in blocks, 1/2 + 3/64 in eight stripes
     jq -e '.["8 cp=4"][0] < 0.75 * .["1 cp=4"][0] and .["8 cp=4,ring"][0] < .["8 cp=4"][0] and
-        .["8 cp=4,ring"][1] < .["8 cp=4"][1] and all(.[][2]; startswith("CP 4 "))' "$d/all.json"
+        .["8 cp=4,ring"][1] < .["8 cp=4"][1] and all(.[][2]; startswith("CP 4"))' "$d/all.json"
+    # heads see all tokens: blocks are no worse than stripes
+    jq -e '(.["8 cp=4,a2a=4"][0] / .["1 cp=4,a2a=4"][0] | . > 0.99 and . < 1.01) and
+        (.["1 cp=4,a2a=4"][2] | startswith("CP 4 by heads")) and
+        (.["8 cp=4,a2a=2,ring"][2] | startswith("CP 4, 2 of them by heads"))' "$d/all.json"
+    refuses 3 "cp: 4 heads of dot" ap-stage --grid cp=8,a2a=8 --cluster a100-8 "$d/1.json"
 }
 
 @test "ap-stage --grid: layers of stages, devices, what is recomputed" {
@@ -249,14 +255,18 @@ words() {
     done
 }
 
-@test "ap-stage --grid: a ring over stripes runs, and its numbers are those of one device" {
+@test "ap-stage --grid: rings and exchanges for heads run, and their numbers are those of one device" {
     needs_exec
     local f=$BATS_TEST_TMPDIR/m.json
     losses() { ap-rewrite --quiet | ap-exec "$@" --seed 1 --int-range 8 --steps 2 --json --quiet | jq -c '.losses | map(. * 1e4 | round)'; }
     ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 64 --batch 4 >"$f"
     losses -n 1 <"$f" >"$BATS_TEST_TMPDIR/one"
     ap-fuse --quiet --stripes 8 "$f" | ap-coarsen --quiet --algorithm layers |
-        ap-stage --quiet --grid cp=2,tp=2,sp,ring --cluster cpu-4 | losses -n 4 | diff "$BATS_TEST_TMPDIR/one" -
+        tee "$f.fused" | ap-stage --quiet --grid cp=2,tp=2,sp,ring --cluster cpu-4 | losses -n 4 |
+        diff "$BATS_TEST_TMPDIR/one" -
+    for line in cp=4,a2a=4 tp=2,cp=2,a2a=2,sp,zero=1 pp=2,cp=2,a2a=2 cp=4,a2a=2,ring; do # heads of all tokens
+        ap-stage --quiet --grid $line --cluster cpu-4 "$f.fused" | losses -n 4 | diff "$BATS_TEST_TMPDIR/one" -
+    done
 }
 
 @test "ap-fuse --kernels: norms and activations are one kernel; the numbers stay" {

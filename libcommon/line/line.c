@@ -37,6 +37,7 @@ static const struct key {
     {"vpp", NUMBER, AT(chunks), 1, AP_MAX_DEVICES, 1, NULL},
     {"layers", LAYERS, AT(layers), 0, 1 << 20, 0, NULL},
     {"cp", NUMBER, AT(degrees.context), 1, AP_MAX_DEVICES, 1, NULL},
+    {"a2a", NUMBER, AT(degrees.exchange), 1, AP_MAX_DEVICES, 1, NULL},
     {"ring", FLAG, AT(degrees.ring), 0, 0, 0, NULL},
     {"ep", NUMBER, AT(degrees.expert), 1, AP_MAX_DEVICES, 1, NULL},
     {"etp", NUMBER, AT(degrees.expert_tensor), 1, AP_MAX_DEVICES, 0, NULL},
@@ -58,12 +59,17 @@ static const struct key {
 };
 #define N_KEYS ((int)(sizeof keys / sizeof *keys))
 
-const struct ap_line ap_line_least = {
-    .degrees = {.tensor = 1, .data = 1, .context = 1, .idle = 1, .expert = 1, .shard = 1},
-    .pipeline = 1,
-    .chunks = 1,
-    .schedule = AP_SCHEDULE_1F1B,
-    .micro_batch = 1};
+const struct ap_line ap_line_least = {.degrees = {.tensor = 1,
+                                                  .data = 1,
+                                                  .context = 1,
+                                                  .exchange = 1,
+                                                  .idle = 1,
+                                                  .expert = 1,
+                                                  .shard = 1},
+                                      .pipeline = 1,
+                                      .chunks = 1,
+                                      .schedule = AP_SCHEDULE_1F1B,
+                                      .micro_batch = 1};
 
 int ap_line_stages(const struct ap_line *line)
 {
@@ -288,6 +294,12 @@ static int check(const struct ap_line *line, struct ap_err *err)
         return ap_err_set(err, "waits: not with vpp");
     if (d->sequence && d->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
+    if (d->exchange > 1 && d->context % d->exchange)
+        return ap_err_set(err, "a2a=%lld does not divide cp=%lld", (long long)d->exchange,
+                          (long long)d->context);
+    if (d->ring && d->context > 1 && d->context == d->exchange)
+        return ap_err_set(err, "ring: all of cp=%lld exchange tokens for heads (a2a)",
+                          (long long)d->context);
     if (d->ring && d->context == 1)
         return ap_err_set(err, "ring: there is no context parallelism (cp)");
     if (line->n_layers > 0 && line->n_layers != stages)

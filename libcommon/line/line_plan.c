@@ -23,6 +23,7 @@
  * data; experts count the same devices by etp, ep and copies. */
 struct grid {
     int64_t tensor, context, shard; /* ends of these, in devices of a stage */
+    int64_t exchange;               /* that of tensor, where nothing is exchanged */
     int64_t expert_tensor, expert;
     int n;
     int64_t border[2 * AP_MAX_AXES]; /* of axes, ascending, from 1 */
@@ -62,6 +63,7 @@ static int find_borders(const struct ap_line_maker *k, struct grid *g, struct ap
 
     *g = (struct grid){.tensor = d->tensor,
                        .context = d->tensor * d->context,
+                       .exchange = d->tensor * (d->exchange > 1 ? d->exchange : 1),
                        .shard = d->tensor * d->shard,
                        .expert_tensor = d->tensor,
                        .expert = d->tensor};
@@ -69,9 +71,14 @@ static int find_borders(const struct ap_line_maker *k, struct grid *g, struct ap
         g->expert_tensor = d->expert_tensor;
         g->expert = d->expert_tensor * d->expert;
     }
-    const int64_t ends[] = {
-        1,        n, g->tensor, g->context, d->zero > 0 ? g->shard : 1, g->expert_tensor,
-        g->expert};
+    const int64_t ends[] = {1,
+                            n,
+                            g->tensor,
+                            g->exchange,
+                            g->context,
+                            d->zero > 0 ? g->shard : 1,
+                            g->expert_tensor,
+                            g->expert};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         add_border(g, ends[i]);
     if (!nests(g) || g->n > AP_MAX_AXES)
@@ -103,6 +110,7 @@ static void add_axis(struct ap_line_maker *k, const struct grid *g, int64_t from
 
     k->mesh.size[at] = to / from;
     k->uses.use[at] = use;
+    k->uses.exchange[at] = use == AP_USE_CONTEXT && to <= g->exchange;
     k->uses.expert_use[at] = to <= g->expert_tensor ? AP_USE_TENSOR
                              : to <= g->expert      ? AP_USE_EXPERT
                              : use == AP_USE_TENSOR ? AP_USE_DATA
@@ -445,7 +453,7 @@ static int check_degrees(const struct ap_line_maker *k, const struct ap_plan *pl
     const struct ap_degrees *d = &found.all.degrees, *want = &k->uses.degrees;
     if (found.flops > 0 && found.layers.n > 0 &&
         (d->tensor != want->tensor || d->data != want->data ||
-         d->context != want->context ||
+         d->context != want->context || d->exchange != want->exchange ||
          (d->expert > 0 &&
           (d->expert != want->expert || d->expert_tensor != want->expert_tensor)) ||
          (d->tensor > 1 && d->sequence != want->sequence))) {

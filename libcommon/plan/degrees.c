@@ -29,9 +29,13 @@ struct labels {
     const int *origin;   /* [group]: see ap_weight_origins */
 };
 
+/* Of an attention: what its projections use the axis for decides whether that is tensor
+ * parallelism or an exchange for tokens. */
+#define HEADS AP_N_AXIS_USES
+
 /* Sums per use of an axis. */
 struct votes {
-    double flops[AP_MAX_AXES][AP_N_AXIS_USES];
+    double flops[AP_MAX_AXES][AP_N_AXIS_USES + 1];
     double all;
 };
 
@@ -181,7 +185,7 @@ static enum ap_axis_split use_of_axis(const struct finder *f, const struct ap_ne
     if (x == f->labels.sequence[nest->group])
         return AP_USE_CONTEXT;
     if (!has_weight(f, nest, x, &in_weight, &in_other))
-        return AP_USE_TENSOR; /* heads */
+        return HEADS;
     if (!in_weight)
         return AP_USE_DATA;
     return in_other && nest->factors[x].kind == AP_FACTOR_PARALLEL ? AP_USE_EXPERT
@@ -350,6 +354,12 @@ static void settle(const struct finder *f, const struct tally *t, struct ap_axis
     *u = (struct ap_axis_uses){.degrees = {.tensor = 0}};
     settle_uses(&t->dense, f->mesh->n_axes, u->use);
     settle_uses(&t->experts, f->mesh->n_axes, u->expert_use);
+    for (int a = 0; a < f->mesh->n_axes; a++) {
+        const double heads = t->dense.flops[a][HEADS];
+        if (u->use[a] == AP_USE_NONE && heads > t->dense.flops[a][AP_USE_NONE])
+            u->use[a] = AP_USE_TENSOR; /* attention alone */
+        u->exchange[a] = u->use[a] == AP_USE_CONTEXT && heads > 0;
+    }
     if (t->dense.all == 0 && experts)
         for (int a = 0; a < f->mesh->n_axes; a++)
             u->use[a] =
@@ -380,12 +390,14 @@ void ap_degrees_count(struct ap_axis_uses *u, const struct ap_mesh *mesh, bool e
     int64_t by_use[AP_N_AXIS_USES] = {1, 1, 1, 1, 1};
 
     d->expert = d->expert_tensor = experts;
-    d->shard = 1;
+    d->shard = d->exchange = 1;
     d->zero = 0;
     for (int a = 0; a < mesh->n_axes; a++) {
         if (mesh->microbatch >> a & 1)
             continue;
         by_use[u->use[a]] *= mesh->size[a];
+        if (u->use[a] == AP_USE_CONTEXT && u->exchange[a])
+            d->exchange *= mesh->size[a];
         if (u->expert_use[a] == AP_USE_EXPERT)
             d->expert *= mesh->size[a];
         if (u->expert_use[a] == AP_USE_TENSOR)
@@ -453,8 +465,11 @@ static void count_agreeing(struct finder *f, struct ap_plan_degrees *out)
         const enum ap_axis_split *use =
             is_of_experts(f, nest) ? out->all.expert_use : out->all.use;
         bool same = true;
-        for (int a = 0; a < f->mesh->n_axes; a++)
-            same &= use_of_axis(f, nest, a) == use[a];
+        for (int a = 0; a < f->mesh->n_axes; a++) {
+            const enum ap_axis_split of = use_of_axis(f, nest, a);
+            same &= of == use[a] ||
+                    (of == HEADS && (use[a] == AP_USE_TENSOR || out->all.exchange[a]));
+        }
         out->agreeing += same ? flops_of(f, nest) : 0;
     }
 }
@@ -496,6 +511,7 @@ bool ap_degrees_equal(const struct ap_degrees *a, const struct ap_degrees *b)
     return a->tensor == b->tensor && a->data == b->data && a->context == b->context &&
            a->idle == b->idle && a->sequence == b->sequence && a->zero == b->zero &&
            a->shard == b->shard &&
+           (a->exchange > 1 ? a->exchange : 1) == (b->exchange > 1 ? b->exchange : 1) &&
            (a->expert == 0 || b->expert == 0 ||
             (a->expert == b->expert && a->expert_tensor == b->expert_tensor));
 }
@@ -515,6 +531,10 @@ void ap_degrees_print(const struct ap_degrees *d, struct ap_buf *out)
         ap_buf_puts(out, " with sequence parallelism");
     if (d->context > 1)
         put(out, start, "CP", d->context);
+    if (d->exchange > 1 && d->exchange == d->context)
+        ap_buf_puts(out, " by heads");
+    else if (d->exchange > 1)
+        ap_buf_printf(out, ", %lld of them by heads", (long long)d->exchange);
     if (d->data > 1)
         put(out, start, "DP", d->data);
     if (d->expert > 1)

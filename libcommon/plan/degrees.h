@@ -48,6 +48,9 @@ struct ap_degrees {
     int64_t shard; /* devices that ZeRO shards over */
     bool sequence; /* activations between tensor parallel regions are split along the
                       sequence */
+    /* of context, the devices that exchange the tokens of an attention for its heads:
+       each has some heads of all their tokens; 0 and 1: none */
+    int64_t exchange;
     bool ring; /* for a plan to be made: keys and values go round the outermost axis that
                   splits the sequence; else they are gathered */
 };
@@ -59,6 +62,7 @@ struct ap_axis_uses {
     /* ZeRO's stage on the axis; where use is tensor that of experts alone, which may have
        other data there */
     uint8_t zero[AP_MAX_AXES];
+    bool exchange[AP_MAX_AXES]; /* attentions split their heads where use is context */
     struct ap_degrees degrees;
 };
 

@@ -4,8 +4,9 @@
  * after the other: the axes that split weights first, so that ZeRO shards the rest; then
  * the batch and the sequence, with states and weights seeded where ZeRO shards them.
  * Where experts use an axis in another way, a sweep of theirs comes first; its choices
- * replace those of the sweep of all others. Cost: O(axes * operand slots). Sources: see
- * named_plan_sweep.c; Liu et al., "MoE Parallel Folding" (experts' own grid).
+ * replace those of the sweep of all others. Where tokens are exchanged for heads, only
+ * attentions change. Cost: O(axes * operand slots). Sources: see named_plan_sweep.c; Liu
+ * et al., "MoE Parallel Folding" (experts' own grid); Jacobs et al., "DeepSpeed Ulysses".
  */
 #include "plan/degrees.h"
 
@@ -220,9 +221,51 @@ static int check_rings(const struct ap_sweep *s, struct ap_err *err)
 static int ring_axis(const struct ap_axis_uses *u, const struct ap_mesh *mesh)
 {
     for (int a = 0; u->degrees.ring && a < mesh->n_axes; a++)
-        if (!is_idle(mesh, a) && u->use[a] == AP_USE_CONTEXT)
+        if (!is_idle(mesh, a) && u->use[a] == AP_USE_CONTEXT && !u->exchange[a])
             return a;
     return -1;
+}
+
+/* The factor of an attention's heads: the innermost that all operands have; -1. */
+static int heads_of(const struct ap_nest *nest)
+{
+    const struct ap_access *first = &nest->ins[0].access;
+    int heads = -1;
+
+    for (int d = 0; d < first->rank; d++)
+        for (int j = 0; j < first->dims[d].n; j++) {
+            const int f = first->dims[d].factor[j];
+            bool all = nest->factors[f].kind == AP_FACTOR_PARALLEL;
+            for (int i = 1; i < nest->n_ins; i++)
+                all &= nest->ins[i].access.rank < 2 ||
+                       ap_access_has(&nest->ins[i].access, f);
+            heads = all ? f : heads;
+        }
+    return heads;
+}
+
+/* Attentions that the axis splits by tokens have some heads of all tokens instead. */
+static int exchange_heads(const struct maker *m, int axis, struct ap_err *err)
+{
+    const struct ap_plan *plan = m->plan;
+
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        const int f = nest->attention && nest->heavy ? heads_of(nest) : -1;
+        int64_t devices = 1;
+        if (!nest->attention || !nest->heavy || plan->choice[i].axis[axis] < 0)
+            continue;
+        plan->choice[i].axis[axis] = (int16_t)f;
+        for (int a = 0; a < plan->mesh.n_axes; a++)
+            devices *= plan->choice[i].axis[a] == f ? plan->mesh.size[a] : 1;
+        plan->choice[i].axis[axis] = -1;
+        if (f < 0 || nest->factors[f].size % devices || !ap_sweep_try(&m->s, nest, f))
+            return ap_err_set(
+                err, "%s: %lld heads of %s are not split over %lld devices",
+                plan->mesh.name[axis], (long long)(f < 0 ? 1 : nest->factors[f].size),
+                plan->graph->nodes[nest->members[0]].name, (long long)devices);
+    }
+    return 0;
 }
 
 /* The choices of experts on the axis, by group (arena), where they use it in another way
@@ -309,6 +352,8 @@ static int plan_data(struct maker *m, int axis, struct ap_err *err)
     seed_shards(m, axis, s);
     ap_sweep_run(s);
     take_experts(m, axis, own);
+    if (m->u->use[axis] == AP_USE_CONTEXT && m->u->exchange[axis])
+        return exchange_heads(m, axis, err);
     return s->ring ? check_rings(s, err) : 0;
 }
 

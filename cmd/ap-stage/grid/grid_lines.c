@@ -177,6 +177,7 @@ static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
             s->uses.degrees.ring == k->uses.degrees.ring &&
             !memcmp(s->uses.use, k->uses.use, sizeof s->uses.use) &&
             !memcmp(s->uses.expert_use, k->uses.expert_use, sizeof s->uses.expert_use) &&
+            !memcmp(s->uses.exchange, k->uses.exchange, sizeof s->uses.exchange) &&
             !memcmp(s->uses.zero, k->uses.zero, sizeof s->uses.zero))
             return i;
     }

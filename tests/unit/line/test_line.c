@@ -26,7 +26,8 @@ static struct ap_line draw_line(struct ap_arena *arena)
     d->tensor = 1 + draw(3);
     d->sequence = d->tensor > 1 && draw(2);
     d->context = 1 + draw(3);
-    d->ring = d->context > 1 && draw(2);
+    d->exchange = d->context > 1 && draw(2) ? d->context : 1;
+    d->ring = d->context > d->exchange && draw(2);
     d->expert = 1 + draw(2);
     d->expert_tensor = draw(3);
     d->data =
@@ -77,7 +78,8 @@ static bool same(struct ap_line *a, struct ap_line *b)
     return x->tensor == y->tensor && x->data == y->data && x->context == y->context &&
            x->expert == y->expert && x->expert_tensor == y->expert_tensor &&
            x->zero == y->zero && x->shard == y->shard && x->sequence == y->sequence &&
-           x->ring == y->ring && a->pipeline == b->pipeline && a->chunks == b->chunks &&
+           x->ring == y->ring && x->exchange == y->exchange &&
+           a->pipeline == b->pipeline && a->chunks == b->chunks &&
            a->n_layers == b->n_layers &&
            (a->n_layers == 0 ||
             !memcmp(a->layers, b->layers, (size_t)a->n_layers * sizeof *a->layers)) &&
