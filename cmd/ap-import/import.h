@@ -156,6 +156,10 @@ void import_unstack(struct import *im);
 bool *import_live(struct import *im);
 /* Normal form: see clean.c. Rebuilds nodes and info; parameters come first. */
 void import_clean(struct import *im);
+/* Columns of a gather's or scatter's indices that count rows as batch dimensions: rows.c.
+ */
+void import_batch_rows(struct import *im, struct ap_node *node,
+                       const struct node_info *info);
 /* Roles of parameters and results, aliases. */
 int import_roles(struct import *im, struct import_params *params);
 /* Parameters' roles that --roles gives; -1 when one of its patterns was not used. */

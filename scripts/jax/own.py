@@ -1,25 +1,36 @@
 """One train step of yours, as HLO text: what export.py does with --step.
 
     export.py --step FILE.py:STEP --args FILE.py:ARGS -o STEP.hlo.gz
-              [--donate 0,1] [--frozen 2] [--loss NAME] [--data DIR]
+              [--donate 0,1] [--frozen 2] [--loss NAME] [--pair ARG=RESULT]
+              [--data DIR] [--steps N] [--no-check]
 
 STEP is a train step, jitted or not; ARGS() returns a tuple of its arguments: pytrees of
 arrays, numbers, typed random keys and None (or of jax.ShapeDtypeStruct, where --data is not
 given).  Instead of FILE.py a name of a module that Python finds will do.
 
 --donate names the arguments that STEP replaces, weights and optimizer states: each becomes an
-alias of the first part of the result of the same structure and shapes that is not taken.  A
-step that is jitted keeps the donations that it has.
+alias of the result that replaces it, found by its path, by its shape where one result alone can be
+meant, or by data flow.  Where that leaves several, export.py says so: --pair "params=[1]" says
+it.  A step that is jitted keeps the donations that it has.  Variables of flax.nnx that STEP
+changes in place are replaced without a word.
 
 --frozen names arguments that are weights, but that STEP does not change: the base of
 adapters, a teacher.  Without it they are taken for inputs unless they are called params.
 
 --loss names the scalar that is minimized where STEP returns several: by its path as JAX
-prints it, "[1]['loss']", or by the last name in that.  Without --loss a result that is called
-loss is taken for it, which is printed; where no name says so, ap-import looks for the scalar
-that the gradients come from.
+prints it, "[1]['loss']", or by the last name in that.  Without --loss it is the scalar that STEP
+differentiates by jax.grad or jax.value_and_grad; where none is found so, a result that is called
+loss, which is printed; where no name says so, ap-import looks for the scalar that the gradients
+come from.
 
-With --data DIR gets K.npy for argument K (of the leaves, in JAX's order), for ap-exec --data.
+With --data DIR gets K.npy for argument K (of the leaves, in JAX's order), for ap-exec --data, and
+what JAX makes of them in --steps N steps (1), for ap-exec --compare: losses.npy, and out/K.npy for
+every argument that is replaced.
+
+The export is checked: ap-exec, found beside this script or on the PATH, runs as many steps on one
+rank, and every result and every new weight must be JAX's (check.py); the one that differs most is
+named, and the exit status is 1.  --no-check leaves this out; where ARGS returns shapes, there is
+nothing to compare.
 """
 
 import argparse
@@ -35,7 +46,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import numpy as np
 
+import check
+from autopar import flow
 from autopar import step as steps
+
+flow.watch()  # before the step's module keeps names of its own for jax.grad
 
 
 def is_own(argv):
@@ -82,8 +97,17 @@ def add_options(group):
     )
     group.add_argument("--loss", metavar="NAME", help="which of its results is the loss")
     group.add_argument(
-        "--data", type=Path, metavar="DIR", help="write argument K as DIR/K.npy"
+        "--pair", action="append", default=[], metavar="ARG=RESULT",
+        help="which result replaces a donated argument",
+    )  # fmt: skip
+    group.add_argument(
+        "--data", type=Path, metavar="DIR",
+        help="write argument K as DIR/K.npy, and what JAX makes of it",
+    )  # fmt: skip
+    group.add_argument(
+        "--steps", type=int, default=1, metavar="N", help="steps that are compared (1)"
     )
+    group.add_argument("--no-check", action="store_true", help="do not run it by ap-exec")
 
 
 def own_parser():
@@ -124,34 +148,35 @@ def lower(step, args, donate):
         if not 0 <= i < len(args):
             sys.exit(f"export.py: --donate: there is no argument {i}")
     lowered = steps.lower(step, *args, donate=donate)
-    _, left = steps.alias_pairs(lowered)
+    for place, name in flow.callbacks(lowered.jaxpr):
+        sys.exit(
+            f"export.py: {place}: a call back into Python ({name}) is no part of a plan: leave it "
+            "out of the step (equinox: EQX_ON_ERROR=off leaves error_if out)"
+        )
+    return lowered
+
+
+def check_left(lowered, left, donate):
+    """Donated arguments that nothing replaces: an error where --donate says so."""
     if left:
-        paths = [row["path"] for row in steps.describe(lowered)["arguments"]]
+        paths = [row["path"] for row in steps.describe(lowered, None, None, [])["arguments"]]
         text = f"no result has the form of {', '.join(paths[i] for i in left[:3])}"
         if donate:
             sys.exit(f"export.py: --donate: {text}")
         print(f"export.py: donated, but {text}", file=sys.stderr)
-    return lowered
 
 
-def arrays_of(lowered, args):
-    """The arrays of the arguments' leaves, of the types that the step has them in."""
+def arrays_of(lowered):
+    """The arrays of the arguments' leaves, of the types that the step has them in; None where they
+    are shapes."""
     arrays = []
-    for leaf, info in zip(jax.tree.leaves(args), jax.tree.leaves(lowered.args_info)):
+    for leaf, info in zip(lowered.arrays(), jax.tree.leaves(lowered.args_info)):
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            sys.exit("export.py: --data: ARGS returns shapes, not arrays")
+            return None
         if steps.is_key(info):
             leaf = jax.random.key_data(leaf)
         arrays.append(np.asarray(leaf, dtype=steps.data_of(info)[1], order="C"))
     return arrays
-
-
-def write_data(folder, arrays):
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.npy"):
-        old.unlink()
-    for index, array in enumerate(arrays):
-        np.save(folder / f"{index}.npy", array)
 
 
 def say_loss(section):
@@ -165,22 +190,29 @@ def say_loss(section):
     return f"the loss is {path}" + (", by its name (--loss)" if loss["guessed"] else "")
 
 
-def export(step, args, output, donate=(), frozen=(), loss=None, data=None):
-    """Writes the HLO text of a step, and its arguments' values; returns the section `step`,
-    and how many arguments are replaced."""
+def export(step, args, output, donate=(), frozen=(), loss=None, data=None, pair=(), n_steps=1,
+           checked=False):  # fmt: skip
+    """Writes the HLO text of a step, its arguments' values and what JAX makes of them; returns the
+    section `step`, {result: argument that it replaces}, and what a check says ("" without one)."""
     lowered = lower(step, args, donate)
     for i in frozen:
-        if not 0 <= i < len(steps.traced(step, args)):
+        if not 0 <= i < len(lowered.args_info[0]):
             sys.exit(f"export.py: --frozen: there is no argument {i}")
-    text, (pairs, _) = steps.module_text(lowered), steps.alias_pairs(lowered)
-    section = steps.describe(lowered, text, loss, pairs, frozen)
+    text = steps.module_text(lowered)
+    pairs, left, found = steps.resolve(lowered, loss, pair)
+    check_left(lowered, left, donate)
+    section = steps.describe(lowered, text, loss, pairs, frozen, found)
+    arrays = arrays_of(lowered) if data or checked else None
+    if data and arrays is None:
+        sys.exit("export.py: --data: ARGS returns shapes, not arrays")
     bytes_ = steps.with_header(text, section, pairs).encode()
     if output.suffix == ".gz":
         bytes_ = gzip.compress(bytes_, 9, mtime=0)
     output.write_bytes(bytes_)
-    if data:
-        write_data(data, arrays_of(lowered, steps.traced(step, args)))
-    return section, len(pairs)
+    said = "" if arrays is None else check.run(
+        check.Reference(lowered, section, pairs, arrays, n_steps), output, data, checked
+    )
+    return section, dict(pairs), said
 
 
 def main(argv):
@@ -191,10 +223,13 @@ def main(argv):
     if not isinstance(args, (tuple, list)):
         sys.exit("export.py: --args: ARGS must return a tuple of the step's arguments")
     try:
-        section, n_replaced = export(
-            step, args, options.output, options.donate, options.frozen, options.loss, options.data
-        )
-    except steps.StepError as error:
+        section, pairs, said = export(
+            step, args, options.output, options.donate, options.frozen, options.loss, options.data,
+            options.pair, options.steps, not options.no_check,
+        )  # fmt: skip
+    except (steps.StepError, check.Differs) as error:
         sys.exit(f"export.py: {error}")
     n = len(section["arguments"])
-    print(f"{options.output}: {n} arguments, {n_replaced} of them replaced; {say_loss(section)}")
+    print(f"{options.output}: {n} arguments, {len(pairs)} of them replaced; {say_loss(section)}")
+    if said:
+        print(said)

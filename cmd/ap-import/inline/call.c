@@ -282,6 +282,12 @@ static int opaque(struct frame *f, const struct hlo_instr *instr, const char *ta
     node.pin = instr->pin;
     struct node_info info = {.pos = pos, .hint = import_hint(op_name)};
     int *in = AP_NEW_N(im->src->arena, instr->n_in + 1, int);
+    if (strstr(target, "python") && strstr(target, "callback"))
+        return hlo_refuse(
+            im->src, pos,
+            "a call back into Python (custom call '%.100s') is no part of a "
+            "plan: leave it out of the step",
+            target);
     if (instr->side_effect && f->in_branch)
         return hlo_refuse(im->src, pos,
                           "custom call '%.100s' with a side effect in a branch of a "

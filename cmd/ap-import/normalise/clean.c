@@ -7,6 +7,7 @@
  *     reshape to the same shape, identity transpose, whole slice, empty pad and reverse;
  *   - chains of reshape, transpose and broadcast become one of them where that is exact;
  *   - a dot reads a transpose's operand, where its result's dimensions stay in order;
+ *   - a gather or scatter of row i at index i has the rows as a batch dimension (rows.c);
  *   - dimensions of size 1 that a reduction kept, or that a broadcast needed, are dropped
  *     where that is exact;
  *   - a constant of equal elements becomes a broadcast scalar, conversions of scalar
@@ -461,6 +462,10 @@ static int simplify(struct clean *c, struct ap_node *node, const struct node_inf
     case AP_OP_DOT:
         for (int k = 0; k < 2; k++)
             fold_transpose(c, node, k);
+        break;
+    case AP_OP_GATHER:
+    case AP_OP_SCATTER:
+        import_batch_rows(c->im, node, info);
         break;
     case AP_OP_COPY:
         return node->in[0];

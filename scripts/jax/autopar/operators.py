@@ -66,7 +66,8 @@ def literal(node, dtype, dims):
     value = node["value"]
     if isinstance(value, str) and value == "elided":
         refuse(node, "its value was left out of the text that was imported")
-    if isinstance(value, list):
+    pair = dtype.kind == "c" and isinstance(value, list) and not isinstance(value[0], list)
+    if isinstance(value, list) and not pair:
         return np.array([scalar(v, dtype) for v in value]).astype(dtype).reshape(dims)
     return np.array(scalar(value, dtype)).astype(dtype)
 
@@ -372,7 +373,7 @@ def triangular_solve(run, node, operands):
 
 
 def fft(run, node, operands):
-    return lax.fft(operands[0], lax.FftType[node["fft_type"]], node["fft_length"])
+    return lax.fft(operands[0], lax.FftType[node["fft_type"]], tuple(node["fft_length"]))
 
 
 # ---- indexing ----

@@ -13,6 +13,7 @@ from . import step as steps
 from .arrays import Form, Piece, Placed, Placement, is_key, is_placed
 from .errors import PlanError
 from .layouts import Layout, Mesh, parse_shape, shape_text
+from .leaves import Split
 
 
 def load(path, devices=None):
@@ -158,13 +159,13 @@ class Plan:
         tree: all arguments of the step as a tuple, or one of them, found by its structure and
         shapes; argument: its name or number, where several have the same.
         """
-        leaves, structure = self.leaves(tree)
+        split, numbers = self.match(tree, argument)
         found = []
-        for leaf, index in zip(leaves, self.match(tree, argument)):
+        for leaf, index in zip(split.arrays, numbers):
             form = self.forms[index]
             held = form.holds(leaf)
             found.append(leaf if held else form.leaf(form.arrays(leaf)))
-        return jax.tree.unflatten(structure, found)
+        return split.joined(found)
 
     def unshard(self, tree):
         """The tree with arrays in the user's shapes and order: JAX's own, sharded, where the
@@ -172,10 +173,6 @@ class Plan:
         return jax.tree.map(
             lambda leaf: leaf.whole() if is_placed(leaf) else leaf, tree, is_leaf=is_placed
         )
-
-    @staticmethod
-    def leaves(tree):
-        return jax.tree.flatten(tree, is_leaf=is_placed)
 
     # ---- finding arguments ----
 
@@ -187,8 +184,22 @@ class Plan:
         return found
 
     def match(self, tree, argument):
-        """Numbers of the arguments that the leaves of a tree are."""
-        rows = self.rows(tree)
+        """(the tree, split into arrays and the rest; numbers of the arguments that its arrays are).
+
+        Python's numbers are arrays, unless the step is one of equinox.filter_jit, to which they
+        belong to the rest.
+        """
+        try:
+            split = Split(tree)
+            return split, self.match_rows(tree, split, argument)
+        except PlanError:
+            split = Split(tree, filtered=True)
+            if not any(isinstance(x, (bool, int, float, complex)) for x in split.rest.values()):
+                raise
+            return split, self.match_rows(tree, split, argument)
+
+    def match_rows(self, tree, split, argument):
+        rows = rows_of(split)
         roots = self.roots()
         if argument is not None:
             names = list(roots)
@@ -209,11 +220,6 @@ class Plan:
             raise PlanError(f"the tree may be {' or '.join(fits)}: say argument=NAME")
         return roots[fits[0]]
 
-    def rows(self, tree):
-        """[(path, leaf)] of a tree."""
-        found = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_placed)
-        return [(jax.tree_util.keystr(path), leaf) for path, leaf in found]
-
     def differs(self, rows, numbers, n_skip=0):
         """The first difference of a tree from arguments of the plan, or None.
 
@@ -221,16 +227,16 @@ class Plan:
         """
         for (path, leaf), number in zip(rows, numbers):
             form = self.forms[number]
-            own = path[path.index("]") + 1 :] if n_skip else path
-            if own != suffix_of(form.path):
-                return f"{form.path} of the plan is {path} here"
+            if jax.tree_util.keystr(path[n_skip:]) != suffix_of(form.path):
+                return f"{form.path} of the plan is {jax.tree_util.keystr(path)} here"
             text = leaf_text(leaf, form)
             if text != form.text():
                 return f"{form.path} is {text}, in the plan {form.text()}"
         if len(rows) != len(numbers):
             where = (
                 f"{self.forms[numbers[len(rows)]].path} is missing"
-                if len(rows) < len(numbers) else f"{rows[len(numbers)][0]} is too many"
+                if len(rows) < len(numbers)
+                else f"{jax.tree_util.keystr(rows[len(numbers)][0])} is too many"
             )  # fmt: skip
             return f"{len(rows)} arrays, in the plan {len(numbers)}: {where}"
         return None
@@ -241,6 +247,12 @@ class Plan:
             raise PlanError(f"{what}: {difference}")
 
 
+def rows_of(split):
+    """[(path, leaf)] of the arrays of a tree."""
+    tree = split.without_rest()
+    return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_placed)
+
+
 def leaf_text(leaf, form):
     """The shape of a leaf as the plan spells it; plain numbers are of the plan's type."""
     if is_placed(leaf):
@@ -249,13 +261,13 @@ def leaf_text(leaf, form):
         return shape_text(form.dtype, ())
     if is_key(leaf):
         return steps.shape_text(leaf)
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-        return f"{type(leaf).__name__}, no array"
     return shape_text(jax.dtypes.canonicalize_dtype(leaf.dtype), leaf.shape)
 
 
 def abstract(leaf):
     """What the user's step is traced with."""
+    if not hasattr(leaf, "dtype"):
+        return leaf
     if is_placed(leaf):
         dims, key = leaf.form.dims, leaf.form.key
         if key is not None:
@@ -263,8 +275,6 @@ def abstract(leaf):
             dtype = jax.random.key(0, impl=impl).dtype
             return jax.ShapeDtypeStruct(dims[:-1], dtype)
         return jax.ShapeDtypeStruct(dims, leaf.dtype)
-    if isinstance(leaf, (bool, int, float, complex)):
-        return leaf
     if is_key(leaf):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     return jax.ShapeDtypeStruct(
@@ -278,8 +288,9 @@ class Step:
 
     def __init__(self, plan, function, donate):
         self.plan, self.function, self.donate = plan, function, donate
-        self.made = {}  # structure of the arguments: (runner, structure of the results)
+        self.made = {}  # arguments but for their arrays: (runner, steps.Lowered)
         raw, self.options = steps.raw(function)
+        self.filtered = steps.is_filtered(function)
         try:
             self.signature = inspect.signature(raw)
         except (TypeError, ValueError):
@@ -302,11 +313,11 @@ class Step:
             raise PlanError(f"argument '{next(iter(found.kwargs))}' has no position")
         return found.args
 
-    def prepare(self, args):
+    def prepare(self, args, split):
         """Compares the step with the plan's, first difference first; the runner."""
         plan = self.plan
-        rows = plan.rows(args)
-        plan.compare(rows, list(range(len(plan.forms))), f"{plan.path}: the step's arguments", 1)
+        everything = list(range(len(plan.forms)))
+        plan.compare(rows_of(split), everything, f"{plan.path}: the step's arguments", 1)
         shapes = jax.tree.map(abstract, args, is_leaf=is_placed)
         lowered = steps.lower(self.function, *shapes, donate=self.donate or ())
         self.compare_results(steps.results(lowered))
@@ -323,7 +334,7 @@ class Step:
         donated = [leaf.donated for leaf in jax.tree.leaves(lowered.args_info)]
         if not self.options and self.donate is None:
             donated = [row.get("donated", False) for row in plan.step["arguments"]]
-        return plan.runner(donated), jax.tree.structure(lowered.out_info)
+        return plan.runner(donated), lowered
 
     def compare_results(self, rows):
         planned = self.plan.step["results"]
@@ -339,11 +350,12 @@ class Step:
             )
 
     def ready(self, args):
-        """(leaves, runner, structure of the results) for arguments."""
-        leaves, structure = self.plan.leaves(args)
-        if structure not in self.made:
-            self.made[structure] = self.prepare(args)
-        return leaves, *self.made[structure]
+        """(arguments, split into arrays and the rest; runner; steps.Lowered)"""
+        split = Split(args, self.filtered)
+        key = split.key()
+        if key not in self.made:
+            self.made[key] = self.prepare(args, split)
+        return split, *self.made[key]
 
     def runner(self, *args, **kwargs):
         """What runs the step with arguments like these."""
@@ -355,9 +367,20 @@ class Step:
         return self.runner(*args, **kwargs).compiled()
 
     def __call__(self, *args, **kwargs):
-        leaves, runner, structure = self.ready(self.bound(args, kwargs))
-        held = [form.arrays(leaf) for form, leaf in zip(self.plan.forms, leaves)]
-        return jax.tree.unflatten(structure, runner(held, leaves))
+        args = self.bound(args, kwargs)
+        split, runner, lowered = self.ready(args)
+        held = [form.arrays(leaf) for form, leaf in zip(self.plan.forms, split.arrays)]
+        found = runner(held, split.arrays)
+        if lowered.changed:
+            put_back(args, split, dict(zip(lowered.changed, found[-len(lowered.changed) :])))
+        return lowered.outputs.joined(found)
+
+
+def put_back(args, split, values):
+    """New values of the variables of flax.nnx that the step changes in place, by argument."""
+    new = split.joined(values.get(i, leaf) for i, leaf in enumerate(split.arrays))
+    for variable, other in zip(steps.variables(args), steps.variables(new)):
+        variable.copy_from(other)
 
 
 def device_mesh(mesh, devices):

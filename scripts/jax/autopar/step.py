@@ -15,39 +15,47 @@ step returns.  Typed random keys are their u32 data, and say so with "key".  `lo
 where somebody named the loss, or the names of the results say which it may be.
 """
 
+import functools
 import hashlib
+import inspect
 import json
 import re
+import sys
 import warnings
 
 import jax
 from jaxlib import _hlo
 
+from . import flow
+from .leaves import Split, StepError, data_of, is_key, key_name, shape_text
+from .pairs import pair
+
 ATTRIBUTE = "autopar.step"
 
-ELEMENT_TYPES = {
-    "bool": "pred", "bfloat16": "bf16",
-    "int4": "s4", "int8": "s8", "int16": "s16", "int32": "s32", "int64": "s64",
-    "uint4": "u4", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
-    "float16": "f16", "float32": "f32", "float64": "f64",
-    "complex64": "c64", "complex128": "c128",
-}  # fmt: skip
-
-
-class StepError(Exception):
-    """A step that cannot be described; the message says what to do."""
-
-
 # ---- lowering ----
+
+
+def is_filtered(step):
+    """Whether equinox.filter_jit made it: what is no array is static then."""
+    return type(step).__module__.startswith("equinox") and hasattr(step, "donate_first")
 
 
 def raw(step):
     """The function that was jitted, and the options of jax.jit that decide its arguments.
 
-    The step is lowered anew, since arguments that it does not use must stay parameters.  A
-    function that is not jitted comes back as it is, and so does one that was jitted by
-    something that keeps no record of its options: it is called then.
+    The step is lowered anew, since arguments that it does not use must stay parameters.  So are
+    steps of flax.nnx.jit and equinox.filter_jit.  A function that is not jitted comes back as it
+    is, and so does one that was jitted by something that keeps no record of its options: it is
+    called then.
     """
+    if is_filtered(step):
+        function = step.__wrapped__
+        first, rest = step.donate_first, step.donate_rest
+        n = len(inspect.signature(function).parameters)
+        donate = [i for i in range(n) if (rest if i else first)]
+        return function, {"donate_argnums": tuple(donate)} if donate else {}
+    if type(step).__module__.startswith("flax.nnx"):
+        return step.__wrapped__, {}
     info = getattr(step, "_jit_info", None)
     if info is None or not hasattr(step, "__wrapped__"):
         return step, {}
@@ -55,26 +63,126 @@ def raw(step):
     return step.__wrapped__, {name: getattr(info, name) for name in names}
 
 
-def traced(step, args):
-    """The arguments that are arrays for the step: without those that it takes as static."""
-    _, options = raw(step)
-    static = {i % len(args) for i in options.get("static_argnums") or ()}
-    return tuple(arg for i, arg in enumerate(args) if i not in static)
+class Lowered:
+    """A step that is traced and lowered for arguments like those given; all leaves that are
+    arrays are parameters.
+
+    args_info, out_info, compiler_ir: as JAX's.  function: the step as it is traced; jaxpr: its.
+    changed: numbers of the arguments' leaves that the step changes in place: their new values are
+    results behind those that it returns.  inputs, outputs: leaves.Split of arguments and results.
+    """
+
+    def __init__(self, step, args, kwargs, donate=()):
+        self.function, self.options = raw(step)
+        if donate:
+            self.options = {**self.options, "donate_argnums": tuple(donate)}
+        self.filtered = is_filtered(step)
+        self.inputs = Split(args, self.filtered)
+        self.kwargs, self.changed, self.outputs = kwargs, (), None
+        self.args = args if not self.inputs.rest or self.is_static() else self.inputs.without_rest()
+        refuse_shared(args)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            trace = self.trace()
+            self.jaxpr = trace.jaxpr.jaxpr
+            lowered = trace.lower(lowering_platforms=("cpu",))
+        self.args_info, self.out_info = lowered.args_info, lowered.out_info
+        self.compiler_ir = lowered.compiler_ir
+
+    def is_static(self):
+        return any(self.options.get(k) for k in ("static_argnums", "static_argnames"))
+
+    def trace(self):
+        jitted = jax.jit(self.watched(), keep_unused=True, **self.options)
+        return jitted.trace(*self.args, **self.kwargs)
+
+    def watched(self):
+        """The function, which tells what it changes in place, and what it returns that is no
+        array."""
+        function, inputs = self.function, self.inputs
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            if inputs.rest and not self.is_static():
+                args = inputs.joined(jax.tree.leaves(args))
+            before = Split(args, self.filtered)
+            found = function(*args, **kwargs)
+            after = Split(args, self.filtered)
+            if after.structure != before.structure:
+                raise StepError("the step changes the structure of its arguments")
+            given = [i for i, a in enumerate(before.arrays) if isinstance(a, jax.core.Tracer)]
+            changed = [i for i in given if before.arrays[i] is not after.arrays[i]]
+            self.changed = tuple(given.index(i) for i in changed)
+            self.outputs = Split(found, self.filtered)
+            found = self.outputs.without_rest() if self.outputs.rest else found
+            if not self.changed:
+                return found
+            refuse_in_place(args, [after.arrays[i] for i in changed])
+            return found, [after.arrays[i] for i in changed]
+
+        return call
+
+    def arrays(self):
+        """The arguments' leaves that are arrays for the step: the parameters, in order."""
+        if not self.is_static():
+            return self.inputs.arrays
+        static = {i % len(self.args) for i in self.options.get("static_argnums") or ()}
+        return jax.tree.leaves([arg for i, arg in enumerate(self.args) if i not in static])
+
+    def written(self):
+        """[(result, argument)] of what is changed in place."""
+        n = len(jax.tree.leaves(self.out_info)) - len(self.changed)
+        return [(n + k, i) for k, i in enumerate(self.changed)]
+
+    @functools.cached_property
+    def followed(self):
+        """[(operators in between, result)]: results made of the loss that is differentiated,
+        nearest first (flow.watch)."""
+        return flow.marks(lambda: self.trace().jaxpr.jaxpr)
+
+
+def nnx_module():
+    return sys.modules.get("flax.nnx")
+
+
+def variables(tree):
+    """flax.nnx's variables in a tree, in order."""
+    nnx = nnx_module()
+    if nnx is None:
+        return []
+    found = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    return [x for x in found if isinstance(x, nnx.Variable)]
+
+
+def refuse_shared(args):
+    """A variable that is in two places has one value for nnx, and two for JAX."""
+    found = variables(args)
+    if len({id(x) for x in found}) < len(found):
+        raise StepError(
+            "a variable of flax.nnx is in two places of the arguments, which would become two: "
+            "take nnx.split(...) of what shares it as argument, and nnx.merge it in the step"
+        )
+
+
+def refuse_in_place(args, values):
+    """Only flax.nnx's variables are known to be replaced in place; values: what is."""
+    known = {id(x) for v in variables(args) for x in jax.tree.leaves(v)}
+    rows = jax.tree_util.tree_leaves_with_path(args)
+    for path, leaf in rows:
+        if any(leaf is v for v in values) and id(leaf) not in known:
+            raise StepError(
+                f"the step changes its argument {jax.tree_util.keystr(path)} in place, which "
+                "jax.jit does not see: return the new value"
+            )
 
 
 def lower(step, *args, donate=(), **kwargs):
-    """The step lowered for arguments like these; all leaves are parameters.
+    """The step lowered for arguments like these (class Lowered).
 
     Always for the CPU, so that the hash of a step does not depend on where it is taken.
     donate: numbers of arguments that the step replaces, for a step that is not jitted.
     """
-    function, options = raw(step)
-    if donate:
-        options = {**options, "donate_argnums": tuple(donate)}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        step = jax.jit(function, keep_unused=True, **options).trace(*args, **kwargs)
-        return step.lower(lowering_platforms=("cpu",))
+    return Lowered(step, args, kwargs, donate)
 
 
 def module_text(lowered):
@@ -99,35 +207,7 @@ def canonical_hash(lowered):
     return hashlib.sha256(text.split("\n", 1)[1].encode()).hexdigest()
 
 
-# ---- leaves ----
-
-
-def is_key(leaf):
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def key_name(leaf):
-    """The name of the generator that a typed random key is for: "threefry2x32"."""
-    impl = getattr(leaf.dtype, "_impl", None)
-    return getattr(impl, "name", None) or str(leaf.dtype)
-
-
-def data_of(leaf):
-    """Shape and dtype of the array that a leaf is for XLA."""
-    if is_key(leaf):
-        leaf = jax.eval_shape(
-            jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        )
-    return leaf.shape, leaf.dtype
-
-
-def shape_text(leaf):
-    """ "f32[8,4]", as HLO spells it."""
-    shape, dtype = data_of(leaf)
-    name = str(dtype)
-    if name.startswith("float8_") or name.startswith("float4_"):
-        name = name.replace("float", "f", 1).replace("_", "", 1)
-    return f"{ELEMENT_TYPES.get(name, name)}[{','.join(map(str, shape))}]"
+# ---- arguments and results ----
 
 
 def argument_paths(text):
@@ -158,8 +238,9 @@ def arguments(lowered, text, frozen=()):
         )
     rows = []
     for path, (place, info) in zip(paths, leaves):
-        row = leaf_row(path or jax.tree_util.keystr(place[1:]), info)
-        if info.donated:
+        name = re.match(r"[^.\[]*", path or "")[0]
+        row = leaf_row(name + jax.tree_util.keystr(place[2 if name else 1 :]), info)
+        if info.donated or len(rows) in lowered.changed:
             row["donated"] = True
         elif place[0].idx == 0 and place[1].idx in frozen:
             row["frozen"] = True
@@ -187,12 +268,13 @@ def is_scalar_float(row):
     return re.fullmatch(r"(b?f\d+\w*)\[\]", row["shape"]) is not None
 
 
-def find_loss(rows, wanted=None, replaced=()):
-    """Which result is the loss: {"result": N, "guessed": BOOL}, or None where names are silent.
+def find_loss(rows, wanted=None, replaced=(), followed=()):
+    """Which result is the loss: {"result": N, "guessed": BOOL}, or None where all is silent.
 
     wanted: its path ("[1]['loss']") or the last name in it ("loss").  Without that: the only
-    float scalar that replaces no argument, or the first of those with a name that is, or
-    has, "loss".
+    float scalar that replaces no argument; of those in `followed`, which are made of what is
+    differentiated, the nearest, or, where several are as near, the first with a name that is or has
+    "loss"; where none is followed, the first of all with such a name.
     """
     if wanted is not None:
         found = [i for i, r in enumerate(rows) if r["path"] == wanted] or [
@@ -213,74 +295,46 @@ def find_loss(rows, wanted=None, replaced=()):
     scalars = [i for i, r in enumerate(rows) if is_scalar_float(r) and i not in replaced]
     if len(scalars) == 1:
         return {"result": scalars[0], "guessed": False}
+    near = [(n, i) for n, i in followed if i in scalars]
+    nearest = [i for n, i in near if n == near[0][0]]
     for fits in (lambda n: n == "loss", lambda n: "loss" in n.lower()):
-        named = [i for i in scalars if fits(last_name(rows[i]["path"]))]
+        named = [i for i in nearest or scalars if fits(last_name(rows[i]["path"]))]
         if named:
-            return {"result": named[0], "guessed": True}
-    return None
+            return {"result": named[0], "guessed": len(nearest) != 1}
+    return {"result": nearest[0], "guessed": len(nearest) > 1} if nearest else None
 
 
-# ---- aliases ----
+def resolve(lowered, loss=None, wanted=()):
+    """(pairs of results and the arguments that they replace, donated arguments that none
+    replaces, the loss as find_loss gives it).
 
-
-def subtrees(tree):
-    """All subtrees, the whole first, then depth first, each with the number of its first leaf."""
-    pending = [(0, tree)]
-    while pending:
-        first, node = pending.pop()
-        yield first, node
-        if jax.tree_util.all_leaves([node]) or node is None:
-            continue
-        children, at = [], first
-        for child in jax.tree.leaves(node, is_leaf=lambda x, n=node: x is not n):
-            children.append((at, child))
-            at += len(jax.tree.leaves(child))
-        pending += reversed(children)
-
-
-def form_of(tree):
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple(shape_text(leaf) for leaf in leaves)
+    loss: its name; wanted: texts of --pair (pairs.py).  Several scalars, or a scalar argument
+    that is donated: which one is differentiated decides.
+    """
+    rows = results(lowered)
+    donated = any(i.donated and not i.shape for i in jax.tree.leaves(lowered.args_info))
+    several = sum(map(is_scalar_float, rows)) > 1 or donated
+    followed = lowered.followed if several and loss is None else ()
+    first = find_loss(rows, loss, (), followed) if loss is not None or followed else None
+    pairs, left = pair(lowered, first and first["result"], wanted)
+    return pairs, left, find_loss(rows, loss, {result for result, _ in pairs}, followed)
 
 
 def alias_pairs(lowered):
-    """(number of a result, number of the argument that it replaces) for donated arguments.
-
-    An argument that is donated as a whole takes the first subtree of the results of its
-    structure and shapes that is not taken; where there is none, its parts are looked for.
-    Returns the pairs, and the arguments' leaves that no result replaces.
-    """
-    info = lowered.args_info
-    ours = [(first, tree) for first, tree in subtrees(info) if jax.tree.leaves(tree)]
-    theirs = [
-        (first, form_of(tree), len(jax.tree.leaves(tree)))
-        for first, tree in subtrees(lowered.out_info)
-        if jax.tree.leaves(tree)
-    ]
-    pairs, taken, done = [], set(), set()
-    for first, tree in ours:
-        leaves = jax.tree.leaves(tree)
-        mine = range(first, first + len(leaves))
-        if done & set(mine) or not all(leaf.donated for leaf in leaves):
-            continue
-        form = form_of(tree)
-        for start, other, n in theirs:
-            if other == form and not taken & set(range(start, start + n)):
-                taken.update(range(start, start + n))
-                done.update(mine)
-                pairs += zip(range(start, start + n), mine)
-                break
-    donated = {i for i, leaf in enumerate(jax.tree.leaves(info)) if leaf.donated}
-    return pairs, sorted(donated - done)
+    """(number of a result, number of the argument that it replaces) for donated arguments, and
+    the donated arguments that none replaces."""
+    return resolve(lowered)[:2]
 
 
 # ---- the text ----
 
 
-def describe(lowered, text=None, loss=None, pairs=None, frozen=()):
-    """The section `step` of a lowered step, see above."""
+def describe(lowered, text=None, loss=None, pairs=None, frozen=(), found=None):
+    """The section `step` of a lowered step, see above; loss: its name, or `found`, what resolve
+    has found with the pairs."""
     text = text or module_text(lowered)
-    pairs = alias_pairs(lowered)[0] if pairs is None else pairs
+    if pairs is None:
+        pairs, _, found = resolve(lowered, loss)
     section = {
         "framework": "jax",
         "version": jax.__version__,
@@ -288,7 +342,8 @@ def describe(lowered, text=None, loss=None, pairs=None, frozen=()):
         "arguments": arguments(lowered, text, frozen),
         "results": results(lowered),
     }
-    found = find_loss(section["results"], loss, {result for result, _ in pairs})
+    if found is None:
+        found = find_loss(section["results"], loss, {result for result, _ in pairs})
     return {**section, "loss": found} if found else section
 
 
@@ -316,5 +371,5 @@ def hlo_text(step, args, kwargs=None, donate=(), loss=None):
 
 def text_of(lowered, loss=None):
     """The same for a step that is lowered."""
-    text, (pairs, _) = module_text(lowered), alias_pairs(lowered)
-    return with_header(text, describe(lowered, text, loss, pairs), pairs)
+    text, (pairs, _, found) = module_text(lowered), resolve(lowered, loss)
+    return with_header(text, describe(lowered, text, loss, pairs, (), found), pairs)

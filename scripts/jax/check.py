@@ -1,0 +1,228 @@
+"""Proves an export: what JAX computes with a step beside what ap-exec computes with its text.
+
+JAX runs the step some times, and once more from arguments that are changed by a rounding error.
+The second run says how far rounding alone may carry each result: Adam makes a whole step of a
+gradient that is zero but for rounding.  A result of ap-exec may differ from JAX's by a thousandth of
+what the steps have changed (3 % where the step computes in 16 bits or fewer), or by a few times
+what the second run differs.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from autopar import step as steps
+
+NARROW = re.compile(r"\b(bf16|f16|f8\w+)\[")
+NOISE = 16  # times what the second run differs
+
+
+class Differs(Exception):
+    """ap-exec's numbers are not JAX's; or the tools refuse the text."""
+
+
+class Reference:
+    """Losses, results and new arguments of n_steps steps, by JAX on one device."""
+
+    def __init__(self, lowered, section, pairs, arrays, n_steps):
+        self.lowered, self.section, self.pairs = lowered, section, dict(pairs)
+        self.start, self.n_steps = arrays, n_steps
+        self.narrow = any(NARROW.search(r["shape"]) for r in section["arguments"]) or bool(
+            NARROW.search(steps.module_text(lowered))
+        )
+        self.function = jax.jit(lowered.watched())
+        self.losses, self.results, self.final = self.steps(arrays)
+
+    def steps(self, arrays):
+        """(losses, results of the last step, arguments behind it) from these arguments."""
+        infos = jax.tree.leaves(self.lowered.args_info)
+        structure = jax.tree.structure(self.lowered.args_info[0])
+        leaves = [
+            jax.random.wrap_key_data(a, impl=steps.key_name(i)) if steps.is_key(i) else a
+            for a, i in zip(arrays, infos)
+        ]
+        loss, losses = self.section.get("loss"), []
+        for _ in range(self.n_steps):
+            results = jax.tree.leaves(self.function(*structure.unflatten(leaves)))
+            if loss:
+                losses.append(float(results[loss["result"]]))
+            for result, argument in self.pairs.items():
+                leaves[argument] = results[result]
+        return np.array(losses), [plain(r) for r in results], [plain(a) for a in leaves]
+
+    def noise(self):
+        """The same from arguments changed by about one rounding error of the narrowest type."""
+        rng = np.random.default_rng(0)
+        eps = 2.0**-9 if self.narrow else 2.0**-23
+
+        def changed(a):
+            if a.dtype.kind not in "fV" or a.dtype.itemsize < 2:
+                return a
+            wide = np.asarray(a, np.float64)
+            return (wide * (1 + eps * rng.choice([-1.0, 1.0], a.shape))).astype(a.dtype)
+
+        return self.steps([changed(a) for a in self.start])
+
+
+def plain(array):
+    """A numpy array; of a random key, its data."""
+    return np.asarray(jax.random.key_data(array) if steps.is_key(array) else array)
+
+
+# ---- files ----
+
+
+def write(folder, reference):
+    """K.npy, losses.npy and out/K.npy for ap-exec --data and --compare."""
+    for place in (folder, folder / "out"):
+        place.mkdir(parents=True, exist_ok=True)
+        for old in place.glob("*.npy"):
+            old.unlink()
+    for index, array in enumerate(reference.start):
+        np.save(folder / f"{index}.npy", array)
+    for argument in reference.pairs.values():
+        np.save(folder / "out" / f"{argument}.npy", reference.final[argument])
+    if len(reference.losses):
+        np.save(folder / "losses.npy", reference.losses.astype(np.float32))
+
+
+# ---- ap-exec ----
+
+
+def tools():
+    """The folder of the built tools: of this checkout, or on the PATH; None."""
+    beside = Path(__file__).resolve().parents[2] / "build" / "bin"
+    found = shutil.which("ap-exec") or shutil.which("ap-exec", path=str(beside))
+    return Path(found).parent if found else None
+
+
+def pipe(bin_, hlo, data, out, n_steps):
+    """Runs the text on one rank; (document of ap-import, losses), or a message why not."""
+    env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
+        env.pop(name, None)
+
+    def tool(name, *options, stdin=None):
+        done = subprocess.run(
+            [str(bin_ / name), *options], input=stdin, capture_output=True, env=env, check=False
+        )
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"{name} failed"]
+            errors = [line for line in lines if "warning" not in line]
+            raise Differs((errors or lines)[-1])
+        return done.stdout
+
+    document = tool("ap-import", "--quiet", str(hlo))
+    try:
+        plan = tool("ap-shard", "--quiet", "--mesh", "1", "--algorithm", "data", stdin=document)
+        said = tool(
+            "ap-exec", "--quiet", "--data", str(data), "--steps", str(n_steps),
+            "--out", str(out), "--json", stdin=tool("ap-rewrite", "--quiet", stdin=plan),
+        )  # fmt: skip
+    except Differs as error:
+        return document, str(error)
+    return document, json.loads(said).get("losses", [])
+
+
+def load(path, like):
+    """An array that ap-exec wrote, of the type of another."""
+    array = np.load(path)
+    if array.dtype != like.dtype and array.dtype.itemsize == like.dtype.itemsize:
+        array = array.view(like.dtype)
+    return array.reshape(like.shape)
+
+
+# ---- comparing ----
+
+
+def norm(array):
+    return float(np.linalg.norm(np.asarray(array, np.complex128).ravel()))
+
+
+class Rows:
+    """What was compared: [(error by what is allowed, path, text)]."""
+
+    def __init__(self, narrow):
+        self.rows, self.part = [], 3e-2 if narrow else 1e-3
+
+    def add(self, path, got, want, start, other):
+        """start: before the steps, None for a result; other: of the second run."""
+        if want.dtype.kind not in "fcV":
+            n = int(np.sum(got != want))
+            free = int(np.sum(other != want))
+            self.rows.append((n / max(NOISE * free, 0.5), path, f"{n} of {want.size} elements"))
+            return
+        got, want, other = (np.asarray(x, np.complex128) for x in (got, want, other))
+        if not np.array_equal(np.isfinite(got), np.isfinite(want)):
+            self.rows.append((np.inf, path, "NaN or infinite elsewhere"))
+            return
+        got, want, other = (np.where(np.isfinite(want), x, 0) for x in (got, want, other))
+        change = norm(want - start) if start is not None else norm(want)
+        limit = max(self.part * change, NOISE * norm(other - want), 1e-30)
+        error = norm(got - want)
+        what = "what the steps change" if start is not None else "its norm"
+        self.rows.append((error / limit, path, f"{error / max(change, 1e-30):.2g} of {what}"))
+
+    def judge(self):
+        worst = sorted(self.rows, key=lambda r: -r[0])
+        wrong = [f"{path or 'the result'} by {text}" for excess, path, text in worst if excess > 1]
+        if wrong:
+            raise Differs(
+                f"ap-exec computes other numbers than JAX: {len(wrong)} of {len(worst)} arrays "
+                f"differ: {'; '.join(wrong[:4])}"
+            )
+        return worst
+
+
+def compare(reference, document, losses, out):
+    """The line that says so, or Differs."""
+    loss, rows = reference.section.get("loss"), Rows(reference.narrow)
+    other = reference.noise()
+    if loss and len(losses) == len(reference.losses):
+        path = reference.section["results"][loss["result"]]["path"]
+        rows.add(f"the loss {path}".strip(), np.array(losses), reference.losses, None, other[0])
+    arguments, results = (reference.section[k] for k in ("arguments", "results"))
+    for argument in reference.pairs.values():
+        want = reference.final[argument]
+        found = out / f"{argument}.npy"
+        if found.exists() and want.size:
+            rows.add(arguments[argument]["path"], load(found, want), want,
+                     reference.start[argument], other[2][argument])  # fmt: skip
+    for number, result in enumerate(document["graph"]["results"]):
+        index = result.get("result", {"index": number})
+        found = out / f"result_{number}.npy"
+        known = loss and index["index"] == loss["result"]
+        if known or "alias" in result or "dim" in index or not found.exists():
+            continue
+        want = reference.results[index["index"]]
+        if want.size:
+            rows.add(f"the result {results[index['index']]['path']}".strip(), load(found, want),
+                     want, None, other[1][index["index"]])  # fmt: skip
+    worst = rows.judge()
+    n = reference.n_steps
+    return (
+        f"checked: {len(worst)} arrays of {n} step{'s' if n > 1 else ''} are JAX's"
+        + (f"; {worst[0][1]} differs most, by {worst[0][2]}" if worst else "")
+    )
+
+
+def run(reference, hlo, data, checked):
+    """Writes the arrays to data (None: nowhere), and compares; the line that says what came of it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(data) if data else Path(name) / "data"
+        write(folder, reference)
+        bin_ = tools()
+        if not checked or bin_ is None:
+            return "" if not checked else "not checked: ap-exec is not on the PATH"
+        out = Path(name) / "out"
+        document, losses = pipe(bin_, hlo, folder, out, reference.n_steps)
+        if isinstance(losses, str):
+            return f"not checked: {losses}"
+        return compare(reference, json.loads(document), losses, out)
