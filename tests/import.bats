@@ -325,12 +325,14 @@ END
 
 @test "import: other formats are refused by name" {
     refuses 1 "not an ONNX model" ap-import --format onnx "$(hlo mlp)"
-    refuses 2 "StableHLO is not supported yet" ap-import --format stablehlo "$(hlo mlp)"
-    refuses 2 "StableHLO is not supported yet" ap-import <<<'module @jit_f attributes {} {
+    refuses 2 "StableHLO is not read: scripts/jax/export.py --stablehlo" ap-import --format stablehlo "$(hlo mlp)"
+    refuses 2 "StableHLO is not read: scripts/jax/export.py --stablehlo" ap-import <<<'module @jit_f attributes {} {
         func.func public @main(%arg0: tensor<16xf32>) -> tensor<16xf32> { } }'
     refuses 2 "format" ap-import --format mlir "$(hlo mlp)"
     refuses 1 "no-such-file" ap-import no-such-file
     refuses 1 "" ap-import --format hlo <<<'module @jit_f { }'
+    refuses 2 "1:51: a call back into Python (custom call 'xla_ffi_python_cpu_callback')" ap-import \
+        <<<'ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] custom-call(x), custom_call_target="xla_ffi_python_cpu_callback" }'
 }
 
 @test "import: a learning rate among the results is no loss, a scaled one is" {

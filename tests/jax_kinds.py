@@ -7,6 +7,7 @@ A line a step: "NAME ok", or "NAME refused: WHY"; in one process, which starts J
 @taken(the loss's path, {result: argument}, options of own.export), or @refused(words of the message).
 """
 import collections
+import json
 import os
 import re
 import subprocess
@@ -406,6 +407,41 @@ def rows_that_are_counted():
     return step, ({"w": normal(0, 6, 8), "o": normal(1, 8, 3)}, normal(2, 8, 4, 6), labels)
 
 
+# ---- StableHLO ----
+
+
+def stablehlo_of_a_step(bin_, folder):
+    """Text and bytecode become the same graph; what is for two devices or sizes is refused."""
+    import stablehlo
+    from jax import export
+
+    def step(params, b):
+        loss, g = value_and_grad(error)(params, b)
+        return {"aux": jnp.sqrt(loss), "loss": loss}, descend(params, g)
+
+    made = export.export(jax.jit(step, donate_argnums=0))(net(), batch())
+    files = {"text": made.mlir_module().encode(), "bytes": made.mlir_module_serialized,
+             "two": made.mlir_module().replace("num_partitions = 1", "num_partitions = 2").encode(),
+             "open": made.mlir_module().replace("tensor<8x6xf32>", "tensor<?x6xf32>").encode(), "none": b"text"}
+    said, graphs = {}, []
+    for name, data in files.items():
+        path, hlo = folder / f"stablehlo.{name}", folder / f"stablehlo.{name}.hlo"
+        path.write_bytes(data)
+        try:
+            section, n = stablehlo.export(path, hlo, "loss")
+        except SystemExit as why:
+            said[name] = str(why)
+            continue
+        assert n == 2 and section["loss"] == {"result": 1, "guessed": False}, section
+        assert [row["path"] for row in section["arguments"]][:2] == ["params['o']", "params['w']"]
+        done = subprocess.run([f"{bin_}/ap-import", "--no-history", hlo], capture_output=True, check=True)
+        graphs.append([(n["op"], n["shape"], n.get("role")) for n in json.loads(done.stdout)["graph"]["nodes"]])
+    assert len(graphs) == 2 and graphs[0] == graphs[1] and ("parameter", "f32[6,8]", "weight") in graphs[0]
+    for name, words in (("two", "made for 2 devices"), ("open", "a shape is not fixed"), ("none", "neither StableHLO")):
+        assert words in said[name] or "flatbuffers" in said[name], said
+    return "ok"
+
+
 # ---- running them ----
 
 
@@ -467,6 +503,8 @@ def main():
             print(name, "FAILED", f"{type(why).__name__}: {why}", flush=True)
             if names:
                 raise
+    if not names:
+        print("stablehlo", stablehlo_of_a_step(bin_, Path(folder)))
     sys.exit(failed > 0)
 
 

@@ -41,7 +41,9 @@ static enum format find_format(const char *file, const char *text, size_t len, i
     }
     if (format == FORMAT_STABLEHLO)
         ap_die(AP_USAGE,
-               "%s: StableHLO is not supported yet; print the module as HLO text", file);
+               "%s: StableHLO is not read: scripts/jax/export.py --stablehlo FILE makes "
+               "HLO text of it",
+               file);
     return FORMAT_HLO;
 }
 

@@ -3,6 +3,7 @@
     export.py --step FILE.py:STEP --args FILE.py:ARGS -o STEP.hlo.gz
               [--donate 0,1] [--frozen 2] [--loss NAME] [--pair ARG=RESULT]
               [--data DIR] [--steps N] [--no-check]
+    export.py --stablehlo FILE -o STEP.hlo.gz [--loss NAME]     (see stablehlo.py)
 
 STEP is a train step, jitted or not; ARGS() returns a tuple of its arguments: pytrees of
 arrays, numbers, typed random keys and None (or of jax.ShapeDtypeStruct, where --data is not
@@ -54,7 +55,7 @@ flow.watch()  # before the step's module keeps names of its own for jax.grad
 
 
 def is_own(argv):
-    return any(arg == "--step" or arg.startswith("--step=") for arg in argv)
+    return any(arg.split("=")[0] in ("--step", "--stablehlo") for arg in argv)
 
 
 def load(spec):
@@ -88,6 +89,9 @@ FORMAT = argparse.RawDescriptionHelpFormatter
 
 def add_options(group):
     group.add_argument("--step", metavar="FILE.py:STEP", help="a step of yours")
+    group.add_argument(
+        "--stablehlo", type=Path, metavar="FILE", help="StableHLO, or what jax.export serializes"
+    )
     group.add_argument("--args", metavar="FILE.py:ARGS", help="returns its arguments")
     group.add_argument(
         "--donate", default="", metavar="N,N", help="arguments that it replaces, from 0"
@@ -130,8 +134,12 @@ def help_text():
 def parse_options(argv):
     parser = own_parser()
     options = parser.parse_args(argv)
-    if not options.args:
+    if bool(options.step) == bool(options.stablehlo):
+        parser.error("give --step or --stablehlo")
+    if options.step and not options.args:
         parser.error("--step needs --args")
+    if options.stablehlo and (options.args or options.donate or options.frozen or options.data or options.pair):
+        parser.error("--stablehlo takes --loss and -o alone")
     for name in ("donate", "frozen"):
         text = getattr(options, name)
         try:
@@ -215,10 +223,23 @@ def export(step, args, output, donate=(), frozen=(), loss=None, data=None, pair=
     return section, dict(pairs), said
 
 
+def convert(options):
+    import stablehlo
+
+    try:
+        section, n = stablehlo.export(options.stablehlo, options.output, options.loss)
+    except steps.StepError as error:
+        sys.exit(f"export.py: {error}")
+    print(f"{options.output}: {len(section['arguments'])} arguments, {n} of them replaced; {say_loss(section)}")
+
+
 def main(argv):
     options = parse_options(argv)
     jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
     jax.config.update("jax_traceback_in_locations_limit", 0)
+    if options.stablehlo:
+        convert(options)
+        return
     step, args = load(options.step), load(options.args)()
     if not isinstance(args, (tuple, list)):
         sys.exit("export.py: --args: ARGS must return a tuple of the step's arguments")
