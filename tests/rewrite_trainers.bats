@@ -184,7 +184,8 @@ megatron|--micro-batch-size 1 --fp8-format foo|'foo' is not one of e4m3, hybrid
 megatron|--micro-batch-size 1 --moe-layer-freq 2|layers of several kinds
 megatron|--micro-batch-size 1 --optimizer muon|another optimizer than adam or sgd
 megatron|--micro-batch-size 1 --context-parallel-size 512|512 devices, do not divide the 8
-megatron|--micro-batch-size 1 --context-parallel-size 2 --cp-comm-type p2p all_gather|--cp-comm-type ... all_gather:
+megatron|--micro-batch-size 1 --context-parallel-size 2 --cp-comm-type p2p all_gather|--cp-comm-type p2p ...: p2p, all_gather,
+megatron|--micro-batch-size 1 --context-parallel-size 8 --cp-comm-type a2a+p2p|two numbers are expected
 megatron|--micro-batch-size 1 --seq-length 8 --encoder-seq-length 8|one is expected
 megatron|--micro-batch-size 1 --tensor_model_parallel_size 2|not known; is it --tensor-model-parallel-size?
 megatron|--micro-batch-size 1 --use-distributed-optimiser|not known; is it --use-distributed-optimizer?

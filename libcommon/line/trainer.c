@@ -180,6 +180,21 @@ int trainer_has_expert_tensor(const struct ap_trainer_case *c, struct ap_err *er
                       (long long)is, SAID(c, TRAINER_EP), (long long)has);
 }
 
+int trainer_has_exchange(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const struct ap_degrees *d = &c->line.degrees;
+
+    if (d->exchange <= 1 || (c->facts->heads % (d->tensor * d->exchange) == 0 &&
+                             c->facts->kv_heads % (d->tensor * d->exchange) == 0))
+        return 0;
+    return ap_err_set(err,
+                      "a2a=%lld: %lld heads of queries and %lld of keys are not a "
+                      "multiple of it%s%s",
+                      (long long)d->exchange, (long long)c->facts->heads,
+                      (long long)c->facts->kv_heads, d->tensor > 1 ? " x " : "",
+                      d->tensor > 1 ? SAID(c, TRAINER_TP) : "");
+}
+
 /* Tokens of a sample are cut in equal parts: two for each device of the context, with the
  * first and the last part on one (less work under a causal mask is evened out), and for
  * sequence parallelism. */

@@ -61,12 +61,26 @@ static int has_tensor(const struct ap_trainer_case *c, struct ap_err *err)
 
 static int has_context(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (c->line.degrees.context == 1)
+    const struct ap_degrees *d = &c->line.degrees;
+
+    if (d->context == 1)
         return 0;
-    return ap_err_set(err,
-                      "cp=%lld: sequence_parallel_size exchanges the sequence for heads "
-                      "(Ulysses), which no line says",
-                      (long long)c->line.degrees.context);
+    if (d->exchange != d->context)
+        return ap_err_set(err,
+                          "cp=%lld: sequence_parallel_size exchanges tokens for heads "
+                          "(Ulysses): a2a=%lld",
+                          (long long)d->context, (long long)d->context);
+    if (d->tensor > 1 || is_staged(c) || d->expert > 1)
+        return ap_err_set(err,
+                          "sequence_parallel_size %lld: it has all devices, without "
+                          "other parallelism than of data",
+                          (long long)d->context);
+    if (c->facts->sequence % d->context)
+        return ap_err_set(err,
+                          "sequence_parallel_size %lld does not divide the %lld tokens "
+                          "of a sample",
+                          (long long)d->context, (long long)c->facts->sequence);
+    return trainer_has_exchange(c, err);
 }
 
 /* The script's PipelineModule: one stage for each set of devices, of as many layers. */
@@ -151,6 +165,9 @@ static void note_script(const struct ap_line *l, const struct ap_line_facts *f,
     else if (full)
         ap_note(notes, "in the script: each layer recomputed "
                        "(gradient_checkpointing_enable(), deepspeed.checkpointing)");
+    if (l->degrees.context > 1)
+        ap_note(notes, "in the script: UlyssesSPAttentionHF.register_with_transformers "
+                       "before the model is made");
 }
 
 static void write_json(const struct ap_trainer *own, const struct ap_line *l,
@@ -177,6 +194,11 @@ static void write_json(const struct ap_trainer *own, const struct ap_line *l,
                       f->compute == AP_BF16 ? "bf16" : "fp16");
     if (f->compute == AP_BF16)
         ap_buf_puts(out, ",\n  \"data_types\": {\"grad_accum_dtype\": \"fp32\"}");
+    if (d->context > 1)
+        ap_buf_printf(out,
+                      ",\n  \"sequence_parallel_size\": %lld,\n  "
+                      "\"data_parallel_size\": %lld",
+                      (long long)d->context, (long long)d->data);
     if (d->tensor > 1)
         ap_buf_printf(out, ",\n  \"tensor_parallel\": {\"autotp_size\": %lld}",
                       (long long)d->tensor);
@@ -406,7 +428,7 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
         return ap_err_set(r->err, "nothing says the number of devices");
     const int64_t tensor = number(r, "tensor_parallel.autotp_size", 0, 0);
     d->tensor = tensor > 1 ? tensor : 1;
-    d->context = number(r, "sequence_parallel_size", 1, 1);
+    d->context = d->exchange = number(r, "sequence_parallel_size", 1, 1);
     if (is_on(r, "expert_parallel.enabled", false))
         d->expert = number(r, "expert_parallel.autoep_size", 1, 1);
     d->expert_tensor = number(r, "expert_parallel.expert_tensor_parallel_size", 1, 1);

@@ -41,6 +41,7 @@ int trainer_megatron_read(const struct ap_trainer *own, const char *text,
 
 ap_trainer_condition trainer_has_layers, trainer_has_heads, trainer_has_experts,
     trainer_has_sequence, trainer_has_schedule, trainer_has_groups,
-    trainer_has_single_layers, trainer_has_expert_tensor, trainer_has_f32_states;
+    trainer_has_single_layers, trainer_has_exchange, trainer_has_expert_tensor,
+    trainer_has_f32_states;
 
 #endif

@@ -47,6 +47,19 @@ static int has_instances(const struct ap_trainer_case *c, struct ap_err *err)
                       (long long)c->copies, (long long)replicas);
 }
 
+/* --cp-comm-type a2a, or a2a+p2p. */
+static int has_context(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const struct ap_degrees *d = &c->line.degrees;
+
+    if (d->exchange > 1 && d->exchange < d->context && !d->ring)
+        return ap_err_set(err,
+                          "a2a=%lld of cp=%lld without ring: --cp-comm-type a2a+p2p "
+                          "passes keys and values round",
+                          (long long)d->exchange, (long long)d->context);
+    return trainer_has_exchange(c, err);
+}
+
 static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 {
     if (c->line.recompute != AP_LINE_RECOMPUTE_OPERATORS)
@@ -70,6 +83,7 @@ static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 }
 
 static ap_trainer_condition *const conditions[] = {has_kv_heads,
+                                                   has_context,
                                                    trainer_has_heads,
                                                    trainer_has_layers,
                                                    trainer_has_experts,
@@ -246,7 +260,13 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
     put_stages(l, out);
     trainer_put_flag(out, "--context-parallel-size", d->context);
     put(out, d->context > 1,
-        d->ring ? "--cp-comm-type p2p" : "--cp-comm-type all_gather");
+        d->exchange == d->context ? "--cp-comm-type a2a"
+        : d->exchange > 1         ? "--cp-comm-type a2a+p2p"
+        : d->ring                 ? "--cp-comm-type p2p"
+                                  : "--cp-comm-type all_gather");
+    if (d->exchange > 1 && d->exchange < d->context)
+        ap_buf_printf(out, "    --hierarchical-context-parallel-sizes %lld %lld\n",
+                      (long long)d->exchange, (long long)(d->context / d->exchange));
     if (facts->experts) {
         trainer_put_flag(out, "--expert-model-parallel-size", d->expert);
         trainer_put_flag(out, "--expert-tensor-parallel-size", d->expert_tensor);

@@ -21,8 +21,8 @@ static const struct trainer_unread unread[] = {
      "--is-hybrid-model --spec",
      "layers of several kinds"},
     {"--mtp-num-layers", "layers that predict more tokens"},
-    {"--hybrid-context-parallel --hierarchical-context-parallel-sizes "
-     "--tensor-parallel-num-weight-shards --use-tp-pp-dp-mapping "
+    {"--hybrid-context-parallel --tensor-parallel-num-weight-shards "
+     "--use-tp-pp-dp-mapping "
      "--encoder-num-layers --encoder-tensor-* --encoder-pipeline-* "
      "--moe-extended-tp",
      "no line says this order or grid of devices"},
@@ -465,22 +465,42 @@ static int64_t read_zero(struct trainer_reading *r)
     return 0;
 }
 
+/* "A P" of a2a+p2p: devices that exchange, and how often there are so many. */
+static int64_t read_exchange(struct trainer_reading *r, int64_t context)
+{
+    const struct trainer_flag *f =
+        trainer_flag_find(&r->flags, "--hierarchical-context-parallel-sizes");
+    const int64_t a = f && f->n == 2 ? atoll(f->value[0].text) : 0,
+                  p = f && f->n == 2 ? atoll(f->value[1].text) : 0;
+
+    if (a < 1 || p < 1 || ap_mul64(a, p) != context)
+        ap_err_set(r->err, "--hierarchical-context-parallel-sizes: two numbers are "
+                           "expected, whose product is --context-parallel-size");
+    return a;
+}
+
 static void read_context(struct trainer_reading *r, struct ap_degrees *d)
 {
+    static const char *const ways[] = {"p2p", "all_gather", "a2a", "a2a+p2p"};
     const struct trainer_flag *f = trainer_flag_find(&r->flags, "--cp-comm-type");
+    const char *way = f && f->n ? f->value[0].text : ways[0];
+    bool one = !f || f->n > 0;
+    int which = 0;
 
     d->context = trainer_number(r, "--context-parallel-size", 1);
-    d->ring = d->context > 1;
-    for (int i = 0; f && i < f->n && d->context > 1; i++) {
-        const char *way = f->value[i].text;
-        if (f->value[i].unknown || strcmp(way, f->value[0].text) != 0 ||
-            (strcmp(way, "p2p") != 0 && strcmp(way, "all_gather") != 0))
-            ap_err_set(
-                r->err,
-                "--cp-comm-type %s%.40s: p2p, or all_gather, for all layers is read",
-                i ? "... " : "", way);
-        d->ring = !strcmp(way, "p2p");
-    }
+    if (d->context == 1)
+        return;
+    while (which < 4 && strcmp(way, ways[which]) != 0)
+        which++;
+    for (int i = 0; f && i < f->n; i++)
+        one &= !f->value[i].unknown && !strcmp(f->value[i].text, way);
+    if (!one || which == 4)
+        ap_err_set(r->err,
+                   "--cp-comm-type %.40s%s: p2p, all_gather, a2a, or a2a+p2p, for all "
+                   "layers is read",
+                   way, one ? "" : " ...");
+    d->exchange = which == 2 ? d->context : which == 3 ? read_exchange(r, d->context) : 1;
+    d->ring = which == 0 || (which == 3 && d->exchange < d->context);
 }
 
 static void read_recompute(struct trainer_reading *r)

@@ -119,8 +119,11 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 
 static int has_gathered_context(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    return c->line.degrees.ring
-               ? ap_err_set(err, "ring: under " CP " %lld keys and values are gathered",
+    const struct ap_degrees *d = &c->line.degrees;
+
+    return d->ring || d->exchange > 1
+               ? ap_err_set(err,
+                            "ring, a2a: under " CP " %lld keys and values are gathered",
                             (long long)c->line.degrees.context)
                : 0;
 }

@@ -78,7 +78,7 @@ static const struct {
     {"torchtitan", &llama, "pp=4,layers=16:0:8:8,mbs=1", 0, "stage 1 has no module"},
     {"torchtitan", &gpt2, "pp=4,mbs=1", 0, "share a weight"},
     {"torchtitan", &llama, "cp=2,mbs=1", 0, "sharded over these devices, too"},
-    {"torchtitan", &llama, "cp=2,ring,zero=3,mbs=1", 0, "ring: "},
+    {"torchtitan", &llama, "cp=2,ring,zero=3,mbs=1", 0, "ring, a2a: "},
     {"torchtitan", &llama, "cp=8,zero=3,shard=4,mbs=1", 0, "sharded over these"},
     {"torchtitan", &llama, "recompute=selective,mbs=1", 0, "recompute=operators"},
     {"torchtitan", &mixtral, "tp=8,sp,ep=8,mbs=1", 0, NULL},
@@ -94,6 +94,14 @@ static const struct {
     {"deepspeed", &llama, "pp=2,tp=2,mbs=1", 0, "no automatic tensor parallelism"},
     {"deepspeed", &llama, "tp=2,sp,mbs=1", 0, "sp: "},
     {"deepspeed", &llama, "cp=2,mbs=1", 0, "(Ulysses)"},
+    {"deepspeed", &llama, "cp=8,a2a=8,mbs=1", 0, NULL},
+    {"deepspeed", &llama, "cp=16,a2a=16,mbs=1", 0, "8 of keys are not a multiple"},
+    {"deepspeed", &llama, "tp=2,cp=2,a2a=2,mbs=1", 0, "without other parallelism"},
+    {"megatron", &llama, "tp=2,cp=4,a2a=4,mbs=1", 0, NULL},
+    {"megatron", &llama, "tp=2,cp=8,a2a=4,ring,mbs=1", 0, NULL},
+    {"megatron", &llama, "tp=2,cp=8,a2a=4,mbs=1", 0, "passes keys and values round"},
+    {"megatron", &llama, "tp=4,cp=4,a2a=4,mbs=1", 0, "8 of keys are not a multiple"},
+    {"torchtitan", &llama, "cp=2,a2a=2,zero=3,mbs=1", 0, "a2a: "},
     {"deepspeed", &llama, "zero=3,shard=8,mbs=1", 0, "shards over all 64 devices"},
 
     {"deepspeed", &llama, "recompute=selective,mbs=1", 0, "whole or not at all"},
@@ -206,7 +214,8 @@ static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_fac
     d->tensor = draw(2) ? power(4) : draw(8) ? 1 : 3;
     d->sequence = d->tensor > 1 && draw(2);
     d->context = draw(3) ? 1 : power(2);
-    d->ring = d->context > 1 && draw(2);
+    d->exchange = d->context > 1 && draw(2) ? d->context >> draw(2) : 1;
+    d->ring = d->context > d->exchange && draw(2);
     d->expert = f->experts && draw(3) ? power(4) : 1;
     d->expert_tensor = draw(3) ? 0 : power(2);
     d->zero = draw(4);
@@ -238,7 +247,8 @@ static bool same(const struct ap_line *a, const struct ap_line *b)
     return x->tensor == y->tensor && x->data == y->data && x->context == y->context &&
            x->expert == y->expert && x->expert_tensor == y->expert_tensor &&
            x->zero == y->zero && x->shard == y->shard && x->sequence == y->sequence &&
-           x->ring == y->ring && a->pipeline == b->pipeline && a->chunks == b->chunks &&
+           x->ring == y->ring && x->exchange == y->exchange &&
+           a->pipeline == b->pipeline && a->chunks == b->chunks &&
            a->n_layers == b->n_layers &&
            (a->n_layers == 0 ||
             !memcmp(a->layers, b->layers, (size_t)a->n_layers * sizeof *a->layers)) &&
