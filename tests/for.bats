@@ -21,7 +21,7 @@ setup_file() {
     brute="$BATS_TEST_DIRNAME/../build/unit/test_stage_lines"
     [ -x "$brute" ] || skip "make unit"
     for trainer in torchtitan deepspeed; do
-        "$brute" "$BATS_FILE_TMPDIR/gpt" cpu-4 $trainer 900kB
+        "$brute" "$BATS_FILE_TMPDIR/gpt" cpu-4 $trainer 600kB
         "$brute" "$BATS_FILE_TMPDIR/llama" cpu-4 $trainer 900kB
     done
     "$brute" "$BATS_FILE_TMPDIR/gpt" cpu-4 megatron 900kB

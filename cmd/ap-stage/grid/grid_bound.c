@@ -84,7 +84,7 @@ static double lane_bytes(const struct grid_rows *r, const struct grid_candidate 
     for (int i = lane; i < r->cut[row->cut].n; i += (int)l->pipeline) {
         const struct ap_sim_stage *s = &stage[i];
         fixed += (double)s->fixed_bytes;
-        passing = fmin(passing, (double)(s->work_bytes + s->recomputed_bytes));
+        passing = fmin(passing, (double)s->work_bytes);
         kept = fmin(kept, (double)s->flight_bytes);
     }
     return shared_bytes(r, row, stage, lane, fixed + passing + kept * passes);

@@ -424,24 +424,22 @@ static void add_up(const struct grid_rows *r, const struct grid_measure *of, boo
         sum->m.kept_bytes = 0;
 }
 
-/* As price_stage of pipeline_price.c makes it of the whole stage. */
-static void make_stage(struct ap_stage_measure *m, enum ap_line_recompute recompute,
-                       struct ap_sim_stage *to)
+/* As price_stage of pipeline_price.c makes it of the whole stage, but for what is
+ * recomputed: a program does so value by value, and need not hold these at once. */
+static void make_stage(struct ap_stage_measure *m, struct ap_sim_stage *to)
 {
-    const bool again = recompute != AP_LINE_RECOMPUTE_NONE;
     struct ap_stage_point point[2];
 
     m->input_bytes = m->kept_bytes;
     ap_stage_points(m, point);
-    *to = (struct ap_sim_stage){
-        .forward_sec = point[0].forward_sec,
-        .backward_sec = point[0].backward_sec,
-        .sync_sec = point[0].sync_sec,
-        .update_sec = point[0].update_sec,
-        .fixed_bytes = point[0].stage_bytes - point[0].passing_bytes,
-        .work_bytes = point[0].passing_bytes,
-        .flight_bytes = point[0].microbatch_bytes,
-        .recomputed_bytes = again ? (int64_t)m->recomputed_bytes : 0};
+    *to = (struct ap_sim_stage){.forward_sec = point[0].forward_sec,
+                                .backward_sec = point[0].backward_sec,
+                                .sync_sec = point[0].sync_sec,
+                                .update_sec = point[0].update_sec,
+                                .fixed_bytes =
+                                    point[0].stage_bytes - point[0].passing_bytes,
+                                .work_bytes = point[0].passing_bytes,
+                                .flight_bytes = point[0].microbatch_bytes};
 }
 
 /* Whether two runs of blocks have the same parts. */
@@ -475,7 +473,7 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
         }
         add_up(r, s->measure[row->at_once], s->alone, blocks, &sum);
         ap_stage_add_packs(&r->at_once[row->at_once].micro, &sum.packs, s->cost, &sum.m);
-        make_stage(&sum.m, row->line.recompute, &stage[i]);
+        make_stage(&sum.m, &stage[i]);
         memcpy(before, blocks, sizeof before);
     }
     return stage;
