@@ -350,9 +350,11 @@ static void add_ways(struct lister *l, struct ap_line *line)
     struct ap_degrees *d = &line->degrees;
     const bool may = d->tensor > 1 && l->r->sequence % d->tensor == 0;
 
-    for (int ring = 0; ring <= (d->context > 1 && !l->space->hand); ring++)
+    /* keys and values are gathered, go round a ring; tokens are exchanged for heads */
+    for (int how = 0; how < (d->context > 1 && !l->space->hand ? 3 : 1); how++)
         for (int sp = may; sp >= (may && l->space->hand); sp--) {
-            d->ring = ring;
+            d->ring = how == 1;
+            d->exchange = how == 2 ? d->context : 1;
             d->sequence = sp;
             add_zero(l, line);
         }
