@@ -54,23 +54,10 @@ static double bound_sec(const struct grid_rows *r, const struct grid_candidate *
 }
 
 /*
- * No less of a lane whose sum is `bytes`: programs may need less than the sums, down to
- * STAGE_ARENA_SHARE (stage_result_peak) of all but what is there all the time, which no
- * two values share. With one microbatch gradients are part of that, and go early.
+ * What the devices of a lane hold at least, of which row->bytes is the most: where the
+ * first backward begins, what is there all the time and what the microbatches in flight
+ * keep is in memory at once, and none of it shares its place.
  */
-static double shared_bytes(const struct grid_rows *r, const struct grid_candidate *row,
-                           const struct ap_sim_stage *stage, int lane, double bytes)
-{
-    double fixed = 0;
-
-    for (int i = lane; i < r->cut[row->cut].n; i += (int)row->line.pipeline)
-        fixed += (double)stage[i].fixed_bytes;
-    if (r->at_once[row->at_once].microbatches == 1)
-        fixed = 0;
-    return fixed + STAGE_ARENA_SHARE * (bytes - fixed);
-}
-
-/* What the devices of a lane hold at least, of which row->bytes is the most. */
 static double lane_bytes(const struct grid_rows *r, const struct grid_candidate *row,
                          const struct ap_sim_stage *stage, int lane)
 {
@@ -79,15 +66,14 @@ static double lane_bytes(const struct grid_rows *r, const struct grid_candidate 
     const struct ap_schedule_size size = {l->schedule, (int)l->pipeline, (int)l->chunks,
                                           microbatches};
     const int passes = ap_schedule_warm_up(&size, microbatches * (int)l->chunks, lane);
-    double fixed = 0, passing = INFINITY, kept = INFINITY; /* of the least stage */
+    double fixed = 0, kept = INFINITY; /* of the least stage */
 
     for (int i = lane; i < r->cut[row->cut].n; i += (int)l->pipeline) {
         const struct ap_sim_stage *s = &stage[i];
         fixed += (double)s->fixed_bytes;
-        passing = fmin(passing, (double)s->work_bytes);
         kept = fmin(kept, (double)s->flight_bytes);
     }
-    return shared_bytes(r, row, stage, lane, fixed + passing + kept * passes);
+    return fixed + kept * passes;
 }
 
 static void set_bytes(const struct grid_rows *r, struct grid_candidate *row, double bytes)
@@ -148,8 +134,7 @@ void grid_simulate(const struct grid_rows *r, struct grid_candidate *row)
     row->known = GRID_NO_PLAN;
     if (ap_simulate(&scratch, &sim, &result, &why) == 0) {
         for (int d = 0; d < result.n_devices; d++)
-            bytes = fmax(bytes, shared_bytes(r, row, stage, d,
-                                             (double)result.devices[d].peak_bytes));
+            bytes = fmax(bytes, (double)result.devices[d].peak_bytes);
         row->step_sec = fmax(row->step_sec, ROUNDED * result.step_sec);
         row->known = GRID_SIMULATED;
         set_bytes(r, row, bytes);

@@ -424,8 +424,9 @@ static void add_up(const struct grid_rows *r, const struct grid_measure *of, boo
         sum->m.kept_bytes = 0;
 }
 
-/* As price_stage of pipeline_price.c makes it of the whole stage, but for what is
- * recomputed: a program does so value by value, and need not hold these at once. */
+/* As price_stage of pipeline_price.c makes it of the whole stage, but of its bytes only
+ * those that are there where the first backward begins: what passes is not, nor is what
+ * one microbatch has no longer, or not yet, when it has the rest. */
 static void make_stage(struct ap_stage_measure *m, struct ap_sim_stage *to)
 {
     struct ap_stage_point point[2];
@@ -437,8 +438,7 @@ static void make_stage(struct ap_stage_measure *m, struct ap_sim_stage *to)
                                 .sync_sec = point[0].sync_sec,
                                 .update_sec = point[0].update_sec,
                                 .fixed_bytes =
-                                    point[0].stage_bytes - point[0].passing_bytes,
-                                .work_bytes = point[0].passing_bytes,
+                                    (int64_t)fmax(0, m->fixed_bytes - m->gradient_bytes),
                                 .flight_bytes = point[0].microbatch_bytes};
 }
 

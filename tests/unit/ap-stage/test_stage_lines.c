@@ -57,8 +57,8 @@ static void try_line(struct grid_rows *r, struct grid_candidate *row,
     t->n_priced++;
     t->n_wrong_step +=
         listed > row->step_sec || timed > row->step_sec || bound > row->step_sec;
-    t->n_wrong_bytes += bytes > (double)limit && row->known == GRID_PRICED;
-    if (bound > row->step_sec || (bytes > (double)limit && row->known == GRID_PRICED))
+    t->n_wrong_bytes += bytes > row->bytes;
+    if (bound > row->step_sec || bytes > row->bytes)
         printf("# %s: bounds %.9g s, %.0f bytes, prices %.9g, %.0f\n",
                ap_line_text(&scratch, &row->line), bound, bytes, row->step_sec,
                row->bytes);
@@ -105,7 +105,7 @@ static void test_trainer(char **arg)
            (long long)found.n.legal, t.n_priced, (long long)found.n.priced, t.best,
            found.found ? ap_line_text(&arena, &found.line) : "none", 100 * t.worst_gap);
     CHECK(t.n_wrong_step == 0 && t.n_wrong_bytes == 0,
-          "bounds hold: %d steps are below, %d that fit are excluded", t.n_wrong_step,
+          "bounds hold: %d steps and %d programs' bytes are below", t.n_wrong_step,
           t.n_wrong_bytes);
     CHECK(found.found == isfinite(t.best) &&
               (!found.found || found.step_sec <= t.best * (1 + 1e-12)),
