@@ -184,6 +184,21 @@ words() {
     all=$(jq '[.stages.stages[] | .recomputed | length]' -c "$f")
     jq -ne --argjson one "$one" --argjson all "$all" '$all[0] == $one[0] + 1 and $all[1] == $one[1]' # the input of layer 1
     [ "$(ap-cost --quiet "$f" | jq -r .cost.plan.words)" = 'PP 2 · DP 2 · micro-batch 4 · recompute all, 2 layers together' ]
+    # modules by name: maps of a part with what follows them, the last norms' outputs
+    again() { # MODULES MODEL...: operators and scopes of layer 1 or 4
+        ap-model "${@:2}" | ap-fuse --quiet | ap-coarsen --quiet --algorithm layers |
+            ap-stage --quiet --grid "recompute=$1,mbs=8" --cluster "$(one)" | jq -r '.graph.nodes as $n |
+                [.stages.stages[].recomputed // [] | .[] | $n[.] | select(.scope | test("/h_[14]/")) |
+                    (.op | select(. == "dot" or . == "rsqrt" or . == "logistic")) + " " + (.scope | sub(".*/h_./"; ""))] |
+                sort | join(", ")'
+    }
+    local llama=(llama --layers 2 --hidden 32 --heads 4 --kv-heads 2 --vocab 64 --seq 8 --batch 8)
+    local moe=(deepseek --layers 5 --hidden 64 --heads 4 --vocab 64 --seq 8 --batch 8)
+    [ "$(again mlp "${llama[@]}")" = 'dot mlp/gate, dot mlp/up, logistic mlp/act' ]
+    [ "$(again layernorm+mlp "${llama[@]}")" = 'dot mlp/gate, dot mlp/up, logistic mlp/act, rsqrt ln_1, rsqrt ln_2' ]
+    [ -z "$(again shared_experts+moe_act "${llama[@]}")" ]
+    [ "$(again shared_experts "${moe[@]}")" = 'dot moe/shared/mlp/gate, dot moe/shared/mlp/up, logistic moe/shared/mlp/act' ]
+    [ "$(again layernorm+moe_act "${moe[@]}")" = 'logistic moe/act, rsqrt ln_1, rsqrt ln_1, rsqrt ln_2, rsqrt ln_2' ] # no latents'
     # two layers' values live again at once, beside one input less
     for one in block:1 full uniform:2 uniform:4; do
         ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 64 --seq 128 --batch 8 | ap-coarsen --quiet --algorithm layers |

@@ -180,6 +180,7 @@ megatron|--micro-batch-size 1 --use-torch-fsdp2|--use-torch-fsdp2: not with
 megatron|--micro-batch-size 1 --bf16 --fp16|--bf16 and --fp16: one is expected
 megatron|--micro-batch-size 1 --overlap-param-gather|it is beside --overlap-grad-reduce
 megatron|--micro-batch-size 1 --recompute-granularity selective --recompute-method uniform|they are of --recompute-granularity full
+megatron|--micro-batch-size 1 --recompute-granularity selective --recompute-modules mlp moe|--recompute-modules moe: a line says
 megatron|--micro-batch-size 1 --fp8-format foo|'foo' is not one of e4m3, hybrid
 megatron|--micro-batch-size 1 --moe-layer-freq 2|layers of several kinds
 megatron|--micro-batch-size 1 --optimizer muon|another optimizer than adam or sgd

@@ -118,9 +118,28 @@ static int get_word(const struct key *key, const char *text, void *out,
         memcpy(out, &n, sizeof n);
     else
         ap_err_set(err, "%s: '%s' is not one of %s%s", key->name, text, list.data,
-                   key->kind == AGAIN ? ", block:N, uniform:N" : "");
+                   key->kind == AGAIN ? ", block:N, uniform:N, or modules: core_attn+mlp"
+                                      : "");
     ap_buf_free(&list);
     return known ? 0 : -1;
+}
+
+/* Modules of "core_attn+mlp"; 0: a word is none of them. */
+static unsigned find_modules(const char *text)
+{
+    unsigned modules = 0;
+
+    for (size_t len; *text; text += len + (text[len] == '+')) {
+        int i = 0;
+        len = strcspn(text, "+");
+        while (i < AP_N_LINE_MODULES && (strlen(ap_line_modules[i]) != len ||
+                                         strncmp(ap_line_modules[i], text, len) != 0))
+            i++;
+        if (i == AP_N_LINE_MODULES || (text[len] == '+' && !text[len + 1]))
+            return 0;
+        modules |= 1U << i;
+    }
+    return modules;
 }
 
 /* Full recomputation of "block:3", the first layers of each stage, or "uniform:2",
@@ -130,7 +149,13 @@ static int get_again(const struct key *key, const char *text, struct ap_line *li
 {
     static const struct key layers = {.name = "recompute", .least = 1, .most = 1 << 20};
     const bool block = !strncmp(text, "block:", 6);
+    const unsigned modules = find_modules(text);
 
+    if (modules) {
+        line->recompute = AP_LINE_RECOMPUTE_SELECTIVE;
+        line->recompute_modules = modules == 1U << AP_LINE_CORE_ATTN ? 0 : modules;
+        return 0;
+    }
     if (!block && strncmp(text, "uniform:", 8) != 0)
         return get_word(key, text, &line->recompute, err);
     line->recompute = AP_LINE_RECOMPUTE_FULL;
@@ -343,6 +368,18 @@ static bool is_said(const struct ap_line *line, const struct key *key, int64_t n
     return number > key->silent;
 }
 
+static void put_modules(unsigned modules, const char *sep, struct ap_buf *out)
+{
+    const char *between = "recompute=";
+
+    ap_buf_puts(out, sep);
+    for (int i = 0; i < AP_N_LINE_MODULES; i++)
+        if (modules >> i & 1) {
+            ap_buf_printf(out, "%s%s", between, ap_line_modules[i]);
+            between = "+";
+        }
+}
+
 static void put_key(const struct ap_line *line, const struct key *key, struct ap_buf *out)
 {
     const void *from = (const char *)line + (key->kind == TRAINER ? 0 : key->at);
@@ -366,6 +403,8 @@ static void put_key(const struct ap_line *line, const struct key *key, struct ap
                           line->recompute_first ? "block" : "uniform",
                           (long long)(line->recompute_first ? line->recompute_first
                                                             : line->recompute_group));
+        else if (line->recompute_modules)
+            put_modules(line->recompute_modules, sep, out);
         else if (line->recompute != AP_LINE_RECOMPUTE_NONE)
             ap_buf_printf(out, "%s%s=%s", sep, key->name, key->words[line->recompute]);
         break;

@@ -19,6 +19,17 @@ enum ap_line_recompute {
     AP_N_LINE_RECOMPUTES
 };
 
+/* What Megatron-LM recomputes by name, and a line with "recompute=core_attn+mlp". */
+enum ap_line_module {
+    AP_LINE_CORE_ATTN,
+    AP_LINE_LAYERNORM,      /* what norms give to the maps behind them */
+    AP_LINE_MLP,            /* first maps of feed-forward parts and what follows them */
+    AP_LINE_SHARED_EXPERTS, /* the same of parts beside experts */
+    AP_LINE_MOE_ACT,        /* between the maps of experts */
+    AP_N_LINE_MODULES
+};
+extern const char *const ap_line_modules[AP_N_LINE_MODULES];
+
 #define AP_LINE_MOST_STAGES 1024
 struct ap_line {
     /* of each stage; in a line that was typed, data 0 takes all devices that the others
@@ -33,6 +44,7 @@ struct ap_line {
     /* of full: only so many first layers of each stage, 0: all; so many layers together,
        from what the first of them reads, 0: one */
     int64_t recompute_first, recompute_group;
+    unsigned recompute_modules; /* of selective: 1 << module; 0: core_attn alone */
     int64_t micro_batch; /* samples of a replica at a time; 0: no input has a batch */
     bool overlap;        /* as in struct ap_stages */
     unsigned trainer;    /* likewise, but for what follows from ZeRO's stage */

@@ -17,6 +17,7 @@ struct ap_line_model {
     const int *first, *last;                 /* [layer]: blocks */
     const uint8_t *origins;                  /* [node] enum ap_origin */
     const bool *again[AP_N_LINE_RECOMPUTES]; /* [node]: is recomputed */
+    const bool *module[AP_N_LINE_MODULES];   /* [node]: is of the module */
 };
 /* Linear in the graph; what *of points to must outlive the model. */
 void ap_line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of,
@@ -54,6 +55,10 @@ bool ap_line_is_contraction(const struct ap_graph *g, int v);
 bool ap_line_is_of_activations(const struct ap_graph *g, const uint8_t *from, int v);
 /* Fills again of a model whose other members are there. */
 void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model);
+/* The same of its modules (line_modules.c), of which some are joined (arena). */
+void ap_line_mark_modules(struct ap_arena *arena, struct ap_line_model *model);
+const bool *ap_line_join_modules(struct ap_arena *arena,
+                                 const struct ap_line_model *model, unsigned modules);
 /* What each stage recomputes. -1: its blocks have several layers, and the line counts. */
 int ap_line_list_recomputed(const struct ap_line_maker *k, struct ap_err *err);
 

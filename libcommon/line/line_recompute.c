@@ -108,6 +108,7 @@ void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model
     mark_scores(arena, model, again[AP_LINE_RECOMPUTE_SELECTIVE]);
     mark_layers(model, set, true, again[AP_LINE_RECOMPUTE_OPERATORS]);
     mark_layers(model, set, false, again[AP_LINE_RECOMPUTE_FULL]);
+    ap_line_mark_modules(arena, model);
 }
 
 /* [block]: its layer, -1: none. NULL: some block has several. */
@@ -160,9 +161,11 @@ static const bool *mark_stages(const struct ap_line_maker *k, struct ap_err *err
 
 int ap_line_list_recomputed(const struct ap_line_maker *k, struct ap_err *err)
 {
-    const bool *again = k->line.recompute_first || k->line.recompute_group
-                            ? mark_stages(k, err)
-                            : k->model->again[k->line.recompute];
+    const bool *again =
+        k->line.recompute_first || k->line.recompute_group ? mark_stages(k, err)
+        : k->line.recompute_modules
+            ? ap_line_join_modules(k->arena, k->model, k->line.recompute_modules)
+            : k->model->again[k->line.recompute];
     const int *block_of = k->model->of.blocks->block_of,
               n_nodes = k->model->of.graph->n_nodes;
     int *stage_of = AP_NEW_N(k->arena, k->model->of.blocks->n, int);

@@ -296,8 +296,16 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
                          : l->recompute_group ? l->recompute_group
                                               : 1);
     }
-    put(out, l->recompute == AP_LINE_RECOMPUTE_SELECTIVE,
-        "--recompute-granularity selective\n    --recompute-modules core_attn");
+    if (l->recompute == AP_LINE_RECOMPUTE_SELECTIVE) {
+        const unsigned modules =
+            l->recompute_modules ? l->recompute_modules : 1U << AP_LINE_CORE_ATTN;
+        ap_buf_puts(out,
+                    "    --recompute-granularity selective\n    --recompute-modules");
+        for (int i = 0; i < AP_N_LINE_MODULES; i++)
+            if (modules >> i & 1)
+                ap_buf_printf(out, " %s", ap_line_modules[i]);
+        ap_buf_putc(out, '\n');
+    }
     trainer_put_flag(out, "--micro-batch-size", l->micro_batch);
     put_number(out, "--global-batch-size", facts->batch);
     ap_buf_puts(out, ")\n");

@@ -503,6 +503,27 @@ static void read_context(struct trainer_reading *r, struct ap_degrees *d)
     d->ring = which == 0 || (which == 3 && d->exchange < d->context);
 }
 
+/* --recompute-modules; silent: core_attn. */
+static unsigned read_modules(struct trainer_reading *r)
+{
+    const struct trainer_flag *f = trainer_flag_find(&r->flags, "--recompute-modules");
+    unsigned modules = 0;
+
+    for (int i = 0; f && i < f->n; i++) {
+        int m = 0;
+        while (m < AP_N_LINE_MODULES && strcmp(f->value[i].text, ap_line_modules[m]) != 0)
+            m++;
+        if (m == AP_N_LINE_MODULES)
+            ap_err_set(
+                r->err,
+                "--recompute-modules %.40s: a line says core_attn, layernorm, mlp, "
+                "shared_experts and moe_act",
+                f->value[i].text);
+        modules |= 1U << m;
+    }
+    return modules == 1U << AP_LINE_CORE_ATTN ? 0 : modules;
+}
+
 static void read_recompute(struct trainer_reading *r)
 {
     const bool activations = on(r, "--recompute-activations");
@@ -510,8 +531,7 @@ static void read_recompute(struct trainer_reading *r)
                                         activations ? "selective" : "");
     const char *method = trainer_flag_word(&r->flags, "--recompute-method", "");
     const int64_t k = trainer_number(r, "--recompute-num-layers", 0);
-    const struct trainer_flag *modules =
-        trainer_flag_find(&r->flags, "--recompute-modules");
+    const unsigned modules = read_modules(r);
     enum ap_line_recompute *to = &r->said->line.recompute;
 
     if (!strcmp(how, "full")) {
@@ -531,11 +551,7 @@ static void read_recompute(struct trainer_reading *r)
                        "--recompute-method and --recompute-num-layers: they are of "
                        "--recompute-granularity full");
         *to = AP_LINE_RECOMPUTE_SELECTIVE;
-        for (int i = 0; modules && i < modules->n; i++)
-            if (modules->n > 1 || strcmp(modules->value[i].text, "core_attn") != 0)
-                ap_err_set(r->err,
-                           "--recompute-modules %.40s: a line says core_attn alone",
-                           modules->value[i].text);
+        r->said->line.recompute_modules = modules;
     } else if (*how) {
         ap_err_set(r->err, "--recompute-granularity: %.40s is not one of full, selective",
                    how);

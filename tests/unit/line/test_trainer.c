@@ -232,6 +232,8 @@ static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_fac
         line.recompute_first = draw(3);
     else if (line.recompute == AP_LINE_RECOMPUTE_FULL && draw(3) == 0)
         line.recompute_group = 2 + draw(2);
+    if (line.recompute == AP_LINE_RECOMPUTE_SELECTIVE && draw(2))
+        line.recompute_modules = 2 + (unsigned)draw((1 << AP_N_LINE_MODULES) - 2);
     line.micro_batch = power(3);
     line.overlap = draw(2);
     line.trainer = draw(4) ? 0 : AP_TRAINER_LOW_SUMS;
@@ -254,8 +256,10 @@ static bool same(const struct ap_line *a, const struct ap_line *b)
             !memcmp(a->layers, b->layers, (size_t)a->n_layers * sizeof *a->layers)) &&
            (a->schedule == b->schedule || ap_line_stages(a) == 1) &&
            a->recompute == b->recompute && a->recompute_first == b->recompute_first &&
-           a->recompute_group == b->recompute_group && a->micro_batch == b->micro_batch &&
-           a->overlap == b->overlap && a->trainer == b->trainer;
+           a->recompute_group == b->recompute_group &&
+           a->recompute_modules == b->recompute_modules &&
+           a->micro_batch == b->micro_batch && a->overlap == b->overlap &&
+           a->trainer == b->trainer;
 }
 
 /* Written, read, and written again. */
