@@ -69,9 +69,9 @@ load helpers
             --from megatron:train.sh --log "$log"
         grep ^measured <<<"$output" | tr '\n' ' ' | grep -qE "$want" || { echo "$log: $output"; return 1; }
     done <<'END'
-megatron.log step 7.5 ms,.*median of 4, after 2.* 2.097 MB allocated
-titan.log step (7.99.|8|8.00.) ms,.*median of 2, after 1.* 268.4 MB reserved
-ds.log step (3.99.|4|4.00.) ms,.*median of 1, after 0.* 1.611 GB allocated
+megatron.log step 0.0075 s,.*median of 4, after 2.* 0.002097 GB allocated
+titan.log step 0.008 s,.*median of 2, after 1.* 0.2684 GB reserved
+ds.log step 0.004 s,.*median of 1, after 0.* 1.611 GB allocated
 END
     refuses 1 "train.sh: no line of a step" ap-plan --quiet config.json --cluster cpu-4 --batch 4 --seq 64 \
         --from megatron:train.sh --log train.sh

@@ -43,7 +43,18 @@ setup_file() {
         "$BATS_FILE_TMPDIR/gpt"
     refuses 3 "DeepSpeed 0.19 can run no line of" ap-stage --cluster cpu-4 --stages 4 --for deepspeed "$BATS_FILE_TMPDIR/gpt"
     refuses 2 "is not one of megatron" ap-stage --cluster cpu-4 --for nanotron "$BATS_FILE_TMPDIR/gpt"
-    refuses 2 "not with --for" ap-stage --cluster cpu-4 --for megatron --grid tp=2 "$BATS_FILE_TMPDIR/gpt"
+    refuses 2 "not with --for" ap-stage --cluster cpu-4 --for megatron --from megatron:x "$BATS_FILE_TMPDIR/gpt"
+}
+
+@test "ap-plan --out: a free plan of a document is beside the line; a line that is given is the trainer's" {
+    cd "$BATS_TEST_TMPDIR"
+    ap-shard --quiet --cluster cpu-4 --mesh 4 "$BATS_FILE_TMPDIR/llama" | ap-cost >free
+    refuses 3 "the plan is one of ap-shard" ap-rewrite --to megatron free
+    run -0 ap-plan free --cluster cpu-4 --out megatron --quiet -o flags
+    want=$(jq .cost.step_sec free | xargs printf '%.4g s if stages could differ')
+    [[ $output == *'best of '*' lines that Megatron-LM'* && $output == *"$want"* ]]
+    run -0 ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --grid tp=2,mbs=2 --out megatron --quiet
+    [[ $output == *"--tensor-model-parallel-size 2"* ]]
 }
 
 @test "ap-plan --for: the flags are of the line that was priced; --free says what other plans gain" {
@@ -54,6 +65,6 @@ setup_file() {
     step=$(awk '$1 == "step" { print $2; exit }' <<<"$output")
     run -0 ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --from torchtitan flags --quiet
     [ "$(awk '$1 == "step" { print $2; exit }' <<<"$output")" = "$step" ]
-    refuses 2 "not with --for" ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --for megatron --grid tp=2
+    refuses 2 "not with --for" ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --for megatron --blocks 2
     refuses 2 "it is beside --for" ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --free
 }

@@ -11,17 +11,12 @@
 #include "trainer.h"
 
 enum { TO_PROGRAM, TO_HLO, TO_JAX, TO_TORCH, TO_TASKGRAPH, TO_TRAINER };
-static const struct ap_choice forms[] = {
+static struct ap_choice forms[TO_TRAINER + AP_N_TRAINERS + 1] = {
     {"program", "section \"program\": what ap-exec runs"},
     {"hlo", "HLO text of the graph, annotated with shardings"},
     {"jax", "Python module of PartitionSpecs of parameters and results"},
     {"torch", "JSON of placements for PyTorch, for DTensor and FSDP2"},
     {"taskgraph", "JSON: Rhino's task graph, and its order by a list scheduler"},
-    {"megatron", "arguments of Megatron-LM, as a bash array"},
-    {"torchtitan", "arguments of torchtitan 0.3, as a bash array"},
-    {"torchtitan-main", "arguments of torchtitan's main branch"},
-    {"deepspeed", "DeepSpeed's JSON"},
-    {NULL, NULL},
 };
 static const struct ap_choice dialects[] = {
     [HLO_GSPMD] = {"gspmd", "sharding attributes and \"Sharding\" calls"},
@@ -174,6 +169,10 @@ static void check_options(const struct ap_tool *tool, const struct asked *all)
 /* The options, written to asked; arena. */
 static const struct ap_opt *options(struct ap_arena *arena, struct asked *asked)
 {
+    for (int i = 0; i < AP_N_TRAINERS; i++)
+        forms[TO_TRAINER + i] = (struct ap_choice){
+            ap_trainers[i]->name,
+            ap_arena_printf(arena, "arguments or file of %s", ap_trainers[i]->title)};
     const struct ap_opt opts[] = {
         {.name = "to",
          .kind = AP_OPT_CHOICE,
@@ -265,7 +264,7 @@ int main(int argc, char **argv)
     if (form == TO_TORCH)
         return torch_rewrite(&tool, &arena, &doc);
     if (form >= TO_TRAINER)
-        return trainer_rewrite(&tool, &arena, &doc, ap_trainer_find(forms[form].name));
+        return trainer_rewrite(&tool, &arena, &doc, ap_trainers[form - TO_TRAINER]);
     if (asked.per_rank > 1 && ap_doc_find(&doc, "stages"))
         ap_die_usage(
             "--devices-per-rank: pipeline stages run on one device per rank only");

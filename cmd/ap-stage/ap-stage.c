@@ -74,27 +74,26 @@ static const char *const priced[] = {"plan", "microbatches",  "memory",  "recomp
 
 /* Options that --for has no use for. */
 static const char *const not_for[] = {
-    "algorithm",     "grid",       "from",    "plan",          "start",
-    "submesh-space", "submeshes",  "search",  "imbalance",     "epsilon",
-    "kept",          "work-limit", "latency", "shard-command", "simple"};
+    "algorithm",  "from",    "plan",          "start",   "submesh-space",
+    "submeshes",  "search",  "imbalance",     "epsilon", "kept",
+    "work-limit", "latency", "shard-command", "simple"};
 
 /* ---- options ---- */
 
-static void check_for(struct ap_tool *tool, const struct stage_options *r)
+static void check_for(struct ap_tool *tool, struct stage_options *r)
 {
-    struct ap_arena arena = {0};
-
     for (size_t i = 0; i < sizeof not_for / sizeof *not_for; i++)
         if (ap_tool_given(tool, not_for[i]))
             ap_die_usage("--%s: not with --for, which searches lines", not_for[i]);
-    if (!ap_trainer_find(r->trainer))
-        ap_die_usage("--for: '%s' is not one of %s", r->trainer,
-                     ap_trainers_text(&arena));
+    r->trainer = ap_trainers[r->for_row];
 }
 
 static void read_options(struct ap_tool *tool, struct stage_options *r, int argc,
                          char **argv)
 {
+    struct ap_choice trainers[AP_N_TRAINERS + 1] = {{NULL, NULL}};
+    for (int i = 0; i < AP_N_TRAINERS; i++)
+        trainers[i] = (struct ap_choice){ap_trainers[i]->name, ap_trainers[i]->title};
     const struct ap_opt opts[] = {
         {"algorithm", AP_OPT_CHOICE, &r->algorithm, "NAME",
          "planner; --algorithm=help lists them",
@@ -102,9 +101,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          NULL},
         {"grid", AP_OPT_STR, &r->grid, "LINE",
          "build this plan instead of searching: tp=8,pp=4,sp,mbs=1", NULL, 0, 0, 0, NULL},
-        {"for", AP_OPT_STR, &r->trainer, "TRAINER",
-         "the best plan that a trainer can run: megatron, torchtitan(-main), deepspeed",
-         NULL, 0, 0, 0, NULL},
+        {"for", AP_OPT_CHOICE, &r->for_row, "TRAINER",
+         "the best plan that a trainer can run; beside --grid: that line, as it runs it",
+         trainers, 0, 0, 0, NULL},
         {"from", AP_OPT_STR, &r->from, "TRAINER:FILE",
          "build the plan of a trainer's flags or file: megatron:train.sh", NULL, 0, 0, 0,
          "more"},
@@ -189,7 +188,7 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
                          r->from   ? "--from says the whole plan"
                          : r->grid ? "--grid says the whole plan"
                                    : "--plan says the stages");
-    if (r->trainer)
+    if (r->for_row >= 0)
         check_for(tool, r);
     if (r->submeshes && ap_tool_given(tool, "submesh-space"))
         ap_die_usage("only one of --submesh-space and --submeshes");
@@ -419,6 +418,20 @@ static bool lines_reduce_each(struct ap_arena *arena, const struct stage_model *
            micro.whole >= 0;
 }
 
+/* The line of --grid with all that the trainer of --for does by itself. */
+static void settle_line(struct ap_arena *arena, const struct stage_model *m,
+                        const struct stage_options *r, struct ap_line *line)
+{
+    struct ap_line_facts facts;
+    struct ap_err err = {0};
+
+    ap_line_facts_find(arena, &m->graph, &m->nests, &facts);
+    facts.world = ap_cluster_devices(&m->cluster);
+    if (ap_trainer_check(r->trainer, line, &facts, &err) ||
+        ap_trainer_settle(r->trainer, &facts, line, &err))
+        ap_die(AP_NO_SOLUTION, "--grid %s: %s", r->grid, err.msg);
+}
+
 /* The plan of --grid or --from, without a search. */
 static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
                     const struct ap_doc *doc, const struct stage_options *r,
@@ -438,6 +451,8 @@ static int run_grid(struct ap_arena *arena, struct ap_tool *tool,
                                      : "the graph has no backward pass");
     if (r->from)
         grid_from(arena, model, r->from, r->grid, &line);
+    else if (r->trainer)
+        settle_line(arena, model, r, &line);
     if (grid_plan(arena, model, &line, &stages, &result, &err))
         ap_die(AP_NO_SOLUTION, "--%s %s: %s", r->from ? "from:" : "grid",
                r->from ? ap_line_text(arena, &line) : r->grid, err.msg);
@@ -470,13 +485,14 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
                      const struct ap_doc *doc, const struct input *in)
 {
     const struct stage_options *r = in->r;
-    const char *name = r->trainer ? r->trainer : plan_algorithms()[r->algorithm].name;
+    const char *name =
+        r->trainer ? r->trainer->name : plan_algorithms()[r->algorithm].name;
     const struct grid_space *space = grid_spaces;
     struct grid_space own;
     struct ap_stages stages,
         like = {.algorithm = r->trainer ? ap_arena_printf(arena, "for %s", name) : name,
                 .stopped = r->trainer ? "proven" : "rule",
-                .for_trainer = r->trainer,
+                .for_trainer = r->trainer ? name : NULL,
                 .each = r->limits.each,
                 .resharding = (enum ap_resharding)r->resharding,
                 .limit_bytes = r->limits.memory_bytes};
@@ -486,7 +502,7 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
     struct ap_err err = {0};
 
     if (r->trainer) {
-        own = grid_space_of(ap_trainer_find(r->trainer));
+        own = grid_space_of(r->trainer);
         space = &own;
     }
     while (!r->trainer && strcmp(space->name, name) != 0)
@@ -520,6 +536,7 @@ static int run_grids(struct ap_arena *arena, struct ap_tool *tool,
 int main(int argc, char **argv)
 {
     struct stage_options req = {
+        .for_row = -1,
         .limit_sec = 600,
         .params = {.epsilon_sec = 1e-6, .imbalance = 0.08, .n_kept = 64}};
     struct ap_tool tool = {.name = "ap-stage",

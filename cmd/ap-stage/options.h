@@ -7,9 +7,11 @@
 
 struct stage_options {
     int algorithm, schedule, reduction, recompute, search, resharding;
-    int f32_matmul; /* row of ap_f32_matmul_modes */
+    int f32_matmul;                   /* row of ap_f32_matmul_modes */
+    int for_row;                      /* of ap_trainers; -1: no --for */
+    const struct ap_trainer *trainer; /* NULL: no --for */
     const char *cluster_path, *microbatches, *memory, *command, *submeshes, *grid, *from,
-        *trainer, *plan_path, *start_path;
+        *plan_path, *start_path;
     int64_t jobs, n_stages;
     double limit_sec;
     double simple; /* per cent */

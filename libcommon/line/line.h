@@ -98,9 +98,6 @@ void ap_line_of_plan(struct ap_arena *arena, const struct ap_plan *plan,
 void ap_line_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
                        const struct ap_stages *stages, struct ap_plan_line *out,
                        struct ap_plan_degrees **each);
-/* The word for what a stage recomputes that is nearest to it. */
-enum ap_line_recompute ap_line_recompute_of(enum ap_recompute recompute);
-
 /* In the words of the field: "TP 8 with sequence parallelism · PP 2 × VPP 3 · DP 4 ·
  * ZeRO-1 · micro-batch 1 · recompute selected". */
 void ap_line_words(const struct ap_line *line, struct ap_buf *out);

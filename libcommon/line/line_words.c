@@ -34,7 +34,8 @@ void ap_line_of_plan(struct ap_arena *arena, const struct ap_plan *plan,
         micro_batch_of(out->batch, out->microbatches, out->line.degrees.data);
 }
 
-enum ap_line_recompute ap_line_recompute_of(enum ap_recompute recompute)
+/* The word for what a stage recomputes that is nearest to it. */
+static enum ap_line_recompute recompute_word(enum ap_recompute recompute)
 {
     static const enum ap_line_recompute nearest[] = {
         [AP_RECOMPUTE_NONE] = AP_LINE_RECOMPUTE_NONE,
@@ -179,7 +180,7 @@ void ap_line_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
     for (int i = 0; i < stages->n && line->degrees.expert == 0; i++)
         if (same(stages, d, best, i))
             line->degrees = d[i].all.degrees;
-    line->recompute = ap_line_recompute_of(stages->stage[best].recompute);
+    line->recompute = recompute_word(stages->stage[best].recompute);
     line->micro_batch = micro_batch_of(out->batch, out->microbatches, line->degrees.data);
     line->overlap = stages->overlap;
     line->trainer = stages->trainer & ~(unsigned)AP_TRAINER_SCATTERS;
@@ -251,7 +252,7 @@ static void put_stages(const struct ap_plan_degrees *each, const struct ap_stage
             ap_buf_printf(out, "-%d", b);
         ap_buf_putc(out, ' ');
         ap_degrees_print(run, out);
-        put_recompute(ap_line_recompute_of(stages->stage[a].recompute), out);
+        put_recompute(recompute_word(stages->stage[a].recompute), out);
     }
 }
 

@@ -270,13 +270,26 @@ static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
     return 0;
 }
 
+static int has_model(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
+                     struct ap_err *err)
+{
+    if ((facts->kind & ~trainer->models) == 0)
+        return 0;
+    return ap_err_set(err, "it has no such model: %s",
+                      facts->kind == AP_MODEL_OTHER   ? "without attention"
+                      : facts->kind == AP_MODEL_MIXED ? "with layers of several kinds"
+                                                      : "without a table of tokens");
+}
+
 int ap_trainer_check(const struct ap_trainer *trainer, const struct ap_line *line,
                      const struct ap_line_facts *facts, struct ap_err *err)
 {
     struct ap_trainer_case c;
     struct ap_err why = {""};
-    int rc = ap_trainer_case_find(trainer, line, facts, &c, &why);
+    int rc = has_model(trainer, facts, &why);
 
+    if (rc == 0)
+        rc = ap_trainer_case_find(trainer, line, facts, &c, &why);
     if (rc == 0)
         rc = has_traits(&c, &why);
     for (int i = 0; rc == 0 && trainer->conditions[i]; i++)

@@ -27,11 +27,21 @@ struct ap_layer_facts {
     enum ap_bias bias;
 };
 
+/* What a model is made of, a bit each. */
+enum ap_model_kind {
+    AP_MODEL_LANGUAGE = 1, /* attention in layers of one kind, and a table of tokens */
+    AP_MODEL_PATCHES = 2,  /* such layers on other inputs: images, waves */
+    AP_MODEL_MIXED = 4,    /* attention in layers of several kinds: encoder and decoder */
+    AP_MODEL_OTHER = 8,    /* no attention: convolutions, say */
+    AP_MODEL_ANY = 15
+};
+
 /*
  * What the conditions of trainers ask beside the line: of a model and the devices, or of
  * a trainer's flags, where 0 is unsaid.
  */
 struct ap_line_facts {
+    enum ap_model_kind kind; /* 0: unknown */
     int64_t world;           /* devices */
     int64_t batch, sequence; /* samples of a step, tokens of a sample */
     int64_t layers, heads, kv_heads;
@@ -102,6 +112,7 @@ struct ap_trainer {
     /* before each line of a comment in what is written; NULL: the format has none */
     const char *comment;
     const char *parallelism[4]; /* flags of tp, pp, cp, ep; NULL: it has none */
+    unsigned models;            /* kinds that it has layers for */
     ap_trainer_condition *const *conditions; /* ends with NULL */
     unsigned may;                            /* traits that a flag of it turns on */
     struct ap_trainer_habits (*habits)(const struct ap_line *line);

@@ -50,6 +50,10 @@ static int has_tensor(const struct ap_trainer_case *c, struct ap_err *err)
                           "sp: tensor_parallel.autotp_size %lld all-reduces whole "
                           "activations",
                           (long long)c->line.degrees.tensor);
+    if (c->line.degrees.tensor > 1 && c->facts->kind == AP_MODEL_OTHER)
+        return ap_err_set(
+            err, "tensor_parallel.autotp_size %lld: it splits transformers alone",
+            (long long)c->line.degrees.tensor);
     if (c->line.degrees.tensor > 1 && is_staged(c))
         return ap_err_set(
             err,
@@ -474,6 +478,7 @@ const struct ap_trainer trainer_deepspeed = {
     .title = "DeepSpeed 0.19",
     .parallelism = {"tensor_parallel.autotp_size", NULL, "sequence_parallel_size",
                     "expert_parallel.autoep_size"},
+    .models = AP_MODEL_ANY,
     .conditions = conditions,
     .habits = habits,
     .write = write_json,

@@ -143,6 +143,10 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
     }
     if (flops[1] <= AP_LEAST_EXPERTS * flops[0])
         facts->experts = facts->experts_per_token = 0; /* codebooks and the like */
+    facts->kind = facts->heads == 0    ? AP_MODEL_OTHER
+                  : layers.n_stems > 1 ? AP_MODEL_MIXED
+                  : facts->vocab == 0  ? AP_MODEL_PATCHES
+                                       : AP_MODEL_LANGUAGE;
     facts->tied = table >= 0 && is_tied(g, origin, table);
     trainer_find_layers(arena, g, from, origin, &layers, facts);
     ap_arena_rewind(arena, mark);

@@ -317,6 +317,7 @@ const struct ap_trainer trainer_megatron = {
     .comment = "# ",
     .parallelism = {"--tensor-model-parallel-size", "--pipeline-model-parallel-size",
                     "--context-parallel-size", "--expert-model-parallel-size"},
+    .models = AP_MODEL_LANGUAGE | AP_MODEL_PATCHES,
     .conditions = conditions,
     .may = AP_TRAINER_LOW_SUMS,
     .habits = habits,

@@ -597,11 +597,12 @@ static int read_flags(const struct ap_trainer *t, const char *text,
     return trainer_flags_end(&r->flags, unread, notes);
 }
 
-#define ROW(name_, title_)                                                           \
-    {                                                                                \
-        .name = name_, .title = title_, .comment = "# ",                             \
-        .parallelism = {TP, PP, CP, EP}, .conditions = conditions, .habits = habits, \
-        .write = write_flags, .read = read_flags                                     \
+#define ROW(name_, title_)                                                \
+    {                                                                     \
+        .name = name_, .title = title_, .comment = "# ",                  \
+        .parallelism = {TP, PP, CP, EP}, .models = AP_MODEL_LANGUAGE,     \
+        .conditions = conditions, .habits = habits, .write = write_flags, \
+        .read = read_flags                                                \
     }
 const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan 0.3");
 const struct ap_trainer trainer_torchtitan_main =

@@ -1,7 +1,6 @@
 /*
  * A sharding plan in the words of the field: degrees of tensor, data, context and expert
- * parallelism, sequence parallel activations, ZeRO's stage; and the plan of given
- * degrees.
+ * parallelism, sequence parallel activations, ZeRO's stage.
  *
  * A plan has a choice per group, whereas a trainer has one use per device axis. The
  * degrees give the use that most FLOPs of the forward contractions make of an axis, and
@@ -94,18 +93,6 @@ void ap_degrees_print(const struct ap_degrees *d, struct ap_buf *out);
  * if all layers are equal. Layers are counted from 0 in the order in which they run. */
 void ap_degrees_print_layers(const struct ap_plan_degrees *d, struct ap_buf *out);
 
-/*
- * Fills plan->choice, regather and whole (arena) for the graph, nests, mesh and
- * microbatch_choice already set: the plan in which every layer uses the axes as u gives
- * them, as a trainer would run it. Gradients are reduce-scattered if states are sharded.
- * -1 with the reason if there is no such plan.
- */
-int ap_degrees_plan(struct ap_arena *arena, const struct ap_axis_uses *u,
-                    struct ap_plan *plan, struct ap_err *err);
-/* Bytes of the copy of a weight that passes read in its place, if it has fewer: then
- * ZeRO-1's devices hold a share of the weight, as of the states, and gather the copy once
- * per step. 0: passes read the weight. */
-int64_t ap_master_copy_bytes(const struct ap_graph *g, int weight);
 /* Fills the devices by use, shard and zero from the uses (those by experts if the model
  * has experts) on a mesh. */
 void ap_degrees_count(struct ap_axis_uses *u, const struct ap_mesh *mesh, bool experts);

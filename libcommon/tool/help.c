@@ -162,5 +162,6 @@ void ap_tool_choices(const struct ap_opt *opt, struct ap_buf *out)
     }
     for (int i = 0; ap_opt_choice(opt, i)->name; i++)
         ap_buf_printf(out, "%-*s   %s%s\n", (int)width, ap_opt_choice(opt, i)->name,
-                      ap_opt_choice(opt, i)->help, i ? "" : " (default)");
+                      ap_opt_choice(opt, i)->help,
+                      i == *(int *)opt->out ? " (default)" : "");
 }

@@ -45,7 +45,7 @@ static struct stored count_stored(const struct ap_graph *g)
     for (int i = 0; i < g->n_params; i++) {
         const struct ap_node *p = &g->nodes[g->params[i]];
         const int64_t copy =
-            p->role == AP_ROLE_WEIGHT ? ap_master_copy_bytes(g, g->params[i]) : 0;
+            p->role == AP_ROLE_WEIGHT ? line_master_copy_bytes(g, g->params[i]) : 0;
         all.copies += (double)copy;
         if (p->role == AP_ROLE_WEIGHT)
             all.elements += (double)ap_shape_elems(&p->shape);
@@ -166,7 +166,7 @@ static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
     return same;
 }
 
-static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
+static int find_sharding(struct grid_rows *r, const struct line_maker *k)
 {
     struct grid_sharding *s;
 
@@ -196,7 +196,7 @@ static int find_sharding(struct grid_rows *r, const struct ap_line_maker *k)
     return r->n_shardings++;
 }
 
-static int find_cut(struct grid_rows *r, const struct ap_line_maker *k)
+static int find_cut(struct grid_rows *r, const struct line_maker *k)
 {
     const int n = k->stages->n;
     int *end = AP_NEW_N(r->arena, n, int), at = 0;
@@ -307,14 +307,14 @@ static void add_lines(struct lister *l, const struct ap_line *line)
     for (int64_t b = 1; b <= share && b <= l->space->most_micro_batch;
          b = next_of(l->space, b, share))
         for (int how = 0; how < AP_N_LINE_RECOMPUTES && share % b == 0; how++) {
-            struct ap_line_maker k = {
+            struct line_maker k = {
                 .arena = &scratch, .model = &r->model, .line = *line, .stages = &stages};
             k.line.micro_batch = b;
             k.line.recompute = (enum ap_line_recompute)how;
             if (!l->recomputes[how] || !is_legal(l, &k.line))
                 continue;
             r->n_legal++;
-            if (cut == UNKNOWN && ap_line_lay(&k, &r->why)) {
+            if (cut == UNKNOWN && line_lay(&k, &r->why)) {
                 cut = NONE;
             } else if (cut == UNKNOWN) {
                 cut = find_cut(r, &k);

@@ -271,17 +271,17 @@ static int measure_part(const struct grid_rows *r, struct grid_sharding *s, int 
 {
     const struct grid_part *part = &r->part[p];
     struct ap_stages stages = {.microbatches = 1};
-    struct ap_line_maker k = {.arena = arena,
-                              .model = &r->model,
-                              .line = ap_line_least,
-                              .stages = &stages,
-                              .uses = s->uses,
-                              .mesh = s->mesh};
+    struct line_maker k = {.arena = arena,
+                           .model = &r->model,
+                           .line = ap_line_least,
+                           .stages = &stages,
+                           .uses = s->uses,
+                           .mesh = s->mesh};
     struct ap_plan plan = {
         .graph = &part->sub.graph, .nests = &part->nests, .mesh = s->mesh};
     struct ap_conversions conv;
 
-    if (ap_line_shard(&k, arena, &plan, err) ||
+    if (line_shard(&k, arena, &plan, err) ||
         ap_plan_conversions(arena, &plan, s->cost, &conv, err))
         return -1;
     conv = near_conversions(r, part, &conv, lies_evenly(r, s), arena);

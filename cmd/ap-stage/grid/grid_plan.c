@@ -1,5 +1,5 @@
 /*
- * Problem: the section of the plan that a line says (line/line_plan.h), with its price.
+ * Problem: the section of the plan that a line says (line_plan.h), with its price.
  * Idea: stages are priced as ap-cost prices them. Cost: that of the price.
  */
 #include "base/threads.h"
@@ -8,7 +8,7 @@
 
 static int write_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *err)
 {
-    const struct ap_line_maker *k = ctx;
+    const struct line_maker *k = ctx;
     struct ap_err why = {0};
 
     if (ap_stage_put_sharding(arena, k->model->of.cluster, &k->stages->stage[s], &why))
@@ -30,19 +30,19 @@ static const char *history(struct ap_arena *arena, const struct stage_result *r,
 }
 
 void grid_model_find(struct ap_arena *arena, const struct stage_model *m,
-                     struct ap_line_model *model)
+                     struct line_model *model)
 {
     const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
 
-    ap_line_model_find(arena, &of, model);
+    line_model_find(arena, &of, model);
 }
 
-int grid_build(struct ap_line_maker *k, const struct stage_model *m,
+int grid_build(struct line_maker *k, const struct stage_model *m,
                struct ap_pipeline_price *price, struct ap_err *err)
 {
     struct ap_pipeline_cache own = {.micro = m->micro.n > 0 ? &m->micro : NULL};
 
-    if (ap_line_build(k, err))
+    if (line_build(k, err))
         return -1;
     struct ap_stage_priced **stage =
         AP_NEW_N(k->arena, k->stages->n, struct ap_stage_priced *);
@@ -52,7 +52,7 @@ int grid_build(struct ap_line_maker *k, const struct stage_model *m,
     return ap_pipeline_compare(k->arena, &k->model->of, k->stages, &own, price, err);
 }
 
-int grid_write(struct ap_line_maker *k, double step_sec, int64_t peak_bytes,
+int grid_write(struct line_maker *k, double step_sec, int64_t peak_bytes,
                struct stage_result *out, struct ap_err *err)
 {
     if (ap_in_arenas(k->arena, k->stages->n, write_stage, k, err))
@@ -68,8 +68,8 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
               const struct ap_line *line, struct ap_stages *stages,
               struct stage_result *out, struct ap_err *err)
 {
-    struct ap_line_model model;
-    struct ap_line_maker k = {
+    struct line_model model;
+    struct line_maker k = {
         .arena = arena, .model = &model, .line = *line, .stages = stages};
     struct ap_pipeline_price price;
 

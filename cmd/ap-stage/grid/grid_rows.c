@@ -119,7 +119,7 @@ void grid_price(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct ap_arena own = {0};
     struct ap_stages stages = {.each = r->want->each, .resharding = r->want->resharding};
-    struct ap_line_maker k = {
+    struct line_maker k = {
         .arena = &own, .model = &r->model, .line = row->line, .stages = &stages};
     const struct plan_instance *inst = r->want->inst;
     struct ap_pipeline_price price;
@@ -469,11 +469,11 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
               struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
 {
     const bool simple = found->simple.found;
-    struct ap_line_model model;
-    struct ap_line_maker k = {.arena = arena,
-                              .model = &model,
-                              .line = simple ? found->simple.line : found->line,
-                              .stages = stages};
+    struct line_model model;
+    struct line_maker k = {.arena = arena,
+                           .model = &model,
+                           .line = simple ? found->simple.line : found->line,
+                           .stages = stages};
     struct ap_pipeline_price price;
 
     *stages = *like;

@@ -81,7 +81,7 @@ struct grid_rows {
     struct ap_arena *arena;
     const struct stage_model *m;
     const struct grid_want *want;
-    struct ap_line_model model;
+    struct line_model model;
     int n_parts;
     struct grid_part *part;
     const int *run[GRID_MOST_BLOCKS]; /* [length - 1][first block]: its part */

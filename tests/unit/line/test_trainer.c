@@ -418,14 +418,14 @@ static void print_facts(const char *path)
     }
     ap_line_facts_find(&arena, &g, &nests, &f);
     print_layer(&f.layer);
-    printf(
-        "batch %lld x %lld, %lld layers, %lld heads, %lld of keys, %lld of %lld experts, "
-        "%lld tokens x %lld%s, %s of %s, moments %s\n",
-        (long long)f.batch, (long long)f.sequence, (long long)f.layers,
-        (long long)f.heads, (long long)f.kv_heads, (long long)f.experts_per_token,
-        (long long)f.experts, (long long)f.vocab, (long long)f.hidden,
-        f.tied ? " tied" : "", ap_dtype_name(f.compute), ap_dtype_name(f.master),
-        ap_dtype_name(f.moments));
+    printf("kind %d, batch %lld x %lld, %lld layers, %lld heads, %lld of keys, %lld of "
+           "%lld experts, "
+           "%lld tokens x %lld%s, %s of %s, moments %s\n",
+           f.kind, (long long)f.batch, (long long)f.sequence, (long long)f.layers,
+           (long long)f.heads, (long long)f.kv_heads, (long long)f.experts_per_token,
+           (long long)f.experts, (long long)f.vocab, (long long)f.hidden,
+           f.tied ? " tied" : "", ap_dtype_name(f.compute), ap_dtype_name(f.master),
+           ap_dtype_name(f.moments));
     ap_arena_free(&arena);
 }
 

@@ -8,8 +8,7 @@
  * attentions change. Cost: O(axes * operand slots). Sources: see named_plan_sweep.c; Liu
  * et al., "MoE Parallel Folding" (experts' own grid); Jacobs et al., "DeepSpeed Ulysses".
  */
-#include "plan/degrees.h"
-
+#include "grid/line_plan.h"
 #include "plan/named_plan_impl.h"
 
 static bool is_idle(const struct ap_mesh *mesh, int a)
@@ -17,7 +16,7 @@ static bool is_idle(const struct ap_mesh *mesh, int a)
     return mesh->size[a] == 1 || (mesh->microbatch >> a & 1);
 }
 
-int64_t ap_master_copy_bytes(const struct ap_graph *g, int weight)
+int64_t line_master_copy_bytes(const struct ap_graph *g, int weight)
 {
     const struct ap_node *w = &g->nodes[weight];
     int64_t bytes = 0;
@@ -122,7 +121,8 @@ static void seed_shards(const struct maker *m, int axis, struct ap_sweep *s)
             m->plan->choice[p->group].axis[axis] >= 0)
             continue;
         if (p->role == AP_ROLE_STATE ||
-            (p->role == AP_ROLE_WEIGHT && (zero == 3 || ap_master_copy_bytes(g, id) > 0)))
+            (p->role == AP_ROLE_WEIGHT &&
+             (zero == 3 || line_master_copy_bytes(g, id) > 0)))
             ap_sweep_seed_split(s, id, all, false);
     }
 }
@@ -357,8 +357,8 @@ static int plan_data(struct maker *m, int axis, struct ap_err *err)
     return s->ring ? check_rings(s, err) : 0;
 }
 
-int ap_degrees_plan(struct ap_arena *arena, const struct ap_axis_uses *u,
-                    struct ap_plan *plan, struct ap_err *err)
+int line_plan_degrees(struct ap_arena *arena, const struct ap_axis_uses *u,
+                      struct ap_plan *plan, struct ap_err *err)
 {
     struct maker m = {.arena = arena, .u = u, .plan = plan};
     bool apart = false;

@@ -2,7 +2,7 @@
  * Degrees: the plan of given degrees has these degrees, for documents named as arguments
  * (graphs of transformers with a batch of 8 or more); names of layers.
  */
-#include "plan/degrees.h"
+#include "grid/line_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -138,7 +138,7 @@ static void test_case(const struct asked *c, const struct ap_graph *g,
         want.zero[a] = (uint8_t)c->zero[a];
     }
     ap_degrees_count(&want, &plan.mesh, c->experts || has_experts(g));
-    if (ap_degrees_plan(&arena, &want, &plan, &err)) {
+    if (line_plan_degrees(&arena, &want, &plan, &err)) {
         CHECK(false, "%s, %s: %s", g->name, c->said, err.msg);
     } else {
         ap_degrees_find(&arena, &plan, 1, &got);

@@ -6,7 +6,7 @@
  * each. Cost: linear in the graph. Source: Megatron-LM,
  * core/transformer/transformer_config.py (recompute_modules).
  */
-#include "line/line_plan.h"
+#include "grid/line_plan.h"
 
 const char *const ap_line_modules[AP_N_LINE_MODULES] = {[AP_LINE_CORE_ATTN] = "core_attn",
                                                         [AP_LINE_LAYERNORM] = "layernorm",
@@ -23,13 +23,13 @@ enum behind {
     OF_EXPERTS = 8     /* with one for each expert */
 };
 
-static bool is_map(const struct ap_line_model *model, int v)
+static bool is_map(const struct line_model *model, int v)
 {
     const struct ap_graph *g = model->of.graph;
 
-    return g->nodes[v].phase == AP_FORWARD && ap_line_is_contraction(g, v) &&
+    return g->nodes[v].phase == AP_FORWARD && line_is_contraction(g, v) &&
            model->origins[v] == AP_FROM_INPUTS &&
-           !ap_line_is_of_activations(g, model->origins, v);
+           !line_is_of_activations(g, model->origins, v);
 }
 
 static bool is_of_experts(const struct ap_graph *g, int v)
@@ -46,7 +46,7 @@ static bool passes(const struct ap_graph *g, int v)
 }
 
 /* Features of a token, by the table that it is looked up in; 0: there is none. */
-static int64_t find_hidden(const struct ap_line_model *model)
+static int64_t find_hidden(const struct line_model *model)
 {
     const struct ap_graph *g = model->of.graph;
 
@@ -59,8 +59,7 @@ static int64_t find_hidden(const struct ap_line_model *model)
     return 0;
 }
 
-static const uint8_t *find_behind(struct ap_arena *arena,
-                                  const struct ap_line_model *model)
+static const uint8_t *find_behind(struct ap_arena *arena, const struct line_model *model)
 {
     const struct ap_graph *g = model->of.graph;
     uint8_t *behind = AP_NEW_N(arena, g->n_nodes + 1, uint8_t);
@@ -88,7 +87,7 @@ static const uint8_t *find_behind(struct ap_arena *arena,
 /* Marks what reaches a map of experts, or another, from one of its kind without a norm on
  * the way, with the maps that begin there; norms: what reaches any from a layer's norm.
  */
-static void mark_before(const struct ap_line_model *model, const uint8_t *behind,
+static void mark_before(const struct line_model *model, const uint8_t *behind,
                         bool experts, bool norms, bool *marks)
 {
     const struct ap_graph *g = model->of.graph;
@@ -109,7 +108,7 @@ static void mark_before(const struct ap_line_model *model, const uint8_t *behind
     }
 }
 
-void ap_line_mark_modules(struct ap_arena *arena, struct ap_line_model *model)
+void line_mark_modules(struct ap_arena *arena, struct line_model *model)
 {
     const struct ap_graph *g = model->of.graph;
     const uint8_t *behind = find_behind(arena, model);
@@ -137,8 +136,8 @@ void ap_line_mark_modules(struct ap_arena *arena, struct ap_line_model *model)
         model->module[i] = marks[i];
 }
 
-const bool *ap_line_join_modules(struct ap_arena *arena,
-                                 const struct ap_line_model *model, unsigned modules)
+const bool *line_join_modules(struct ap_arena *arena, const struct line_model *model,
+                              unsigned modules)
 {
     bool *again = AP_NEW_N(arena, model->of.graph->n_nodes + 1, bool);
 

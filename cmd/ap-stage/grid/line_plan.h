@@ -3,13 +3,13 @@
  * how each stage is sharded, what is recomputed. What trainers cannot divide evenly is
  * refused.
  */
-#ifndef AP_LINE_PLAN_H
-#define AP_LINE_PLAN_H
+#ifndef LINE_PLAN_H
+#define LINE_PLAN_H
 
 #include "line/line.h"
 
 /* What the lines of one model have in common (arena). */
-struct ap_line_model {
+struct line_model {
     struct ap_staged_graph of;
     int64_t batch;   /* rows of a step; 0: no input has a batch */
     int64_t experts; /* of a layer, which have a grid of devices of their own; 0: none */
@@ -20,13 +20,13 @@ struct ap_line_model {
     const bool *module[AP_N_LINE_MODULES];   /* [node]: is of the module */
 };
 /* Linear in the graph; what *of points to must outlive the model. */
-void ap_line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of,
-                        struct ap_line_model *model);
+void line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of,
+                     struct line_model *model);
 
 /* A line on the model's cluster: arena, model, line and stages are given. */
-struct ap_line_maker {
+struct line_maker {
     struct ap_arena *arena;
-    const struct ap_line_model *model;
+    const struct line_model *model;
     struct ap_line line; /* laying completes it */
     struct ap_stages *stages;
     struct ap_axis_uses uses;
@@ -39,27 +39,42 @@ struct ap_line_maker {
  * Stages are sharded side by side. -1: the model or the cluster has no such plan; err has
  * the reason.
  */
-int ap_line_build(struct ap_line_maker *k, struct ap_err *err);
+int line_build(struct line_maker *k, struct ap_err *err);
 
 /* Its steps, for searches. Mesh, degrees and microbatches, and the blocks of each stage.
  * -1: the model or the cluster cannot be divided so. */
-int ap_line_lay(struct ap_line_maker *k, struct ap_err *err);
+int line_lay(struct line_maker *k, struct ap_err *err);
 /* The plan of a part of the model, whose graph and nests are there. -1: as above. */
-int ap_line_shard(const struct ap_line_maker *k, struct ap_arena *arena,
-                  struct ap_plan *plan, struct ap_err *err);
+int line_shard(const struct line_maker *k, struct ap_arena *arena, struct ap_plan *plan,
+               struct ap_err *err);
 
-/* ---- private to the plan of a line: line_recompute.c ---- */
+/* ---- private to the plan of a line: degrees_plan.c ---- */
 
-bool ap_line_is_contraction(const struct ap_graph *g, int v);
+/*
+ * Fills plan->choice, regather and whole (arena) for the graph, nests, mesh and
+ * microbatch_choice already set: the plan in which every layer uses the axes as u gives
+ * them, as a trainer would run it. Gradients are reduce-scattered if states are sharded.
+ * -1 with the reason if there is no such plan.
+ */
+int line_plan_degrees(struct ap_arena *arena, const struct ap_axis_uses *u,
+                      struct ap_plan *plan, struct ap_err *err);
+/* Bytes of the copy of a weight that passes read in its place, if it has fewer: then
+ * ZeRO-1's devices hold a share of the weight, as of the states, and gather the copy once
+ * per step. 0: passes read the weight. */
+int64_t line_master_copy_bytes(const struct ap_graph *g, int weight);
+
+/* ---- line_recompute.c ---- */
+
+bool line_is_contraction(const struct ap_graph *g, int v);
 /* A contraction of two values that both depend on the inputs. */
-bool ap_line_is_of_activations(const struct ap_graph *g, const uint8_t *from, int v);
+bool line_is_of_activations(const struct ap_graph *g, const uint8_t *from, int v);
 /* Fills again of a model whose other members are there. */
-void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model);
+void line_mark_recomputed(struct ap_arena *arena, struct line_model *model);
 /* The same of its modules (line_modules.c), of which some are joined (arena). */
-void ap_line_mark_modules(struct ap_arena *arena, struct ap_line_model *model);
-const bool *ap_line_join_modules(struct ap_arena *arena,
-                                 const struct ap_line_model *model, unsigned modules);
+void line_mark_modules(struct ap_arena *arena, struct line_model *model);
+const bool *line_join_modules(struct ap_arena *arena, const struct line_model *model,
+                              unsigned modules);
 /* What each stage recomputes. -1: its blocks have several layers, and the line counts. */
-int ap_line_list_recomputed(const struct ap_line_maker *k, struct ap_err *err);
+int line_list_recomputed(const struct line_maker *k, struct ap_err *err);
 
 #endif

@@ -5,21 +5,21 @@
  * read. Cost: linear in the graph. Source: Korthikanti et al., "Reducing Activation
  * Recomputation in Large Transformer Models", section 5.
  */
-#include "line/line_plan.h"
+#include "grid/line_plan.h"
 
-bool ap_line_is_contraction(const struct ap_graph *g, int v)
+bool line_is_contraction(const struct ap_graph *g, int v)
 {
     return g->nodes[v].op == AP_OP_DOT || g->nodes[v].op == AP_OP_CONVOLUTION;
 }
 
-bool ap_line_is_of_activations(const struct ap_graph *g, const uint8_t *from, int v)
+bool line_is_of_activations(const struct ap_graph *g, const uint8_t *from, int v)
 {
-    return ap_line_is_contraction(g, v) && from[g->nodes[v].in[0]] == AP_FROM_INPUTS &&
+    return line_is_contraction(g, v) && from[g->nodes[v].in[0]] == AP_FROM_INPUTS &&
            from[g->nodes[v].in[1]] == AP_FROM_INPUTS;
 }
 
 /* [node]: made of positions and scalars, one of which is an input: random numbers. */
-static const bool *find_drawn(struct ap_arena *arena, const struct ap_line_model *model)
+static const bool *find_drawn(struct ap_arena *arena, const struct line_model *model)
 {
     const struct ap_graph *g = model->of.graph;
     bool *drawn = AP_NEW_N(arena, g->n_nodes, bool);
@@ -37,7 +37,7 @@ static const bool *find_drawn(struct ap_arena *arena, const struct ap_line_model
 
 /* Attention's scores, and what is made of them up to the values' contraction, with the
  * random numbers that are drawn there. */
-static void mark_scores(struct ap_arena *arena, const struct ap_line_model *model,
+static void mark_scores(struct ap_arena *arena, const struct line_model *model,
                         bool *again)
 {
     const struct ap_graph *g = model->of.graph;
@@ -48,16 +48,15 @@ static void mark_scores(struct ap_arena *arena, const struct ap_line_model *mode
 
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
-        behind[v] = n->phase == AP_FORWARD && ap_line_is_of_activations(g, from, v);
+        behind[v] = n->phase == AP_FORWARD && line_is_of_activations(g, from, v);
         for (int i = 0;
-             i < n->n_in && n->phase == AP_FORWARD && !ap_line_is_contraction(g, v); i++)
+             i < n->n_in && n->phase == AP_FORWARD && !line_is_contraction(g, v); i++)
             behind[v] |= behind[n->in[i]];
     }
     for (int v = g->n_nodes - 1; v >= 0; v--) {
         const struct ap_node *n = &g->nodes[v];
-        bool use =
-            n->phase == AP_FORWARD && (ap_line_is_of_activations(g, from, v) ||
-                                       (ahead[v] && !ap_line_is_contraction(g, v)));
+        bool use = n->phase == AP_FORWARD && (line_is_of_activations(g, from, v) ||
+                                              (ahead[v] && !line_is_contraction(g, v)));
         for (int i = 0; i < n->n_in && use; i++)
             ahead[n->in[i]] = true;
         again[v] = ahead[v] && (behind[v] || drawn[v]);
@@ -66,7 +65,7 @@ static void mark_scores(struct ap_arena *arena, const struct ap_line_model *mode
 
 /* All of the forward of sets of blocks but what others read; with `operators` less what
  * attention and every other contraction make. set[block]: -1 where nothing runs again. */
-static void mark_layers(const struct ap_line_model *model, const int *set, bool operators,
+static void mark_layers(const struct line_model *model, const int *set, bool operators,
                         bool *again)
 {
     const struct ap_graph *g = model->of.graph;
@@ -81,8 +80,8 @@ static void mark_layers(const struct ap_line_model *model, const int *set, bool 
         for (int u = g->user_start[v]; u < g->user_start[v + 1] && !keep; u++)
             keep = g->nodes[g->users[u]].phase == AP_FORWARD &&
                    set[block_of[g->users[u]]] != set[block_of[v]];
-        if (operators && !keep && ap_line_is_contraction(g, v)) {
-            if (n->attrs->attention || ap_line_is_of_activations(g, from, v))
+        if (operators && !keep && line_is_contraction(g, v)) {
+            if (n->attrs->attention || line_is_of_activations(g, from, v))
                 keep = true;
             else
                 keep = odd = !odd;
@@ -93,7 +92,7 @@ static void mark_layers(const struct ap_line_model *model, const int *set, bool 
     }
 }
 
-void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model)
+void line_mark_recomputed(struct ap_arena *arena, struct line_model *model)
 {
     int *set = AP_NEW_N(arena, model->of.blocks->n, int);
     bool *again[AP_N_LINE_RECOMPUTES];
@@ -108,12 +107,11 @@ void ap_line_mark_recomputed(struct ap_arena *arena, struct ap_line_model *model
     mark_scores(arena, model, again[AP_LINE_RECOMPUTE_SELECTIVE]);
     mark_layers(model, set, true, again[AP_LINE_RECOMPUTE_OPERATORS]);
     mark_layers(model, set, false, again[AP_LINE_RECOMPUTE_FULL]);
-    ap_line_mark_modules(arena, model);
+    line_mark_modules(arena, model);
 }
 
 /* [block]: its layer, -1: none. NULL: some block has several. */
-static const int *layers_of_blocks(struct ap_arena *arena,
-                                   const struct ap_line_model *model)
+static const int *layers_of_blocks(struct ap_arena *arena, const struct line_model *model)
 {
     int *layer = AP_NEW_N(arena, model->of.blocks->n, int);
 
@@ -130,9 +128,9 @@ static const int *layers_of_blocks(struct ap_arena *arena,
 
 /* [node]: runs again, where not all layers of a stage do by themselves. NULL: layers are
  * not blocks; err says so. */
-static const bool *mark_stages(const struct ap_line_maker *k, struct ap_err *err)
+static const bool *mark_stages(const struct line_maker *k, struct ap_err *err)
 {
-    const struct ap_line_model *model = k->model;
+    const struct line_model *model = k->model;
     const int *layer = layers_of_blocks(k->arena, model);
     const int64_t group = k->line.recompute_group, most = k->line.recompute_first;
     int *set = AP_NEW_N(k->arena, model->of.blocks->n, int);
@@ -159,12 +157,12 @@ static const bool *mark_stages(const struct ap_line_maker *k, struct ap_err *err
     return again;
 }
 
-int ap_line_list_recomputed(const struct ap_line_maker *k, struct ap_err *err)
+int line_list_recomputed(const struct line_maker *k, struct ap_err *err)
 {
     const bool *again =
         k->line.recompute_first || k->line.recompute_group ? mark_stages(k, err)
         : k->line.recompute_modules
-            ? ap_line_join_modules(k->arena, k->model, k->line.recompute_modules)
+            ? line_join_modules(k->arena, k->model, k->line.recompute_modules)
             : k->model->again[k->line.recompute];
     const int *block_of = k->model->of.blocks->block_of,
               n_nodes = k->model->of.graph->n_nodes;

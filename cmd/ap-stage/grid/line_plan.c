@@ -8,7 +8,7 @@
  * sections 2 and 3.1 (order of devices: tensor, data, pipeline); Korthikanti et al.,
  * section 4.2 (sequence parallelism).
  */
-#include "line/line_plan.h"
+#include "grid/line_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static bool nests(const struct grid *g)
 
 /* The borders of the axes. Axes are split at the border of hosts, too, so that
  * collectives go inside hosts first. */
-static int find_borders(const struct ap_line_maker *k, struct grid *g, struct ap_err *err)
+static int find_borders(const struct line_maker *k, struct grid *g, struct ap_err *err)
 {
     const struct ap_degrees *d = &k->line.degrees;
     const int64_t host = k->model->of.cluster->levels[0].size;
@@ -100,8 +100,7 @@ static int find_borders(const struct ap_line_maker *k, struct grid *g, struct ap
 }
 
 /* The axis of devices from..to of a stage. */
-static void add_axis(struct ap_line_maker *k, const struct grid *g, int64_t from,
-                     int64_t to)
+static void add_axis(struct line_maker *k, const struct grid *g, int64_t from, int64_t to)
 {
     const int at = k->mesh.n_axes++;
     const enum ap_axis_split use = to <= g->tensor    ? AP_USE_TENSOR
@@ -121,7 +120,7 @@ static void add_axis(struct ap_line_maker *k, const struct grid *g, int64_t from
 
 /* Names from the inside out: of the use, and experts' where that differs. Of several axes
  * of a name the innermost has it, the next one between hosts is "..._hosts". */
-static void name_axes(struct ap_line_maker *k)
+static void name_axes(struct line_maker *k)
 {
     static const char *const uses[AP_N_AXIS_USES] = {
         [AP_USE_DATA] = "dp", [AP_USE_CONTEXT] = "cp", [AP_USE_TENSOR] = "tp"};
@@ -152,7 +151,7 @@ static void name_axes(struct ap_line_maker *k)
     }
 }
 
-static int check_experts(const struct ap_line_maker *k, struct ap_err *err)
+static int check_experts(const struct line_maker *k, struct ap_err *err)
 {
     const struct ap_degrees *d = &k->line.degrees;
     const int64_t group = d->expert * d->expert_tensor;
@@ -182,7 +181,7 @@ static int check_experts(const struct ap_line_maker *k, struct ap_err *err)
 }
 
 /* The mesh of all stages: axes of both grids. */
-static int lay_mesh(struct ap_line_maker *k, struct ap_err *err)
+static int lay_mesh(struct line_maker *k, struct ap_err *err)
 {
     const struct ap_degrees *d = &k->line.degrees;
     struct grid g;
@@ -204,7 +203,7 @@ static int lay_mesh(struct ap_line_maker *k, struct ap_err *err)
     return 0;
 }
 
-static int cut_batch(struct ap_line_maker *k, struct ap_err *err)
+static int cut_batch(struct line_maker *k, struct ap_err *err)
 {
     const int64_t at_once = ap_mul64(k->uses.degrees.data, k->line.micro_batch);
     const int64_t n = k->model->batch / at_once;
@@ -224,7 +223,7 @@ static int cut_batch(struct ap_line_maker *k, struct ap_err *err)
 }
 
 /* Stage s is on the s modulo pp-th part of the devices. */
-static void place(const struct ap_line_maker *k, int s)
+static void place(const struct line_maker *k, int s)
 {
     struct ap_stage *st = &k->stages->stage[s];
     const int64_t host = k->model->of.cluster->levels[0].size;
@@ -242,7 +241,7 @@ static void place(const struct ap_line_maker *k, int s)
 /* ---- layers ---- */
 
 /* First and last block of each layer. */
-static void span_layers(struct ap_arena *arena, struct ap_line_model *model)
+static void span_layers(struct ap_arena *arena, struct line_model *model)
 {
     const struct ap_graph *g = model->of.graph;
     int *first = AP_NEW_N(arena, model->layers.n + 1, int);
@@ -263,12 +262,12 @@ static void span_layers(struct ap_arena *arena, struct ap_line_model *model)
     }
 }
 
-static int layers_of_stage(const struct ap_line_maker *k, int s)
+static int layers_of_stage(const struct line_maker *k, int s)
 {
     return k->line.n_layers ? k->line.layers[s] : k->model->layers.n / k->stages->n;
 }
 
-static int check_layers(const struct ap_line_maker *k, struct ap_err *err)
+static int check_layers(const struct line_maker *k, struct ap_err *err)
 {
     int64_t sum = 0;
 
@@ -287,7 +286,7 @@ static int check_layers(const struct ap_line_maker *k, struct ap_err *err)
 }
 
 /* Blocks of each stage. */
-static int cut_blocks(struct ap_line_maker *k, struct ap_err *err)
+static int cut_blocks(struct line_maker *k, struct ap_err *err)
 {
     const int n_blocks = k->model->of.blocks->n;
     const int *first = k->model->first, *last = k->model->last;
@@ -325,7 +324,7 @@ static int cut_blocks(struct ap_line_maker *k, struct ap_err *err)
 static bool is_of_experts(const struct ap_graph *g, const uint8_t *from, int v)
 {
     return g->nodes[v].op == AP_OP_DOT && g->nodes[v].attrs->lhs_batch_dims.n > 0 &&
-           !ap_line_is_of_activations(g, from, v);
+           !line_is_of_activations(g, from, v);
 }
 
 /* How many there are, if their FLOPs are worth a grid of their own; else 0. */
@@ -335,7 +334,7 @@ static int64_t count_experts(const struct ap_graph *g, const uint8_t *from)
     int64_t n = 0;
 
     for (int v = 0; v < g->n_nodes; v++) {
-        if (g->nodes[v].phase != AP_FORWARD || !ap_line_is_contraction(g, v))
+        if (g->nodes[v].phase != AP_FORWARD || !line_is_contraction(g, v))
             continue;
         all += ap_node_heavy_flops(g, v);
         if (!is_of_experts(g, from, v))
@@ -346,16 +345,16 @@ static int64_t count_experts(const struct ap_graph *g, const uint8_t *from)
     return experts > AP_LEAST_EXPERTS * all ? n : 0;
 }
 
-void ap_line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of,
-                        struct ap_line_model *model)
+void line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of,
+                     struct line_model *model)
 {
-    *model = (struct ap_line_model){.of = *of,
-                                    .batch = ap_batch_size(of->graph),
-                                    .origins = ap_blocks_origins(arena, of->graph)};
+    *model = (struct line_model){.of = *of,
+                                 .batch = ap_batch_size(of->graph),
+                                 .origins = ap_blocks_origins(arena, of->graph)};
     model->experts = count_experts(of->graph, model->origins);
     ap_layers_find(arena, of->graph, of->nests, &model->layers);
     span_layers(arena, model);
-    ap_line_mark_recomputed(arena, model);
+    line_mark_recomputed(arena, model);
 }
 
 /* ---- shardings ---- */
@@ -381,22 +380,22 @@ static const bool *find_beside(struct ap_arena *arena, const struct ap_graph *g,
         bool any = false;
         for (int k = 0; k < g->nodes[v].n_in; k++)
             any |= near[g->nodes[v].in[k]];
-        beside[v] = any && ap_line_is_contraction(g, v);
-        near[v] = is_of_experts(g, from, v) || (any && !ap_line_is_contraction(g, v));
+        beside[v] = any && line_is_contraction(g, v);
+        near[v] = is_of_experts(g, from, v) || (any && !line_is_contraction(g, v));
     }
     for (int v = g->n_nodes - 1; v >= 0; v--) {
         bool any = false;
         for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++)
             any |= near[g->users[u]];
-        beside[v] |= any && ap_line_is_contraction(g, v);
-        near[v] = is_of_experts(g, from, v) || (any && !ap_line_is_contraction(g, v));
+        beside[v] |= any && line_is_contraction(g, v);
+        near[v] = is_of_experts(g, from, v) || (any && !line_is_contraction(g, v));
     }
     return beside;
 }
 
 /* What trainers do not do: pad what an axis splits, leave a contraction whole on the
  * tensor axis, or split attention there by other than heads. */
-static int check_contraction(const struct ap_line_maker *k, const struct ap_plan *plan,
+static int check_contraction(const struct line_maker *k, const struct ap_plan *plan,
                              const struct ap_nest *nest, int axis, const uint8_t *from,
                              const bool *beside, struct ap_err *err)
 {
@@ -420,14 +419,13 @@ static int check_contraction(const struct ap_line_maker *k, const struct ap_plan
                                          k->uses.expert_use[axis] == AP_USE_EXPERT))))
         return ap_err_set(err, "%s=%lld: nothing of %s (%s) is split by it", name, size,
                           n->name, n->scope);
-    if (tensor && !is_of_heads(nest, c) &&
-        ap_line_is_of_activations(plan->graph, from, v))
+    if (tensor && !is_of_heads(nest, c) && line_is_of_activations(plan->graph, from, v))
         return ap_err_set(err, "%s=%lld does not divide the heads of %s (%s)", name, size,
                           n->name, n->scope);
     return 0;
 }
 
-static int check_even(const struct ap_line_maker *k, struct ap_arena *arena,
+static int check_even(const struct line_maker *k, struct ap_arena *arena,
                       const struct ap_plan *plan, struct ap_err *err)
 {
     const uint8_t *from = ap_blocks_origins(arena, plan->graph);
@@ -442,7 +440,7 @@ static int check_even(const struct ap_line_maker *k, struct ap_arena *arena,
 }
 
 /* What the plan does is what the line says. */
-static int check_degrees(const struct ap_line_maker *k, const struct ap_plan *plan,
+static int check_degrees(const struct line_maker *k, const struct ap_plan *plan,
                          struct ap_err *err)
 {
     struct ap_arena scratch = {0};
@@ -466,10 +464,10 @@ static int check_degrees(const struct ap_line_maker *k, const struct ap_plan *pl
     return rc;
 }
 
-int ap_line_shard(const struct ap_line_maker *k, struct ap_arena *arena,
-                  struct ap_plan *plan, struct ap_err *err)
+int line_shard(const struct line_maker *k, struct ap_arena *arena, struct ap_plan *plan,
+               struct ap_err *err)
 {
-    return ap_degrees_plan(arena, &k->uses, plan, err) ||
+    return line_plan_degrees(arena, &k->uses, plan, err) ||
                    check_even(k, arena, plan, err) || check_degrees(k, plan, err)
                ? -1
                : 0;
@@ -477,7 +475,7 @@ int ap_line_shard(const struct ap_line_maker *k, struct ap_arena *arena,
 
 static int shard_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *err)
 {
-    const struct ap_line_maker *k = ctx;
+    const struct line_maker *k = ctx;
     const struct ap_graph *g = k->model->of.graph;
     struct ap_stage *st = &k->stages->stage[s];
     struct ap_err why = {0};
@@ -491,14 +489,14 @@ static int shard_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *
         .algorithm = "grid",
         .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
         .stopped = "rule"};
-    if (ap_line_shard(k, arena, &st->sharding.plan, &why))
+    if (line_shard(k, arena, &st->sharding.plan, &why))
         return ap_err_set(err, "stage %d: %s", s, why.msg);
     return 0;
 }
 
 /* ---- the plan ---- */
 
-int ap_line_lay(struct ap_line_maker *k, struct ap_err *err)
+int line_lay(struct line_maker *k, struct ap_err *err)
 {
     const struct ap_line *line = &k->line;
     struct ap_stages *stages = k->stages;
@@ -519,7 +517,7 @@ int ap_line_lay(struct ap_line_maker *k, struct ap_err *err)
 }
 
 /* A line that says ring has one in some stage. */
-static int check_ring(const struct ap_line_maker *k, struct ap_err *err)
+static int check_ring(const struct line_maker *k, struct ap_err *err)
 {
     for (int s = 0; s < k->stages->n && k->line.degrees.ring; s++) {
         const struct ap_plan *plan = &k->stages->stage[s].sharding.plan;
@@ -532,13 +530,13 @@ static int check_ring(const struct ap_line_maker *k, struct ap_err *err)
                                 : 0;
 }
 
-int ap_line_build(struct ap_line_maker *k, struct ap_err *err)
+int line_build(struct line_maker *k, struct ap_err *err)
 {
-    if (ap_line_lay(k, err))
+    if (line_lay(k, err))
         return -1;
     for (int s = 0; s < k->stages->n; s++)
         place(k, s);
-    return ap_line_list_recomputed(k, err) ||
+    return line_list_recomputed(k, err) ||
                    ap_in_arenas(k->arena, k->stages->n, shard_stage, k, err) ||
                    check_ring(k, err)
                ? -1
