@@ -71,6 +71,13 @@ const struct ap_line ap_line_least = {.degrees = {.tensor = 1,
                                       .schedule = AP_SCHEDULE_1F1B,
                                       .micro_batch = 1};
 
+const char *const ap_line_modules[AP_N_LINE_MODULES] = {[AP_LINE_CORE_ATTN] = "core_attn",
+                                                        [AP_LINE_LAYERNORM] = "layernorm",
+                                                        [AP_LINE_MLP] = "mlp",
+                                                        [AP_LINE_SHARED_EXPERTS] =
+                                                            "shared_experts",
+                                                        [AP_LINE_MOE_ACT] = "moe_act"};
+
 int ap_line_stages(const struct ap_line *line)
 {
     return (int)(line->pipeline * line->chunks);

@@ -8,13 +8,6 @@
  */
 #include "grid/line_plan.h"
 
-const char *const ap_line_modules[AP_N_LINE_MODULES] = {[AP_LINE_CORE_ATTN] = "core_attn",
-                                                        [AP_LINE_LAYERNORM] = "layernorm",
-                                                        [AP_LINE_MLP] = "mlp",
-                                                        [AP_LINE_SHARED_EXPERTS] =
-                                                            "shared_experts",
-                                                        [AP_LINE_MOE_ACT] = "moe_act"};
-
 /* What a forward value depends on by elementwise operators and moves. */
 enum behind {
     OF_NORM = 1,       /* the root of a sum */
