@@ -62,6 +62,13 @@ static int has_context(const struct ap_trainer_case *c, struct ap_err *err)
 
 static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 {
+    const unsigned modules = c->line.recompute_modules, act = 1U << AP_LINE_MOE_ACT;
+
+    if (modules & act && c->facts->experts == 0)
+        return ap_err_set(err, "--recompute-modules moe_act: the model has no experts");
+    if (modules & (act | 1U << AP_LINE_LAYERNORM) && trainer_is_fp8(c->facts))
+        return ap_err_set(err, "--recompute-modules layernorm and moe_act: not with "
+                               "--fp8-format and its delayed scaling");
     if (c->line.recompute != AP_LINE_RECOMPUTE_OPERATORS)
         return 0;
     return ap_err_set(err, "recompute=operators: --recompute-granularity is full, or "
