@@ -66,13 +66,20 @@ load helpers
     echo 'step=9, RunningAvgSamplesPerSec=1.1, CurrSamplesPerSec=1000.0, MemAllocated=1GB, MaxMemAllocated=1.5GB' >ds.log
     while read -r log want; do
         run -0 --separate-stderr ap-plan --quiet config.json --cluster cpu-4 --batch 4 --seq 64 \
-            --from megatron:train.sh --log "$log"
+            --grid tp=2,pp=2,sp,mbs=1,packs --log "$log" --calibrate measured.json
         grep ^measured <<<"$output" | tr '\n' ' ' | grep -qE "$want" || { echo "$log: $output"; return 1; }
     done <<'END'
 megatron.log step 0.0075 s,.*median of 4, after 2.* 0.002097 GB allocated
 titan.log step 0.008 s,.*median of 2, after 1.* 0.2684 GB reserved
 ds.log step 0.004 s,.*median of 1, after 0.* 1.611 GB allocated
 END
+    # the cluster as the last log measured it is one for later plans
+    ap-plan --quiet config.json --cluster measured.json --batch 4 --seq 64 --from megatron:train.sh --log megatron.log |
+        grep -qE '^measured: step 0.0075 s, 1.875 x'
+    refuses 2 "--calibrate: it is what --log measured" \
+        ap-plan config.json --cluster cpu-4 --grid tp=2 --calibrate measured.json
+    refuses 1 "titan.log: steps of torchtitan, and the plan is --from megatron" ap-plan --quiet config.json \
+        --cluster cpu-4 --batch 4 --seq 64 --from megatron:train.sh --log titan.log
     refuses 1 "train.sh: no line of a step" ap-plan --quiet config.json --cluster cpu-4 --batch 4 --seq 64 \
         --from megatron:train.sh --log train.sh
     refuses 2 "--out torchtitan: the plan is --for megatron" \
