@@ -103,6 +103,7 @@ tokens.torchtitan-main 8 64 pp=2,dp=32,zero=1,recompute=operators,mbs=2,packs of
 zero3.deepspeed 64 32 dp=64,zero=3,mbs=2,overlap of 512, 64 devices
 pipeline.deepspeed 64 32 pp=8,dp=8,zero=1,recompute=full,mbs=1,packs,keeps-gradients,waits of 512, 64 devices
 moe.deepspeed 64 32 tp=2,ep=8,etp=1,dp=32,zero=2,mbs=8,overlap,packs of 512, 64 devices
+script.deepspeed 64 32 dp=16,zero=1,mbs=4,overlap,packs,keeps-gradients of 64, 16 devices
 huggingface.deepspeed 64 32 refused: train_batch_size: "auto" is for a launcher to fill in: give the number
 people.megatron 8 24 tp=2,pp=2,dp=2,sp,recompute=full,mbs=1,packs of 2, 8 devices
 END

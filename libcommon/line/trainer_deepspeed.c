@@ -271,6 +271,10 @@ static int64_t number(struct reading *r, const char *path, int64_t least, int64_
                    path);
         return silent;
     }
+    if (json_is_null(v)) {
+        ap_err_set(r->err, "%s: nothing in the script gives it a value", path);
+        return silent;
+    }
     if (!json_is_integer(v) || json_integer_value(v) < least ||
         json_integer_value(v) > INT32_MAX) {
         ap_err_set(r->err, "%s: expected a number from %lld on", path, (long long)least);
@@ -426,9 +430,9 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
     struct ap_line *line = &said->line;
     struct ap_degrees *d = &line->degrees;
 
-    said->facts.world = known->world;
+    said->facts.world = said->facts.world ? said->facts.world : known->world;
     said->facts.layers = known->layers;
-    if (known->world == 0)
+    if (said->facts.world == 0)
         return ap_err_set(r->err, "nothing says the number of devices");
     const int64_t tensor = number(r, "tensor_parallel.autotp_size", 0, 0);
     d->tensor = tensor > 1 ? tensor : 1;
@@ -456,11 +460,31 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
     return *r->err->msg ? -1 : check_members(r);
 }
 
+/* The file, or the here-document of a script that writes it. */
+static const char *find_json(const char *text, struct ap_trainer_said *said,
+                             struct ap_notes *notes)
+{
+    struct trainer_words words;
+    struct ap_err ignored = {""};
+    int64_t world = 0;
+
+    if (text[strspn(text, " \t\r\n")] == '{')
+        return text;
+    trainer_words_read(notes->arena, text, &words, &world, &ignored);
+    if (!words.json)
+        return text;
+    said->facts.world = world;
+    ap_note(notes, "what the script gives its program beside the file is not read: tp=, "
+                   "pp= and recompute= are for --grid to say");
+    return words.json;
+}
+
 static int read_json(const struct ap_trainer *own, const char *text,
                      const struct ap_line_facts *known, struct ap_trainer_said *said,
                      struct ap_notes *notes, struct ap_err *err)
 {
     json_error_t where;
+    text = find_json(text, said, notes);
     json_t *top = json_loadb(text, strlen(text), JSON_REJECT_DUPLICATES, &where);
     struct reading r = {top, notes, err};
 

@@ -52,6 +52,7 @@ struct shell {
     int open;             /* brackets of commands */
     char joined;          /* '&' or '|': the next command is behind && or || */
     int64_t left;         /* of MOST_BYTES */
+    const char *json;     /* see struct trainer_words */
     int n_why, cap_why;
     const char **why; /* sentences of marks */
 };
@@ -539,17 +540,49 @@ static bool drop_keyword(struct shell *sh, int first)
     return true;
 }
 
+/* A here-document with the values of its variables, if it is the first with an object. */
+static void take_document(struct shell *sh, const char *from, const char *end)
+{
+    struct draft d = {.left = &sh->left};
+    struct trainer_words ignored = {.arena = sh->arena};
+    struct ap_buf text = {0};
+    const char *back = sh->at;
+
+    if (sh->json || runs_now(sh) == RUNS_NOT || from[strspn(from, " \t\r\n")] != '{')
+        return;
+    sh->at = ap_arena_strndup(sh->arena, from, (size_t)(end - from));
+    while (*sh->at && sh->left > 0)
+        if (*sh->at == '$')
+            expand(sh, &d, true, &ignored);
+        else
+            put_text(&d, sh->at++, 1, true, &ignored);
+    sh->at = back;
+    for (size_t i = 0; i < d.text.len; i++) {
+        const bool mark = d.text.data[i] == HOLE || d.text.data[i] == MAYBE;
+        ap_buf_put(&text, mark ? "null" : &d.text.data[i], mark ? 4 : 1);
+        while (mark && i + 1 < d.text.len && /* the mark's number, what may be there */
+               (d.text.data[i + 1] & 0x80 || d.text.data[i + 1] < ' ' ||
+                isalnum((unsigned char)d.text.data[i + 1])) &&
+               d.text.data[i + 1] != '\n')
+            i++;
+    }
+    sh->json = ap_arena_strdup(sh->arena, text.data ? text.data : "");
+    ap_buf_free(&text);
+    ap_buf_free(&d.text);
+}
+
 /* Behind "<<": the lines up to the word alone on its line. */
 static void skip_here_document(struct shell *sh)
 {
     sh->at += strspn(sh->at, "<- \t'\"");
     const size_t len = name_length(sh->at);
-    const char *name = sh->at, *line = strchr(sh->at, '\n');
+    const char *name = sh->at, *line = strchr(sh->at, '\n'), *body = line;
 
     while (line && len) {
         const char *text = line + 1 + strspn(line + 1, "\t");
         line = strchr(line + 1, '\n');
         if (!strncmp(text, name, len) && (text[len] == '\n' || !text[len])) {
+            take_document(sh, body, text);
             sh->at = line ? line : text + len;
             return;
         }
@@ -693,14 +726,15 @@ static int64_t number_of(struct shell *sh, const char *name)
 /* WORLD_SIZE, the launcher's nodes times processes, or NGPU. */
 static int64_t find_world(struct shell *sh, const struct trainer_words *launcher)
 {
-    static const char *const names[2] = {"--nnodes", "--nproc-per-node"};
+    static const char *const names[2][2] = {{"--nnodes", "--num-nodes"},
+                                            {"--nproc-per-node", "--num-gpus"}};
     struct trainer_flags flags;
     struct ap_err ignored = {""};
     int64_t n[2] = {1, 0};
 
     trainer_flags_find(launcher, true, &flags, &ignored);
-    for (int i = 0; i < 2; i++)
-        n[i] = trainer_flag_number(&flags, names[i], n[i]);
+    for (int i = 0; i < 4; i++)
+        n[i / 2] = trainer_flag_number(&flags, names[i / 2][i % 2], n[i / 2]);
     int64_t world = ap_mul64(n[0], n[1]);
     if (world < 1 || world > AP_MAX_DEVICES || *ignored.msg)
         world = number_of(sh, "WORLD_SIZE");
@@ -757,6 +791,7 @@ int trainer_words_read(struct ap_arena *arena, const char *text,
 
     *out = (struct trainer_words){.arena = arena};
     const int rc = find_arguments(&sh, out, world, err);
+    out->json = sh.json;
     ap_names_free(&sh.names);
     return rc;
 }

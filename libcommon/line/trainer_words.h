@@ -12,6 +12,8 @@ struct trainer_word {
 };
 struct trainer_words {
     struct ap_arena *arena;
+    const char *json; /* the first here-document that is an object, null for what has no
+                         value in it; NULL: there is none */
     int n, cap;
     struct trainer_word *word;
 };
@@ -21,7 +23,8 @@ struct trainer_words {
  * with its launcher, a script with variables, arrays, quotes, comments, line
  * continuations, conditions on what is known and arithmetic, or arrays alone. Values that
  * the text does not say are marked in their words. world: devices by WORLD_SIZE, NGPU or
- * the launcher's flags, else 0. -1: no arguments, or those of several programs.
+ * the launcher's flags, else 0. -1: no arguments, or those of several programs (json is
+ * there even so).
  */
 int trainer_words_read(struct ap_arena *arena, const char *text,
                        struct trainer_words *out, int64_t *world, struct ap_err *err);
