@@ -197,6 +197,9 @@ check test: all unit ## run all tests
 check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTHON or build/jaxenv
 	AP_BUILD=$(BUILD) scripts/jax/roundtrip-table
 	AP_JAX_EACH=all scripts/tap -b $(BUILD) tests/jax.bats tests/jax_export.bats
+	scripts/jax/environment --packages $(BUILD)/jaxpackages
+	$(BUILD)/jaxpackages/bin/python scripts/jax/zoo-table --back --bin $(BUILD)/bin
+	$(BUILD)/jaxpackages/bin/python scripts/jax/zoo-table --back --bin $(BUILD)/bin --zoo packages
 
 check-trainers: $(BUILD)/unit/test_trainer ## random lines of trainers: written, read back, read by them (AP_TRAINERS_PYTHON)
 	tests/trainers/check $(BUILD)

@@ -2,12 +2,15 @@
 
 A wide residual network (convolutions, batch norms with running statistics) and a layer of
 experts with a balance loss (Fedus et al., "Switch Transformers", equation 4). `jax_each.py
-MODEL STEPS FOLDER M...` writes to FOLDER/M.losses the losses of M microbatches in turn: gradients and
-new statistics of each, averaged, then the update. Arguments are NumPy's, and steps are jitted: what JAX
+MODEL STEPS FOLDER M...` exports the step to FOLDER/step.hlo and FOLDER/in, and writes to FOLDER/M.losses the
+losses of M microbatches in turn: gradients and new statistics of each, averaged, then the update. Arguments are NumPy's, and steps are jitted: what JAX
 does one operator at a time it compiles one at a time.
 """
 import sys
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "jax"))
+import own
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,6 +114,8 @@ def losses(model, m, steps):
 
 if __name__ == "__main__":
     model, steps, folder, *counts = sys.argv[1:]
+    make, step = {"wrn": (wrn, wrn_step), "moe": (moe, moe_step)}[model]
+    own.export(step, make(), Path(folder) / "step.hlo", (0, 1), data=Path(folder) / "in", n_steps=0)
     for m in counts:
         with open(f"{folder}/{m}.losses", "w") as file:
             print(*losses(model, int(m), int(steps)), sep="\n", file=file)

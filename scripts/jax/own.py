@@ -109,7 +109,7 @@ def add_options(group):
         help="write argument K as DIR/K.npy, and what JAX makes of it",
     )  # fmt: skip
     group.add_argument(
-        "--steps", type=int, default=1, metavar="N", help="steps that are compared (1)"
+        "--steps", type=int, default=1, metavar="N", help="steps that are compared (1); 0: none"
     )
     group.add_argument("--no-check", action="store_true", help="do not run it by ap-exec")
 
@@ -217,9 +217,15 @@ def export(step, args, output, donate=(), frozen=(), loss=None, data=None, pair=
     if output.suffix == ".gz":
         bytes_ = gzip.compress(bytes_, 9, mtime=0)
     output.write_bytes(bytes_)
-    said = "" if arrays is None else check.run(
-        check.Reference(lowered, section, pairs, arrays, n_steps), output, data, checked
-    )
+    if arrays is None:
+        return section, dict(pairs), ""
+    try:
+        said = check.run(
+            check.Reference(lowered, section, pairs, arrays, n_steps), output, data, checked
+        )
+    except check.Refused as error:
+        places = ", ".join(flow.loops(lowered.jaxpr)) if "loop" in str(error) else ""
+        raise check.Refused(f"{error}" + (f" (loops: {places})" if places else "")) from None
     return section, dict(pairs), said
 
 

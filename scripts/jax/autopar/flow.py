@@ -61,6 +61,17 @@ def callbacks(jaxpr, outer=()):
     return found
 
 
+def loops(jaxpr, outer=()):
+    """Places of the loops whose number of rounds is computed, each once."""
+    found = {}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "while":
+            found[place_of((eqn, *outer))] = None
+        for inner in subjaxprs(eqn):
+            found.update(dict.fromkeys(loops(inner, (eqn, *outer))))
+    return list(found)
+
+
 # ---- which scalar is differentiated ----
 
 watching = [False]
