@@ -128,6 +128,31 @@ double ap_node_heavy_flops(const struct ap_graph *g, int i)
     return 2 * products * (double)ap_shape_elems(&node->shape);
 }
 
+bool ap_node_is_of_experts(const struct ap_graph *g, const uint8_t *from, int node)
+{
+    const struct ap_node *n = &g->nodes[node];
+
+    return n->op == AP_OP_DOT && n->attrs->lhs_batch_dims.n > 0 &&
+           (from[n->in[0]] == AP_FROM_INPUTS) != (from[n->in[1]] == AP_FROM_INPUTS);
+}
+
+int ap_experts_find(const struct ap_graph *g, const uint8_t *from)
+{
+    double all = 0, experts = 0;
+    int first = -1;
+
+    for (int i = 0; i < g->n_nodes; i++) {
+        const double flops =
+            g->nodes[i].phase == AP_FORWARD ? ap_node_heavy_flops(g, i) : 0;
+        all += flops;
+        if (flops == 0 || !ap_node_is_of_experts(g, from, i))
+            continue;
+        experts += flops;
+        first = first < 0 ? i : first;
+    }
+    return experts > AP_LEAST_EXPERTS * all ? first : -1;
+}
+
 double ap_node_flops(const struct ap_graph *g, int i)
 {
     const struct ap_node *node = &g->nodes[i];

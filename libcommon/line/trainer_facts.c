@@ -1,8 +1,7 @@
 /*
  * Problem: what trainers ask of a model, from its graph. Idea: attention's scores are the
  * first contraction of two values that both depend on inputs, and its dimensions count
- * heads; experts are a dimension that a contraction's weight has in common with its
- * values; the table of tokens is the largest weight that is looked up. Cost: linear in
+ * heads; the table of tokens is the largest weight that is looked up. Cost: linear in
  * the graph.
  */
 #include "graph/blocks.h"
@@ -38,50 +37,46 @@ static void find_heads(const struct ap_attrs *a, const struct ap_shape *queries,
 }
 
 /* Experts, and by the tokens that they compute how many each token has; unknown where
- * tokens are lost, or each expert computes all. rhs: the values, NULL: lhs has them. */
-static void find_experts(const struct ap_attrs *a, const struct ap_shape *lhs,
-                         const struct ap_shape *rhs, struct ap_line_facts *facts)
+ * tokens are lost, or each expert computes all. v: a contraction of theirs, -1: none. */
+static void find_experts(const struct ap_graph *g, const uint8_t *from, int v,
+                         struct ap_line_facts *facts)
 {
-    const int64_t width = trainer_product(lhs, &a->lhs_contracting_dims);
+    if (v < 0)
+        return;
+    const struct ap_node *n = &g->nodes[v];
+    const struct ap_shape *lhs = ap_value_shape(&g->nodes[n->in[0]]);
+    const int values = from[n->in[0]] == AP_FROM_INPUTS ? 0 : 1;
+    const int64_t width = trainer_product(lhs, &n->attrs->lhs_contracting_dims);
     const int64_t tokens = ap_mul64(facts->batch, facts->sequence);
 
-    facts->experts = trainer_product(lhs, &a->lhs_batch_dims);
+    facts->experts = trainer_product(lhs, &n->attrs->lhs_batch_dims);
     if (tokens == 0 || width == 0)
         return;
-    const int64_t computed = ap_shape_elems(rhs ? rhs : lhs) / width;
+    const int64_t computed =
+        ap_shape_elems(ap_value_shape(&g->nodes[n->in[values]])) / width;
     if (computed % tokens == 0 && computed / tokens < facts->experts)
         facts->experts_per_token = computed / tokens;
 }
 
-/* flops: of all forward contractions, and of those of experts. */
 static void find_of_dot(const struct ap_graph *g, const uint8_t *from, int v,
-                        struct ap_line_facts *facts, double flops[2])
+                        struct ap_line_facts *facts)
 {
     const struct ap_node *n = &g->nodes[v];
     const struct ap_shape *lhs = ap_value_shape(&g->nodes[n->in[0]]);
     const struct ap_shape *rhs = ap_value_shape(&g->nodes[n->in[1]]);
     const int inputs =
         (from[n->in[0]] == AP_FROM_INPUTS) + (from[n->in[1]] == AP_FROM_INPUTS);
-    const int weights =
-        (from[n->in[0]] == AP_FROM_WEIGHTS) + (from[n->in[1]] == AP_FROM_WEIGHTS);
-
-    flops[0] += ap_node_heavy_flops(g, v);
+    const bool weights =
+        from[n->in[0]] == AP_FROM_WEIGHTS || from[n->in[1]] == AP_FROM_WEIGHTS;
     const int64_t of_heads =
         ap_mul64(ap_mul64(facts->batch, facts->sequence), facts->heads);
+
     if (inputs == 2 && of_heads && facts->layer.value_width == 0)
         facts->layer.value_width = ap_shape_elems(&n->shape) / of_heads;
     if (inputs == 2 && facts->heads == 0)
         find_heads(n->attrs, lhs, rhs, facts);
-    if (weights == 0 || inputs == 0)
-        return;
-    if (facts->compute == AP_TUPLE)
+    if (inputs == 1 && weights && facts->compute == AP_TUPLE)
         facts->compute = lhs->dtype;
-    if (n->attrs->lhs_batch_dims.n == 0)
-        return;
-    flops[1] += ap_node_heavy_flops(g, v);
-    if (facts->experts == 0)
-        find_experts(n->attrs, lhs, from[n->in[0]] == AP_FROM_WEIGHTS ? rhs : NULL,
-                     facts);
 }
 
 /* Types of the first weight of two dimensions, and of the first state of such. */
@@ -117,7 +112,6 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
     const uint8_t *from = ap_blocks_origins(arena, g);
     const int *origin = ap_weight_origins(arena, g, nests);
     struct ap_layers layers;
-    double flops[2] = {0, 0};
     int table = -1;
 
     *facts = ap_line_facts_none;
@@ -131,7 +125,7 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
         if (n->phase != AP_FORWARD)
             continue;
         if (n->op == AP_OP_DOT)
-            find_of_dot(g, from, v, facts, flops);
+            find_of_dot(g, from, v, facts);
         if (n->op != AP_OP_GATHER || from[n->in[0]] != AP_FROM_WEIGHTS)
             continue;
         const struct ap_shape *looked_up = ap_value_shape(&g->nodes[n->in[0]]);
@@ -141,8 +135,7 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
             table = origin[g->nodes[n->in[0]].group];
         }
     }
-    if (flops[1] <= AP_LEAST_EXPERTS * flops[0])
-        facts->experts = facts->experts_per_token = 0; /* codebooks and the like */
+    find_experts(g, from, ap_experts_find(g, from), facts);
     facts->kind = facts->heads == 0    ? AP_MODEL_OTHER
                   : layers.n_stems > 1 ? AP_MODEL_MIXED
                   : facts->vocab == 0  ? AP_MODEL_PATCHES

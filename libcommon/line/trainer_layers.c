@@ -90,7 +90,7 @@ static bool has_bias(const struct finder *f, int v)
 static void find_width(struct finder *f, int v)
 {
     struct ap_layer_facts *to = f->to;
-    const bool experts = f->g->nodes[v].attrs->lhs_batch_dims.n > 0;
+    const bool experts = ap_node_is_of_experts(f->g, f->from, v);
     int64_t *width = experts                       ? &to->expert_ffn
                      : f->has_experts[f->layer[v]] ? &to->shared_ffn
                                                    : &to->ffn;
@@ -207,8 +207,8 @@ void trainer_find_layers(struct ap_arena *arena, const struct ap_graph *g,
     bool first = true;
 
     for (int v = 0; v < g->n_nodes; v++)
-        if (f.layer[v] >= 0 && values_of(&f, v) >= 0 &&
-            g->nodes[v].attrs->lhs_batch_dims.n > 0)
+        if (f.layer[v] >= 0 && g->nodes[v].phase == AP_FORWARD &&
+            ap_node_is_of_experts(g, from, v))
             f.has_experts[f.layer[v]] = true;
     for (int i = 0; i < layers->n; i++) {
         facts->layer.n_experts += f.has_experts[i];

@@ -62,6 +62,8 @@ struct finder {
     const struct ap_graph *g;
     const struct ap_mesh *mesh;
     struct labels labels;
+    const uint8_t *from; /* [node] enum ap_origin */
+    bool experts;        /* their FLOPs are worth a count */
     const struct ap_layers *layers;
     bool gradients_whole; /* they are held whole before they are sharded */
     const int *use_of;    /* [node]: group of the weight's first contraction, -1 */
@@ -156,16 +158,9 @@ static bool has_weight(const struct finder *f, const struct ap_nest *nest, int x
     return any;
 }
 
-/* An expert's contraction has a factor that weight, activation and result share. */
 static bool is_of_experts(const struct finder *f, const struct ap_nest *nest)
 {
-    bool in_weight, in_other;
-
-    for (int x = 0; x < nest->n_factors; x++)
-        if (nest->factors[x].kind == AP_FACTOR_PARALLEL && nest->factors[x].size > 1 &&
-            has_weight(f, nest, x, &in_weight, &in_other) && in_weight && in_other)
-            return true;
-    return false;
+    return f->experts && ap_node_is_of_experts(f->g, f->from, nest->members[0]);
 }
 
 static enum ap_axis_split use_of_axis(const struct finder *f, const struct ap_nest *nest,
@@ -188,8 +183,10 @@ static enum ap_axis_split use_of_axis(const struct finder *f, const struct ap_ne
         return HEADS;
     if (!in_weight)
         return AP_USE_DATA;
-    return in_other && nest->factors[x].kind == AP_FACTOR_PARALLEL ? AP_USE_EXPERT
-                                                                   : AP_USE_TENSOR;
+    return in_other && is_of_experts(f, nest) &&
+                   nest->factors[x].kind == AP_FACTOR_PARALLEL
+               ? AP_USE_EXPERT
+               : AP_USE_TENSOR;
 }
 
 static double flops_of(const struct finder *f, const struct ap_nest *nest)
@@ -324,20 +321,6 @@ static void tally_weights(struct finder *f, const struct ap_axis_uses *layer,
 }
 
 /* ---- what the sums say ---- */
-
-/* Experts with few FLOPs are weights like others. */
-static void merge_experts(struct tally *t, bool few)
-{
-    if (!few)
-        return;
-    for (int a = 0; a < AP_MAX_AXES; a++) {
-        double *dense = t->dense.flops[a], *of = t->experts.flops[a];
-        for (int u = 0; u < AP_N_AXIS_USES; u++)
-            dense[u == AP_USE_EXPERT ? AP_USE_TENSOR : u] += of[u];
-    }
-    t->dense.all += t->experts.all;
-    t->experts = (struct votes){.all = 0};
-}
 
 static void settle_uses(const struct votes *v, int n_axes, enum ap_axis_split *use)
 {
@@ -482,6 +465,7 @@ void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
                        .g = plan->graph,
                        .mesh = &plan->mesh,
                        .labels = find_labels(arena, plan),
+                       .from = ap_blocks_origins(arena, plan->graph),
                        .gradients_whole = holds_gradients(plan, microbatches)};
 
     ap_layers_find(arena, plan->graph, plan->nests, &out->layers);
@@ -490,11 +474,8 @@ void ap_degrees_find(struct ap_arena *arena, const struct ap_plan *plan,
     out->layer = AP_NEW_N(arena, n + 1, struct ap_axis_uses);
     f.tally = AP_NEW_N(arena, n + 1, struct tally);
     find_weights(&f);
+    f.experts = ap_experts_find(f.g, f.from) >= 0;
     tally_contractions(&f);
-    const struct tally *all = &f.tally[n];
-    bool few = all->experts.all < AP_LEAST_EXPERTS * (all->experts.all + all->dense.all);
-    for (int i = 0; i <= n; i++)
-        merge_experts(&f.tally[i], few);
     for (int i = 0; i <= n; i++)
         settle(&f, &f.tally[i], i < n ? &out->layer[i] : &out->all);
     tally_between(&f, out->all.use);

@@ -11,11 +11,6 @@
 
 #include "plan/layers.h"
 
-/* Of all FLOPs of the forward contractions: with less, dots that are batched over weights
- * are no experts. The two codebooks of `ap-model wav2vec2-base` have 0.05 %, the experts
- * of switch-base 22 %, of moe-380m 42 %. */
-#define AP_LEAST_EXPERTS 0.01
-
 /* The part of a contraction that an axis of the mesh splits. */
 enum ap_axis_split {
     AP_USE_NONE,    /* nothing: its devices do the same work */

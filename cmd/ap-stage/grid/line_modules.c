@@ -25,11 +25,6 @@ static bool is_map(const struct line_model *model, int v)
            !line_is_of_activations(g, model->origins, v);
 }
 
-static bool is_of_experts(const struct ap_graph *g, int v)
-{
-    return g->nodes[v].op == AP_OP_DOT && g->nodes[v].attrs->lhs_batch_dims.n > 0;
-}
-
 static bool passes(const struct ap_graph *g, int v)
 {
     const enum ap_op_class class = ap_ops[g->nodes[v].op].class;
@@ -62,7 +57,7 @@ static const uint8_t *find_behind(struct ap_arena *arena, const struct line_mode
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
         if (is_map(model, v))
-            behind[v] = is_of_experts(g, v) ? OF_EXPERTS : OF_MAP;
+            behind[v] = ap_node_is_of_experts(g, model->origins, v) ? OF_EXPERTS : OF_MAP;
         if (n->op == AP_OP_REDUCE) {
             const struct ap_shape *s = ap_value_shape(&g->nodes[n->in[0]]);
             width[v] = s->rank > 0 ? s->dims[s->rank - 1] : 0;
@@ -89,7 +84,7 @@ static void mark_before(const struct line_model *model, const uint8_t *behind,
     for (int v = g->n_nodes - 1; v >= 0; v--) {
         const struct ap_node *n = &g->nodes[v];
         const bool map = is_map(model, v);
-        if (!(map && (norms || is_of_experts(g, v) == experts)) &&
+        if (!(map && (norms || ap_node_is_of_experts(g, model->origins, v) == experts)) &&
             !(marks[v] && passes(g, v)))
             continue;
         for (int i = 0; i < n->n_in; i++) {
@@ -114,7 +109,8 @@ void line_mark_modules(struct ap_arena *arena, struct line_model *model)
     mark_before(model, behind, false, false, marks[AP_LINE_MLP]);
     mark_before(model, behind, true, false, marks[AP_LINE_MOE_ACT]);
     for (int v = 0; v < g->n_nodes; v++)
-        if (model->layers.of_node[v] >= 0 && is_map(model, v) && is_of_experts(g, v))
+        if (model->layers.of_node[v] >= 0 && is_map(model, v) &&
+            ap_node_is_of_experts(g, model->origins, v))
             has_experts[model->layers.of_node[v]] = true;
     for (int v = 0; v < g->n_nodes; v++) {
         const int layer = model->layers.of_node[v];

@@ -320,38 +320,14 @@ static int cut_blocks(struct line_maker *k, struct ap_err *err)
     return 0;
 }
 
-/* A contraction of experts: batched, of activations and weights. */
-static bool is_of_experts(const struct ap_graph *g, const uint8_t *from, int v)
-{
-    return g->nodes[v].op == AP_OP_DOT && g->nodes[v].attrs->lhs_batch_dims.n > 0 &&
-           !line_is_of_activations(g, from, v);
-}
-
-/* How many there are, if their FLOPs are worth a grid of their own; else 0. */
-static int64_t count_experts(const struct ap_graph *g, const uint8_t *from)
-{
-    double all = 0, experts = 0;
-    int64_t n = 0;
-
-    for (int v = 0; v < g->n_nodes; v++) {
-        if (g->nodes[v].phase != AP_FORWARD || !line_is_contraction(g, v))
-            continue;
-        all += ap_node_heavy_flops(g, v);
-        if (!is_of_experts(g, from, v))
-            continue;
-        experts += ap_node_heavy_flops(g, v);
-        n = n ? n : g->nodes[v].shape.dims[0]; /* results have batch dimensions first */
-    }
-    return experts > AP_LEAST_EXPERTS * all ? n : 0;
-}
-
 void line_model_find(struct ap_arena *arena, const struct ap_staged_graph *of,
                      struct line_model *model)
 {
     *model = (struct line_model){.of = *of,
                                  .batch = ap_batch_size(of->graph),
                                  .origins = ap_blocks_origins(arena, of->graph)};
-    model->experts = count_experts(of->graph, model->origins);
+    const int first = ap_experts_find(of->graph, model->origins);
+    model->experts = first < 0 ? 0 : of->graph->nodes[first].shape.dims[0];
     ap_layers_find(arena, of->graph, of->nests, &model->layers);
     span_layers(arena, model);
     line_mark_recomputed(arena, model);
@@ -381,14 +357,16 @@ static const bool *find_beside(struct ap_arena *arena, const struct ap_graph *g,
         for (int k = 0; k < g->nodes[v].n_in; k++)
             any |= near[g->nodes[v].in[k]];
         beside[v] = any && line_is_contraction(g, v);
-        near[v] = is_of_experts(g, from, v) || (any && !line_is_contraction(g, v));
+        near[v] =
+            ap_node_is_of_experts(g, from, v) || (any && !line_is_contraction(g, v));
     }
     for (int v = g->n_nodes - 1; v >= 0; v--) {
         bool any = false;
         for (int u = g->user_start[v]; u < g->user_start[v + 1]; u++)
             any |= near[g->users[u]];
         beside[v] |= any && line_is_contraction(g, v);
-        near[v] = is_of_experts(g, from, v) || (any && !line_is_contraction(g, v));
+        near[v] =
+            ap_node_is_of_experts(g, from, v) || (any && !line_is_contraction(g, v));
     }
     return beside;
 }
@@ -405,7 +383,7 @@ static int check_contraction(const struct line_maker *k, const struct ap_plan *p
     const long long size = k->mesh.size[axis];
     const char *name = k->mesh.name[axis];
     const bool tensor = k->uses.use[axis] == AP_USE_TENSOR;
-    const bool experts = beside && is_of_experts(plan->graph, from, v);
+    const bool experts = beside && ap_node_is_of_experts(plan->graph, from, v);
     const bool router =
         beside && !experts && n->shape.dims[n->shape.rank - 1] == k->model->experts;
 
