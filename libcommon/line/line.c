@@ -308,6 +308,34 @@ int ap_line_complete(struct ap_line *line, int64_t devices, struct ap_err *err)
     return 0;
 }
 
+int ap_line_divide(const struct ap_line *line, int64_t batch, int64_t layers,
+                   int64_t *microbatches, struct ap_err *err)
+{
+    const long long data = line->degrees.data, n = ap_line_stages(line);
+    const int64_t at_once = ap_mul64(data, line->micro_batch);
+    int64_t sum = 0;
+
+    if (at_once < 1 || batch % at_once)
+        return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld", data,
+                          (long long)line->micro_batch, (long long)batch);
+    *microbatches = batch / at_once;
+    if (line->chunks > 1 && *microbatches % line->pipeline)
+        return ap_err_set(
+            err, "vpp=%lld: %lld microbatches are not a multiple of pp=%lld",
+            (long long)line->chunks, (long long)*microbatches, (long long)line->pipeline);
+    for (int i = 0; i < line->n_layers; i++)
+        sum += line->layers[i];
+    if (layers == 0 || n == 1 || sum == layers || (sum == 0 && layers % n == 0))
+        return 0;
+    if (sum)
+        return ap_err_set(err, "layers: %lld, the model has %lld", (long long)sum,
+                          (long long)layers);
+    return ap_err_set(err,
+                      "%lld layers in %lld stages: layers=A:B:... says how many are in "
+                      "each",
+                      (long long)layers, n);
+}
+
 static int check(const struct ap_line *line, struct ap_err *err)
 {
     const struct ap_degrees *d = &line->degrees;

@@ -62,14 +62,9 @@ int ap_trainer_case_find(const struct ap_trainer *trainer, const struct ap_line 
         d->expert_tensor = trainer->habits(line).expert_tensor;
     if (d->idle > 1)
         return ap_err_set(err, "%lld devices do the same", (long long)d->idle);
-    if (ap_line_complete(&c->line, facts->world, err))
+    if (ap_line_complete(&c->line, facts->world, err) ||
+        ap_line_divide(&c->line, facts->batch, facts->layers, &c->microbatches, err))
         return -1;
-    const int64_t at_once = ap_mul64(d->data, line->micro_batch);
-    if (at_once < 1 || facts->batch % at_once)
-        return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld",
-                          (long long)d->data, (long long)line->micro_batch,
-                          (long long)facts->batch);
-    c->microbatches = facts->batch / at_once;
     c->copies = d->zero ? d->data * d->context / d->shard : 1;
     return 0;
 }
@@ -119,27 +114,6 @@ const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree wh
 }
 
 #define SAID(c, which) trainer_said(c, which, (char[96]){0}, 96)
-
-int trainer_has_layers(const struct ap_trainer_case *c, struct ap_err *err)
-{
-    const struct ap_line *l = &c->line;
-    int64_t sum = 0;
-
-    for (int i = 0; i < l->n_layers; i++)
-        sum += l->layers[i];
-    if (c->facts->layers == 0 || c->stages == 1)
-        return 0;
-    if (l->n_layers && sum != c->facts->layers)
-        return ap_err_set(err, "stages have %lld layers, the model has %lld",
-                          (long long)sum, (long long)c->facts->layers);
-    if (l->n_layers == 0 && c->facts->layers % c->stages)
-        return ap_err_set(err,
-                          "%lld layers are not a multiple of the %d stages of %s%s: "
-                          "layers=A:B:... says how many each has",
-                          (long long)c->facts->layers, c->stages, SAID(c, TRAINER_PP),
-                          c->line.chunks > 1 ? " with chunks" : "");
-    return 0;
-}
 
 int trainer_has_heads(const struct ap_trainer_case *c, struct ap_err *err)
 {
@@ -223,17 +197,6 @@ int trainer_has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
                       ap_schedule_names[s]);
 }
 
-/* Interleaved stages take microbatches in groups of as many as there are devices. */
-int trainer_has_groups(const struct ap_trainer_case *c, struct ap_err *err)
-{
-    if (c->line.chunks == 1 || c->microbatches % c->line.pipeline == 0)
-        return 0;
-    return ap_err_set(err,
-                      "%lld microbatches are not a multiple of %s, which interleaved "
-                      "stages take at a time",
-                      (long long)c->microbatches, SAID(c, TRAINER_PP));
-}
-
 /* Layers are recomputed one by one, all or none. */
 int trainer_has_single_layers(const struct ap_trainer_case *c, struct ap_err *err)
 {
@@ -309,6 +272,7 @@ int ap_trainer_parse(const struct ap_trainer *trainer, const char *text,
         return -1;
     struct ap_line_facts facts = said->facts;
     facts.experts = facts.experts ? facts.experts : known->experts;
+    facts.layers = 0; /* a condition of the trainer, not of what is read */
     return ap_trainer_settle(trainer, &facts, &said->line, err);
 }
 

@@ -127,7 +127,6 @@ static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 }
 
 static ap_trainer_condition *const conditions[] = {trainer_has_heads,
-                                                   trainer_has_layers,
                                                    has_stages,
                                                    trainer_has_experts,
                                                    trainer_has_expert_tensor,

@@ -203,25 +203,6 @@ static int lay_mesh(struct line_maker *k, struct ap_err *err)
     return 0;
 }
 
-static int cut_batch(struct line_maker *k, struct ap_err *err)
-{
-    const int64_t at_once = ap_mul64(k->uses.degrees.data, k->line.micro_batch);
-    const int64_t n = k->model->batch / at_once;
-
-    if (k->model->batch == 0)
-        return ap_err_set(err, "no input has a batch dimension");
-    if (k->model->batch % at_once)
-        return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld",
-                          (long long)k->uses.degrees.data, (long long)k->line.micro_batch,
-                          (long long)k->model->batch);
-    if (k->line.chunks > 1 && n % k->line.pipeline)
-        return ap_err_set(
-            err, "vpp=%lld: %lld microbatches are not a multiple of pp=%lld",
-            (long long)k->line.chunks, (long long)n, (long long)k->line.pipeline);
-    k->stages->microbatches = n;
-    return 0;
-}
-
 /* Stage s is on the s modulo pp-th part of the devices. */
 static void place(const struct line_maker *k, int s)
 {
@@ -267,24 +248,6 @@ static int layers_of_stage(const struct line_maker *k, int s)
     return k->line.n_layers ? k->line.layers[s] : k->model->layers.n / k->stages->n;
 }
 
-static int check_layers(const struct line_maker *k, struct ap_err *err)
-{
-    int64_t sum = 0;
-
-    if (k->model->layers.n == 0 && k->stages->n > 1)
-        return ap_err_set(err, "the names of the weights number no layers");
-    for (int s = 0; s < k->stages->n; s++)
-        sum += layers_of_stage(k, s);
-    if (sum == k->model->layers.n || k->stages->n == 1)
-        return 0;
-    if (k->line.n_layers)
-        return ap_err_set(err, "layers: %lld, the model has %d", (long long)sum,
-                          k->model->layers.n);
-    return ap_err_set(err,
-                      "%d layers in %d stages: layers=A:B:... says how many are in each",
-                      k->model->layers.n, k->stages->n);
-}
-
 /* Blocks of each stage. */
 static int cut_blocks(struct line_maker *k, struct ap_err *err)
 {
@@ -292,8 +255,8 @@ static int cut_blocks(struct line_maker *k, struct ap_err *err)
     const int *first = k->model->first, *last = k->model->last;
     int layer = 0, block = 0;
 
-    if (check_layers(k, err))
-        return -1;
+    if (k->model->layers.n == 0 && k->stages->n > 1)
+        return ap_err_set(err, "the names of the weights number no layers");
     for (int s = 0; s < k->stages->n; s++) {
         struct ap_stage *st = &k->stages->stage[s];
         int end = n_blocks; /* after its last block */
@@ -488,7 +451,12 @@ int line_lay(struct line_maker *k, struct ap_err *err)
     stages->overlap = line->overlap;
     stages->trainer = ap_line_trainer(line);
     stages->n_devices = ap_cluster_devices(k->model->of.cluster);
-    if (lay_mesh(k, err) || cut_batch(k, err) || cut_blocks(k, err))
+    if (k->model->batch == 0)
+        return ap_err_set(err, "no input has a batch dimension");
+    if (lay_mesh(k, err) ||
+        ap_line_divide(line, k->model->batch, k->model->layers.n, &stages->microbatches,
+                       err) ||
+        cut_blocks(k, err))
         return -1;
     stages->line = ap_line_text(k->arena, line);
     return 0;
