@@ -76,8 +76,8 @@ END
     sed -i 's/size 8 --lr/size 16 --lr/' "$d/args"
     refuses 1 "args: it says 16 samples of a step, not 8 (make it with --batch 16)" \
         ap-stage --from "megatron:$d/args" --cluster cpu-4 "$f"
-    echo '--micro-batch-size 2 --recompute-modules mlp --recompute-granularity selective' >"$d/args"
-    refuses 1 "args: --recompute-modules mlp: a line says core_attn alone" \
+    echo '--micro-batch-size 2 --recompute-modules moe --recompute-granularity selective' >"$d/args"
+    refuses 1 "args: --recompute-modules moe: " \
         ap-stage --from "megatron:$d/args" --cluster cpu-4 "$f"
     echo '--parallelism.pipeline_parallel_degree 4 --training.local_batch_size 8 --training.seq_len 8' >"$d/args"
     refuses 3 "embedding and head share a weight" ap-stage --from "torchtitan:$d/args" --cluster cpu-4 "$f"
