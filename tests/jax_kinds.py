@@ -167,7 +167,38 @@ def a_pair_of_other_shapes():
     return symmetric()
 
 
+@refused("a by [1] or [2]; b by [1] or [2]", donate=(0, 1))
+def weights_of_the_step_before():
+    def step(a, b, x):
+        loss, g = value_and_grad(lambda w: jnp.mean((x @ w + b) ** 2))(a)
+        return loss, a - 0.1 * g, a
+
+    return step, (normal(0, 6, 6), normal(1, 6, 6), normal(2, 6, 6))
+
+
 # ---- which scalar is the loss ----
+
+
+@taken("[2]['outer']", donate=(0,))
+def the_loss_behind_an_inner_step():
+    def step(params, momentum, batch):
+        def loss_of(p):
+            inner, g = value_and_grad(error)(p, batch)
+            return error(descend(p, g, 0.05), batch), inner
+
+        (outer, inner), g = value_and_grad(loss_of, has_aux=True)(params)
+        return descend(params, g), momentum, {"inner": inner, "outer": outer}
+
+    return step, (net(), np.float32(0), batch())
+
+
+@taken("[1]")
+def a_loss_by_vjp_without_donations():
+    def step(params, batch):
+        loss, back = jax.vjp(lambda p: error(p, batch), params)
+        return 2 * loss, loss, descend(params, *back(jnp.ones(())))
+
+    return step, (net(), batch())
 
 
 @taken("[1][2]", {"[0]['w']": "params['w']"}, donate=(0,))
@@ -428,11 +459,11 @@ def stablehlo_of_a_step(bin_, folder):
         path, hlo = folder / f"stablehlo.{name}", folder / f"stablehlo.{name}.hlo"
         path.write_bytes(data)
         try:
-            section, n = stablehlo.export(path, hlo, "loss")
+            section, pairs = stablehlo.export(path, hlo, "loss")
         except SystemExit as why:
             said[name] = str(why)
             continue
-        assert n == 2 and section["loss"] == {"result": 1, "guessed": False}, section
+        assert pairs == {2: 0, 3: 1} and section["loss"] == {"result": 1, "guessed": False}, section
         assert [row["path"] for row in section["arguments"]][:2] == ["params['o']", "params['w']"]
         done = subprocess.run([f"{bin_}/ap-import", "--no-history", hlo], capture_output=True, check=True)
         graphs.append([(n["op"], n["shape"], n.get("role")) for n in json.loads(done.stdout)["graph"]["nodes"]])

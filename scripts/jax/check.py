@@ -107,31 +107,48 @@ def tools():
     return Path(found).parent if found else None
 
 
-def pipe(bin_, hlo, data, out, n_steps):
-    """Runs the text on one rank; (document of ap-import, losses), or a message why not."""
+def tool(name, *options, stdin=None):
+    """Standard output of a tool of ours; Refused with its message."""
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
-        env.pop(name, None)
+    for variable in ("XLA_FLAGS", "JAX_PLATFORMS"):
+        env.pop(variable, None)
+    done = subprocess.run(
+        [str(tools() / name), *options], input=stdin, capture_output=True, env=env, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"{name} failed"]
+        raise Refused(next((s for s in lines if s.startswith(name) and ": warning" not in s), lines[-1]))
+    return done.stdout
 
-    def tool(name, *options, stdin=None):
-        done = subprocess.run(
-            [str(bin_ / name), *options], input=stdin, capture_output=True, env=env, check=False
-        )
-        if done.returncode:
-            lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"{name} failed"]
-            raise Refused(next((s for s in lines if s.startswith(name) and ": warning" not in s), lines[-1]))
-        return done.stdout
 
-    document = tool("ap-import", "--quiet", str(hlo))
+def imported(hlo):
+    """The document that ap-import makes of the text; None without the tools."""
+    return tool("ap-import", "--quiet", str(hlo)) if tools() else None
+
+
+def aliases(document):
+    """{result of the step: argument that it replaces}, as ap-import knows or finds them."""
+    found, graph = {}, json.loads(document or '{"graph": {"results": []}}')["graph"]
+    for number, result in enumerate(graph["results"]):
+        if "alias" in result:
+            node = graph["nodes"][result["alias"]]
+            argument = node.get("argument", {"index": node["param"]})["index"]
+            found[result.get("result", {"index": number})["index"]] = argument
+    return found
+
+
+def run_one_rank(document, data, out, n_steps):
+    """Losses of the step on one rank, or a message why it does not run."""
     try:
         plan = tool("ap-shard", "--quiet", "--mesh", "1", "--algorithm", "data", stdin=document)
+        program = tool("ap-rewrite", "--quiet", stdin=plan)
         said = tool(
-            "ap-exec", "--quiet", "--data", str(data), "--steps", str(n_steps),
-            "--out", str(out), "--json", stdin=tool("ap-rewrite", "--quiet", stdin=plan),
+            "ap-exec", "--quiet", "--data", str(data), "--steps", str(n_steps), "--out", str(out),
+            "--json", stdin=program,
         )  # fmt: skip
     except Refused as error:
-        return document, str(error)
-    return document, json.loads(said).get("losses", [])
+        return str(error)
+    return json.loads(said).get("losses", [])
 
 
 def load(path, like):
@@ -221,16 +238,18 @@ def compare(reference, document, losses, out):
     )
 
 
-def run(reference, hlo, data, checked):
-    """Writes the arrays to data (None: nowhere), and compares; the line that says what came of it."""
+def run(reference, document, data, checked):
+    """Writes the arrays to data (None: nowhere), and compares with what ap-exec makes of the document;
+    the line that says what came of it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(data) if data else Path(name) / "data"
         write(folder, reference)
-        bin_ = tools()
-        if not checked or bin_ is None or reference.n_steps == 0:
-            return "" if not checked or bin_ else "not checked: ap-exec is not on the PATH"
+        if not checked or reference.n_steps == 0:
+            return ""
+        if document is None:
+            return "not checked: ap-exec is not on the PATH"
         out = Path(name) / "out"
-        document, losses = pipe(bin_, hlo, folder, out, reference.n_steps)
+        losses = run_one_rank(document, folder, out, reference.n_steps)
         if isinstance(losses, str):
             return f"not checked: {losses}"
         return compare(reference, json.loads(document), losses, out)

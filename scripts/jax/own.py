@@ -187,14 +187,16 @@ def arrays_of(lowered):
     return arrays
 
 
-def say_loss(section):
-    loss = section.get("loss")
+def say_loss(section, pairs):
+    loss, rows = section.get("loss"), section["results"]
     if not loss:
-        scalars = [r["path"] for r in section["results"] if steps.is_scalar_float(r)]
+        scalars = [
+            r["path"] for i, r in enumerate(rows) if steps.is_scalar_float(r) and i not in pairs
+        ]
         if not scalars:
             return "no result is a float scalar: planned as inference, not to train"
         return f"which of {', '.join(scalars[:6])} is the loss is left to ap-import"
-    path = section["results"][loss["result"]]["path"] or "the result"
+    path = rows[loss["result"]]["path"] or "the result"
     return f"the loss is {path}" + (", by its name (--loss)" if loss["guessed"] else "")
 
 
@@ -220,8 +222,10 @@ def export(step, args, output, donate=(), frozen=(), loss=None, data=None, pair=
     if arrays is None:
         return section, dict(pairs), ""
     try:
+        document = check.imported(output)
+        known = {**check.aliases(document), **dict(pairs)}
         said = check.run(
-            check.Reference(lowered, section, pairs, arrays, n_steps), output, data, checked
+            check.Reference(lowered, section, known, arrays, n_steps), document, data, checked
         )
     except check.Refused as error:
         places = ", ".join(flow.loops(lowered.jaxpr)) if "loop" in str(error) else ""
@@ -233,10 +237,10 @@ def convert(options):
     import stablehlo
 
     try:
-        section, n = stablehlo.export(options.stablehlo, options.output, options.loss)
+        section, pairs = stablehlo.export(options.stablehlo, options.output, options.loss)
     except steps.StepError as error:
         sys.exit(f"export.py: {error}")
-    print(f"{options.output}: {len(section['arguments'])} arguments, {n} of them replaced; {say_loss(section)}")
+    print(f"{options.output}: {len(section['arguments'])} arguments, {len(pairs)} of them replaced; {say_loss(section, pairs)}")
 
 
 def main(argv):
@@ -257,6 +261,6 @@ def main(argv):
     except (steps.StepError, check.Differs) as error:
         sys.exit(f"export.py: {error}")
     n = len(section["arguments"])
-    print(f"{options.output}: {n} arguments, {len(pairs)} of them replaced; {say_loss(section)}")
+    print(f"{options.output}: {n} arguments, {len(pairs)} of them replaced; {say_loss(section, pairs)}")
     if said:
         print(said)

@@ -110,7 +110,7 @@ def section_of(module, text, hash_, loss):
 
 
 def export(path, output, loss=None):
-    """Writes HLO text of a file; returns its section `step`, and how many results are aliases."""
+    """Writes HLO text of a file; returns its section `step`, and {result: argument} of the aliases."""
     module = module_of(path)
     text, hash_ = computation_of(path, module)
     section = section_of(module, text, hash_, loss)
@@ -119,4 +119,4 @@ def export(path, output, loss=None):
     pairs = [(int(result or 0), int(param)) for result, param in pairs]
     bytes_ = steps.with_header(text, section, pairs).encode()
     output.write_bytes(gzip.compress(bytes_, 9, mtime=0) if output.suffix == ".gz" else bytes_)
-    return section, len(pairs)
+    return section, dict(pairs)

@@ -8,11 +8,13 @@ weight than to anything else: one subtraction.
 """
 
 import functools
+import re
 
 import jax
 from jax.extend import core
 
 MARK = "autopar_loss"
+FEW = 16  # numbers in a vector of metrics
 HERE = __file__.rpartition("/")[0]
 # Operators of equal shapes that do not keep elements in place.
 MIXING = {
@@ -21,7 +23,9 @@ MIXING = {
     "cumlogsumexp", "reduce_window_sum", "reduce_window_max", "random_bits", "threefry2x32",
 }  # fmt: skip
 INTO = {"scatter", "scatter-add", "scatter_add", "scatter_mul", "dynamic_update_slice"}
-SHRINKING = {"reduce_sum", "squeeze", "reshape", "broadcast_in_dim", "slice", "dynamic_slice"}
+SHRINKING = {
+    "reduce_sum", "squeeze", "reshape", "broadcast_in_dim", "slice", "dynamic_slice", "concatenate"
+}  # fmt: skip
 
 
 def subjaxprs(eqn):
@@ -74,29 +78,36 @@ def loops(jaxpr, outer=()):
 
 # ---- which scalar is differentiated ----
 
-watching = [False]
+class Watching:
+    """Whether losses are marked, and inside how many differentiated functions we are."""
+
+    on, depth = False, 0
 
 
 def mark(value):
+    """The value behind an operator that says how many differentiated functions it is inside of."""
+    if getattr(value, "shape", None) != () or not jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
+        return value
     named = lambda x: x + 0
-    named.__name__ = MARK
+    named.__name__ = f"{MARK}{Watching.depth}"
     return jax.jit(named)(value)
 
 
+def inside(function, *args, **kwargs):
+    Watching.depth += 1
+    try:
+        return function(*args, **kwargs)
+    finally:
+        Watching.depth -= 1
+
+
 def watch():
-    """From now on jax.grad and jax.value_and_grad mark what they differentiate while a step is
-    traced by `marks`; otherwise they are JAX's own.  To call before the step's modules are loaded,
-    which keep names of their own for them."""
+    """From now on jax.grad, jax.value_and_grad and jax.vjp mark the scalar that they differentiate
+    while a step is traced by `marks`; otherwise they are JAX's own.  To call before the step's modules
+    are loaded, which keep names of their own for them."""
     if hasattr(jax.value_and_grad, "watched"):
         return
-    with_value, without = jax.value_and_grad, jax.grad
-
-    def marked(function, args, kwargs, has_aux, keep):
-        value, grads = function(*args, **kwargs)
-        value = (mark(value[0]), *value[1:]) if has_aux else mark(value)
-        if keep:
-            return value, grads
-        return (grads, *value[1:]) if has_aux else grads
+    with_value, without, vjp = jax.value_and_grad, jax.grad, jax.vjp
 
     def wrap(original, keep):
         @functools.wraps(original)
@@ -106,32 +117,43 @@ def watch():
 
             @functools.wraps(plain)
             def inner(*args, **kwargs):
-                if not watching[0]:
+                if not Watching.on:
                     return plain(*args, **kwargs)
-                return marked(both, args, kwargs, has_aux, keep)
+                value, grads = inside(both, *args, **kwargs)
+                value = (mark(value[0]), *value[1:]) if has_aux else mark(value)
+                if keep:
+                    return value, grads
+                return (grads, *value[1:]) if has_aux else grads
 
             return inner
 
-        outer.watched = True
         return outer
 
-    jax.value_and_grad, jax.grad = wrap(with_value, True), wrap(without, False)
+    @functools.wraps(vjp)
+    def watched_vjp(fun, *primals, **options):
+        if not Watching.on:
+            return vjp(fun, *primals, **options)
+        value, *rest = inside(vjp, fun, *primals, **options)
+        return (mark(value), *rest)
+
+    jax.value_and_grad, jax.grad, jax.vjp = wrap(with_value, True), wrap(without, False), watched_vjp
+    jax.value_and_grad.watched = True
 
 
 def marks(trace):
-    """Results of the step that a marked loss comes to, nearest first: [(operators, result)].
+    """Results of the step that a marked loss comes to: [((differentiated functions around it,
+    operators in between), result)], the outermost and nearest first.
 
     trace: traces the step, and returns its jaxpr.
     """
-    watching[0] = True
+    Watching.on = True
     try:  # a precision of its own: functions that are jitted inside are traced anew
         with jax.default_matmul_precision("float32"):
             jaxpr = trace()
     finally:
-        watching[0] = False
+        Watching.on = False
     found = Walk(jaxpr, ()).results
-    near = [(min(r.near.values()), i) for i, r in enumerate(found) if r.near]
-    return sorted(near)
+    return sorted((min((d, n) for (d, _), n in r.near.items()), i) for i, r in enumerate(found) if r.near)
 
 
 # ---- the walk ----
@@ -171,8 +193,9 @@ class Walk:
 
     def eqn(self, eqn, operands):
         name, inner = eqn.primitive.name, list(subjaxprs(eqn))
-        if eqn.params.get("name") == MARK and not self.watched:
-            return [Value({id(eqn): 0}, operands[0].all)]
+        said = re.fullmatch(MARK + r"(\d+)", str(eqn.params.get("name")))
+        if said and not self.watched:
+            return [Value({(int(said[1]), id(eqn)): 0}, operands[0].all)]
         if name == "cond":
             found = [self.run(branch, operands[1:]) for branch in inner]
             return [functools.reduce(Value.merged, row) for row in zip(*found)]
@@ -214,5 +237,5 @@ class Walk:
         if name in INTO:
             return k == 0
         if not self.watched and name in SHRINKING:
-            return operand.size >= out.size
+            return operand.size >= out.size or out.size <= FEW
         return operand.shape == out.shape

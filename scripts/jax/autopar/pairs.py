@@ -188,6 +188,8 @@ class Pairing:
         if len(rows) < len(nodes) or best >= NEVER:
             return None
         for row, column in zip(rows, columns):
+            if cost[row, column] >= FAR and min(cost[row].min(), cost[:, column].min()) < FAR:
+                return None  # it is nearer to another
             other = cost.copy()
             other[row, column] = NEVER * 1e3
             a, b = linear_sum_assignment(other)

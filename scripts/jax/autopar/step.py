@@ -136,8 +136,8 @@ class Lowered:
 
     @functools.cached_property
     def followed(self):
-        """[(operators in between, result)]: results made of the loss that is differentiated,
-        nearest first (flow.watch)."""
+        """[(distance, result)]: results made of the loss that is differentiated, nearest first
+        (flow.marks)."""
         return flow.marks(lambda: self.trace().jaxpr.jaxpr)
 
 
