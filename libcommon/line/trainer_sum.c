@@ -1,7 +1,7 @@
 /*
- * Problem: the value of a shell's arithmetic, "$((NODES * 8))". Idea: recursive descent
- * over sums, products and brackets of numbers and names. Cost: linear. Source:
- * POSIX.1-2017, XCU 2.6.4.
+ * Problem: the value of a shell's arithmetic, "$((NODES * 8))", and of a condition, "[ A
+ * = B ]". Idea: recursive descent over sums, products and brackets of numbers and names;
+ * conditions are of three words, or two. Cost: linear. Source: POSIX.1-2017, XCU 2.6.4.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -82,4 +82,50 @@ bool trainer_sum(const char **at, trainer_number_named *named, void *ctx, int64_
     *value = read_sum(&s);
     *at = s.at;
     return s.known;
+}
+
+/* ---- conditions ---- */
+
+bool trainer_is_one_of(const char *word, const char *list)
+{
+    const size_t len = strlen(word);
+    const char *at = strstr(list, word);
+
+    return len && at && (at == list || at[-1] == ' ') &&
+           (at[len] == ' ' || at[len] == '\0');
+}
+
+int trainer_test(const struct trainer_word *word, int n)
+{
+    bool negated = n > 0 && !strcmp(word[0].text, "!");
+    word += negated;
+    n -= negated;
+    if (n < 2 || !trainer_is_one_of(word[0].text, "[ [[ test"))
+        return -1;
+    n -= word[0].text[0] == '[' ? 2 : 1;
+    word++;
+    if (n > 1 && !strcmp(word[0].text, "!")) {
+        negated = !negated;
+        word++;
+        n--;
+    }
+    for (int i = 0; i < n; i++)
+        if (word[i].unknown || strpbrk(word[i].text, "*?"))
+            return -1;
+    bool is;
+    if (n == 1) {
+        is = *word[0].text;
+    } else if (n == 2 && trainer_is_one_of(word[0].text, "-n -z")) {
+        is = !*word[1].text == (word[0].text[1] == 'z');
+    } else if (n == 3 && trainer_is_one_of(word[1].text, "= == != -eq -ne")) {
+        const bool same = !strcmp(word[0].text, word[2].text);
+        is = same != trainer_is_one_of(word[1].text, "!= -ne");
+    } else if (n == 3 && trainer_is_one_of(word[1].text, "-gt -lt -ge -le")) {
+        const long long a = atoll(word[0].text), b = atoll(word[2].text);
+        is = word[1].text[2] == 'e' ? a == b : false;
+        is |= word[1].text[1] == 'g' ? a > b : a < b;
+    } else {
+        return -1;
+    }
+    return is != negated;
 }

@@ -49,6 +49,7 @@ struct shell {
     struct branch inside[MOST_DEEP];
     enum runs test, next; /* what the last command was; whether the next one runs */
     int line;             /* command with which a line begins, of several with | */
+    int deep;             /* defaults within others */
     int open;             /* brackets of commands */
     char joined;          /* '&' or '|': the next command is behind && or || */
     int64_t left;         /* of MOST_BYTES */
@@ -98,6 +99,8 @@ static void take_marks(const struct shell *sh, struct trainer_word *word)
             *to++ = *from;
             continue;
         }
+        if (!from[1] || !from[2]) /* cut off by MOST_BYTES */
+            break;
         if (!word->unknown || !hole)
             word->unknown = sh->why[((unsigned char)from[1] & 63) +
                                     ((unsigned char)from[2] & 63) * 64];
@@ -225,8 +228,12 @@ static void expand_braces(struct shell *sh, struct draft *d, bool quoted,
     } else if (len &&
                (*rest == '-' || (*rest == ':' && (rest[1] == '-' || rest[1] == '=')))) {
         rest += *rest == ':' ? 2 : 1;
-        sh->at = ap_arena_strndup(sh->arena, rest, (size_t)(end - 1 - rest));
-        while (*sh->at && sh->left > 0) {
+        sh->at =
+            ap_arena_strndup(sh->arena, rest, end > rest ? (size_t)(end - 1 - rest) : 0);
+        const bool deep = ++sh->deep > MOST_DEEP;
+        if (deep)
+            put_unknown(sh, d, name, len);
+        while (*sh->at && sh->left > 0 && !deep) {
             if (*sh->at == '$')
                 expand(sh, d, quoted, to);
             else if (*sh->at != '"')
@@ -234,6 +241,7 @@ static void expand_braces(struct shell *sh, struct draft *d, bool quoted,
             else
                 sh->at++;
         }
+        sh->deep--;
         sh->at = end;
     } else {
         put_unknown(sh, d, name, len ? len : (size_t)(end - name));
@@ -396,7 +404,7 @@ static void doubt(struct shell *sh, const struct variable *v, bool comes,
         return;
     const char *why = ap_arena_printf(
         sh->arena, "$%.100s depends on a condition: give it one value", v->name);
-    for (int i = none ? 0 : comes ? n : 0; i < (comes ? value->n : 1); i++) {
+    for (int i = none ? 0 : comes ? n : 0; i < value->n && (comes || i < 1); i++) {
         struct trainer_word *w = &value->word[i];
         struct ap_buf text = {0};
         bool blank = true;
@@ -460,52 +468,6 @@ static void read_assignment(struct shell *sh, size_t len)
     v->array |= array;
 }
 
-static bool is_one_of(const char *word, const char *list)
-{
-    const size_t len = strlen(word);
-    const char *at = strstr(list, word);
-
-    return len && at && (at == list || at[-1] == ' ') &&
-           (at[len] == ' ' || at[len] == '\0');
-}
-
-/* A condition of known words: "[ A = B ]", "[[ A != B ]]", "[ -n A ]"; what else it is,
- * is not known. */
-static enum runs test_words(const struct trainer_word *word, int n)
-{
-    bool not = n > 0 && !strcmp(word[0].text, "!");
-    word += not ;
-    n -= not ;
-    if (n < 2 || !is_one_of(word[0].text, "[ [[ test"))
-        return RUNS_MAYBE;
-    n -= word[0].text[0] == '[' ? 2 : 1;
-    word++;
-    if (n > 1 && !strcmp(word[0].text, "!")) {
-        not = !not ;
-        word++;
-        n--;
-    }
-    for (int i = 0; i < n; i++)
-        if (word[i].unknown || strpbrk(word[i].text, "*?"))
-            return RUNS_MAYBE;
-    bool is;
-    if (n == 1) {
-        is = *word[0].text;
-    } else if (n == 2 && is_one_of(word[0].text, "-n -z")) {
-        is = !*word[1].text == (word[0].text[1] == 'z');
-    } else if (n == 3 && is_one_of(word[1].text, "= == != -eq -ne")) {
-        const bool same = !strcmp(word[0].text, word[2].text);
-        is = same != is_one_of(word[1].text, "!= -ne");
-    } else if (n == 3 && is_one_of(word[1].text, "-gt -lt -ge -le")) {
-        const long long a = atoll(word[0].text), b = atoll(word[2].text);
-        is = word[1].text[2] == 'e' ? a == b : false;
-        is |= word[1].text[1] == 'g' ? a > b : a < b;
-    } else {
-        return RUNS_MAYBE;
-    }
-    return is != not ? RUNS : RUNS_NOT;
-}
-
 /* then, elif, else: whether what follows runs, where `test` is so. */
 static void enter_branch(struct shell *sh, enum runs test)
 {
@@ -524,17 +486,18 @@ static bool drop_keyword(struct shell *sh, int first)
     const char *word = sh->words.word[first].text;
     const bool inside = sh->depth > 0;
 
-    if (is_one_of(word, "if for while until case") && sh->depth < MOST_DEEP)
+    if (trainer_is_one_of(word, "if for while until case") && sh->depth < MOST_DEEP)
         sh->inside[sh->depth++] =
             (struct branch){*word == 'i' ? RUNS : RUNS_MAYBE, RUNS_NOT};
-    else if (is_one_of(word, "fi done esac"))
+    else if (trainer_is_one_of(word, "fi done esac"))
         sh->depth -= inside;
-    else if (is_one_of(word, "elif") && inside)
+    else if (trainer_is_one_of(word, "elif") && inside)
         sh->inside[sh->depth - 1].now = RUNS_MAYBE;
-    else if (is_one_of(word, "then else") && inside)
+    else if (trainer_is_one_of(word, "then else") && inside)
         enter_branch(sh, *word == 't' ? sh->test : RUNS);
-    else if (!is_one_of(word, "do { } export local declare readonly exec eval time "
-                              "nohup"))
+    else if (!trainer_is_one_of(word,
+                                "do { } export local declare readonly exec eval time "
+                                "nohup"))
         return false;
     sh->words.n = first;
     return true;
@@ -609,9 +572,9 @@ static void skip_redirection(struct shell *sh, int first)
 }
 
 /* A command behind && or || runs by what was before it; both together are a test. */
-static enum runs join(enum runs before, enum runs test, bool and)
+static enum runs join(enum runs before, enum runs test, bool both)
 {
-    const enum runs decides = and? RUNS_NOT : RUNS;
+    const enum runs decides = both ? RUNS_NOT : RUNS;
 
     return before == decides || test == decides ? decides
            : before == test                     ? test
@@ -625,7 +588,8 @@ static void end_command(struct shell *sh, int first, char joined)
     const char *at = sh->at;
     for (int i = first; i < sh->words.n; i++)
         take_marks(sh, &sh->words.word[i]);
-    const enum runs test = test_words(&sh->words.word[first], sh->words.n - first);
+    const int is = trainer_test(&sh->words.word[first], sh->words.n - first);
+    const enum runs test = is < 0 ? RUNS_MAYBE : is ? RUNS : RUNS_NOT;
 
     if (*at == ')' && sh->open == 0) { /* a pattern of case */
         sh->n_commands = sh->line;
@@ -639,13 +603,13 @@ static void end_command(struct shell *sh, int first, char joined)
     if (sh->words.n > first)
         sh->test = joined ? join(sh->test, test, joined == '&') : test;
     const enum runs was = sh->words.n > first ? sh->test : RUNS;
-    const bool and = !strncmp(at, "&&", 2), or = !strncmp(at, "||", 2);
-    sh->next = and || was == RUNS_MAYBE ? was : was == RUNS ? RUNS_NOT : RUNS;
-    if (!and&&! or)
+    const bool both = !strncmp(at, "&&", 2), either = !strncmp(at, "||", 2);
+    sh->next = both || was == RUNS_MAYBE ? was : was == RUNS ? RUNS_NOT : RUNS;
+    if (!both && !either)
         sh->next = RUNS;
-    sh->joined = and || or ? *at : '\0';
-    sh->at += *at ? 1 + (and || or) : 0;
-    if (*at != '|' || or)
+    sh->joined = both || either ? *at : '\0';
+    sh->at += *at ? 1 + (both || either) : 0;
+    if (*at != '|' || either)
         sh->line = sh->n_commands;
 }
 

@@ -35,6 +35,12 @@ typedef bool trainer_number_named(void *ctx, const char *name, size_t len, int64
  * value, or is no number. */
 bool trainer_sum(const char **at, trainer_number_named *named, void *ctx, int64_t *value);
 
+/* Whether the list, with blanks between, has the word. */
+bool trainer_is_one_of(const char *word, const char *list);
+/* A command of known words as a condition, "[ A = B ]", "[[ A != B ]]", "[ -n A ]": 1, 0,
+ * or -1: it is another, or not known. */
+int trainer_test(const struct trainer_word *word, int n);
+
 /* ---- flags with their values ---- */
 
 struct trainer_flag {

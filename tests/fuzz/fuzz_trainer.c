@@ -22,7 +22,7 @@ static void write_again(struct ap_arena *arena, const struct ap_trainer *trainer
     struct ap_buf text = {0};
     struct ap_err err = {{0}};
 
-    trainer->write(&said->line, facts, &text, &notes);
+    trainer->write(trainer, &said->line, facts, &text, &notes);
     const int rc = ap_trainer_parse(trainer, text.data, &known, &again, &notes, &err);
     assert(rc == 0);
     assert(again.line.degrees.tensor == said->line.degrees.tensor &&
