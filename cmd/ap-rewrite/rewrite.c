@@ -3,12 +3,6 @@
 
 #include <assert.h>
 
-_Noreturn void rewrite_refuse(const struct ap_doc *doc, int exit_code,
-                              const struct ap_err *err)
-{
-    ap_die(exit_code, err->msg[0] == '/' ? "%s: %s" : "%.0s%s", doc->file, err->msg);
-}
-
 void rewrite_read(struct ap_arena *arena, const struct ap_doc *doc, struct job *job)
 {
     struct ap_planned *in = &job->in;
@@ -42,7 +36,8 @@ void rewrite_build(struct ap_arena *arena, const struct ap_doc *doc,
     if (!rc)
         return;
     if (!job->in.stages.alone)
-        rewrite_refuse(doc, unsupported ? AP_USAGE : AP_BAD_INPUT, &err);
+        ap_die(unsupported ? AP_USAGE : AP_BAD_INPUT,
+               err.msg[0] == '/' ? "%s: %s" : "%.0s%s", doc->file, err.msg);
     if (!unsupported)
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     ap_die(AP_USAGE, "%s: --devices-per-rank %d: %s", doc->file, form->per_rank,

@@ -16,9 +16,6 @@ void rewrite_read(struct ap_arena *arena, const struct ap_doc *doc, struct job *
 void rewrite_build(struct ap_arena *arena, const struct ap_doc *doc,
                    const struct ap_program_form *form, struct job *job,
                    struct ap_pipeline_program *program);
-/* Ends the tool with the message, and the file before a JSON pointer. */
-_Noreturn void rewrite_refuse(const struct ap_doc *doc, int exit_code,
-                              const struct ap_err *err);
 /* The cluster's devices that n ranks run on, by rank (arena); per_rank: devices that a
  * rank plays. */
 const int *rewrite_devices(struct ap_arena *arena, const struct job *job, int n,

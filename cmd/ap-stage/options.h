@@ -21,7 +21,4 @@ struct stage_options {
     struct plan_outline given; /* of plan_path or start_path */
 };
 
-/* Row of what was asked for: of the table, or of --plan. */
-const struct plan_algorithm *stage_algorithm(const struct stage_options *r);
-
 #endif

@@ -21,7 +21,8 @@ static void add_plan(struct ap_buf *plans, const struct plan_answer *a)
     ap_buf_put(plans, a, sizeof *a);
 }
 
-const struct plan_algorithm *stage_algorithm(const struct stage_options *r)
+/* Row of what was asked for: of the table, or of --plan. */
+static const struct plan_algorithm *stage_algorithm(const struct stage_options *r)
 {
     return r->plan_path ? plan_given_algorithm() : &plan_algorithms()[r->algorithm];
 }

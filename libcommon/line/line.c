@@ -309,15 +309,21 @@ int ap_line_complete(struct ap_line *line, int64_t devices, struct ap_err *err)
 }
 
 int ap_line_divide(const struct ap_line *line, int64_t batch, int64_t layers,
-                   int64_t *microbatches, struct ap_err *err)
+                   int64_t experts, int64_t *microbatches, struct ap_err *err)
 {
-    const long long data = line->degrees.data, n = ap_line_stages(line);
+    const long long data = line->degrees.data, n = ap_line_stages(line),
+                    ep = line->degrees.expert;
     const int64_t at_once = ap_mul64(data, line->micro_batch);
     int64_t sum = 0;
 
     if (at_once < 1 || batch % at_once)
         return ap_err_set(err, "dp=%lld x mbs=%lld do not divide the batch of %lld", data,
                           (long long)line->micro_batch, (long long)batch);
+    if (ep > 1 && experts == 0)
+        return ap_err_set(err, "ep=%lld: the model has no experts", ep);
+    if (ep > 1 && experts % ep)
+        return ap_err_set(err, "ep=%lld does not divide the %lld experts", ep,
+                          (long long)experts);
     *microbatches = batch / at_once;
     if (line->chunks > 1 && *microbatches % line->pipeline)
         return ap_err_set(

@@ -69,10 +69,10 @@ const char *ap_line_text(struct ap_arena *arena, const struct ap_line *line);
  * expert_tensor. -1: they cannot be divided so. */
 int ap_line_complete(struct ap_line *line, int64_t devices, struct ap_err *err);
 
-/* Cuts a step's batch and the model's layers (0: unknown) by a complete line; writes the
- * number of microbatches. -1: one of them cannot be cut so. */
+/* Cuts a step's batch, the model's layers (0: unknown) and experts (0: none) by a
+ * complete line; writes the number of microbatches. -1: one of them cannot be cut so. */
 int ap_line_divide(const struct ap_line *line, int64_t batch, int64_t layers,
-                   int64_t *microbatches, struct ap_err *err);
+                   int64_t experts, int64_t *microbatches, struct ap_err *err);
 
 int ap_line_stages(const struct ap_line *line);
 /* What the trainer does, with what it does at the line's stage of ZeRO. */

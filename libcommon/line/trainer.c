@@ -63,7 +63,8 @@ int ap_trainer_case_find(const struct ap_trainer *trainer, const struct ap_line 
     if (d->idle > 1)
         return ap_err_set(err, "%lld devices do the same", (long long)d->idle);
     if (ap_line_complete(&c->line, facts->world, err) ||
-        ap_line_divide(&c->line, facts->batch, facts->layers, &c->microbatches, err))
+        ap_line_divide(&c->line, facts->batch, facts->layers, facts->experts,
+                       &c->microbatches, err))
         return -1;
     c->copies = d->zero ? d->data * d->context / d->shard : 1;
     return 0;
@@ -121,19 +122,6 @@ int trainer_has_heads(const struct ap_trainer_case *c, struct ap_err *err)
         return 0;
     return ap_err_set(err, "%s does not divide the %lld heads of attention",
                       SAID(c, TRAINER_TP), (long long)c->facts->heads);
-}
-
-/* No model without experts has expert parallelism; else each device has as many. */
-int trainer_has_experts(const struct ap_trainer_case *c, struct ap_err *err)
-{
-    if (c->line.degrees.expert == 1)
-        return 0;
-    if (c->facts->experts == 0)
-        return ap_err_set(err, "%s: the model has no experts", SAID(c, TRAINER_EP));
-    if (c->facts->experts % c->line.degrees.expert == 0)
-        return 0;
-    return ap_err_set(err, "%s does not divide the %lld experts", SAID(c, TRAINER_EP),
-                      (long long)c->facts->experts);
 }
 
 /* Experts are split by tensor parallelism where there is no expert parallelism, and whole

@@ -128,7 +128,6 @@ static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 
 static ap_trainer_condition *const conditions[] = {trainer_has_heads,
                                                    has_stages,
-                                                   trainer_has_experts,
                                                    trainer_has_expert_tensor,
                                                    has_tensor,
                                                    has_context,

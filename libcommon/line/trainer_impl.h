@@ -39,8 +39,8 @@ int trainer_megatron_read(const struct ap_trainer *own, const char *text,
                           const struct ap_line_facts *known, struct ap_trainer_said *said,
                           struct ap_notes *notes, struct ap_err *err);
 
-ap_trainer_condition trainer_has_heads, trainer_has_experts, trainer_has_sequence,
-    trainer_has_schedule, trainer_has_single_layers, trainer_has_exchange,
-    trainer_has_expert_tensor, trainer_has_f32_states;
+ap_trainer_condition trainer_has_heads, trainer_has_sequence, trainer_has_schedule,
+    trainer_has_single_layers, trainer_has_exchange, trainer_has_expert_tensor,
+    trainer_has_f32_states;
 
 #endif

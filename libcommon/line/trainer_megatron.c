@@ -92,7 +92,6 @@ static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    has_context,
                                                    trainer_has_heads,
-                                                   trainer_has_experts,
                                                    trainer_has_sequence,
                                                    has_sequence_of_experts,
                                                    trainer_has_schedule,

@@ -156,15 +156,11 @@ static int check_experts(const struct line_maker *k, struct ap_err *err)
     const struct ap_degrees *d = &k->line.degrees;
     const int64_t group = d->expert * d->expert_tensor;
 
-    if (k->model->experts == 0 && (d->expert > 1 || d->expert_tensor != d->tensor))
-        return ap_err_set(err, "%s=%lld: the model has no experts",
-                          d->expert > 1 ? "ep" : "etp",
-                          (long long)(d->expert > 1 ? d->expert : d->expert_tensor));
     if (k->model->experts == 0)
-        return 0;
-    if (k->model->experts % d->expert)
-        return ap_err_set(err, "ep=%lld does not divide the %lld experts",
-                          (long long)d->expert, (long long)k->model->experts);
+        return d->expert_tensor == d->tensor
+                   ? 0
+                   : ap_err_set(err, "etp=%lld: the model has no experts",
+                                (long long)d->expert_tensor);
     if (group < d->tensor && !d->sequence)
         return ap_err_set(err,
                           "ep=%lld x etp=%lld beside tp=%lld: experts have different "
@@ -186,8 +182,7 @@ static int lay_mesh(struct line_maker *k, struct ap_err *err)
     const struct ap_degrees *d = &k->line.degrees;
     struct grid g;
 
-    if (ap_line_complete(&k->line, ap_cluster_devices(k->model->of.cluster), err) ||
-        check_experts(k, err) || find_borders(k, &g, err))
+    if (check_experts(k, err) || find_borders(k, &g, err))
         return -1;
     for (int i = g.n - 1; i > 0; i--)
         add_axis(k, &g, g.border[i - 1], g.border[i]);
@@ -453,10 +448,10 @@ int line_lay(struct line_maker *k, struct ap_err *err)
     stages->n_devices = ap_cluster_devices(k->model->of.cluster);
     if (k->model->batch == 0)
         return ap_err_set(err, "no input has a batch dimension");
-    if (lay_mesh(k, err) ||
-        ap_line_divide(line, k->model->batch, k->model->layers.n, &stages->microbatches,
-                       err) ||
-        cut_blocks(k, err))
+    if (ap_line_complete(&k->line, ap_cluster_devices(k->model->of.cluster), err) ||
+        ap_line_divide(line, k->model->batch, k->model->layers.n, k->model->experts,
+                       &stages->microbatches, err) ||
+        lay_mesh(k, err) || cut_blocks(k, err))
         return -1;
     stages->line = ap_line_text(k->arena, line);
     return 0;
