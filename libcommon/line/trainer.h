@@ -18,8 +18,9 @@ struct ap_layer_facts {
     /* features inside of a feed-forward part: of layers without experts, of an expert,
        beside experts; 0: none, or unknown */
     int64_t ffn, expert_ffn, shared_ffn;
-    int64_t n_experts; /* layers with experts; mixed: not the last ones */
-    bool mixed;
+    /* layers with experts: so many times some layers without and then some with them;
+       turns 0: in another order */
+    int64_t n_experts, turns;
     bool gated, gelu; /* two maps are multiplied; by a function of GELU's kind */
     bool query_norm;  /* queries and keys are normed */
     enum ap_norm norm;

@@ -194,6 +194,20 @@ static bool has_positions(struct ap_arena *arena, const struct ap_graph *g,
     return false;
 }
 
+static void count_experts(const bool *has, int n_layers, struct ap_layer_facts *to)
+{
+    for (int i = 0; i < n_layers; i++) {
+        to->n_experts += has[i];
+        to->turns += has[i] && (i == 0 || !has[i - 1]);
+    }
+    for (int i = 0; to->turns > 0 && i < n_layers; i++) {
+        const int64_t each = n_layers / to->turns, with = to->n_experts / to->turns;
+        if (each * to->turns != n_layers || with * to->turns != to->n_experts ||
+            has[i] != (i % each >= each - with))
+            to->turns = 0;
+    }
+}
+
 void trainer_find_layers(struct ap_arena *arena, const struct ap_graph *g,
                          const uint8_t *from, const int *origin,
                          const struct ap_layers *layers, struct ap_line_facts *facts)
@@ -210,10 +224,7 @@ void trainer_find_layers(struct ap_arena *arena, const struct ap_graph *g,
         if (f.layer[v] >= 0 && g->nodes[v].phase == AP_FORWARD &&
             ap_node_is_of_experts(g, from, v))
             f.has_experts[f.layer[v]] = true;
-    for (int i = 0; i < layers->n; i++) {
-        facts->layer.n_experts += f.has_experts[i];
-        facts->layer.mixed |= i > 0 && f.has_experts[i - 1] && !f.has_experts[i];
-    }
+    count_experts(f.has_experts, layers->n, &facts->layer);
     for (int v = 0; v < g->n_nodes; v++) {
         const enum ap_op op = g->nodes[v].op;
         if (g->nodes[v].phase != AP_FORWARD)

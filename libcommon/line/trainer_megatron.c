@@ -126,13 +126,15 @@ static void put_number(struct ap_buf *out, const char *name, int64_t value)
 static void put_expert_layers(const struct ap_line_facts *f, struct ap_buf *out,
                               struct ap_notes *notes)
 {
-    const long long with = f->layer.n_experts, layers = f->layers;
+    const long long with = f->layer.n_experts, layers = f->layers, turns = f->layer.turns;
 
-    if (f->layer.mixed)
-        ap_note(notes, "--moe-layer-freq: layers with and without experts take turns");
-    else if (with > 0 && with < layers)
-        ap_buf_printf(out, "    --moe-layer-freq \"([0]*%lld+[1]*%lld)\"\n",
-                      layers - with, with);
+    if (with == 0 || with == layers)
+        return;
+    if (turns == 0)
+        ap_note(notes, "--moe-layer-freq: which layers have experts");
+    else
+        ap_buf_printf(out, "    --moe-layer-freq \"([0]*%lld+[1]*%lld)*%lld\"\n",
+                      (layers - with) / turns, with / turns, turns);
 }
 
 static void put_layer(const struct ap_line_facts *f, struct ap_buf *out,

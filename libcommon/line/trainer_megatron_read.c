@@ -101,24 +101,28 @@ static bool on(struct trainer_reading *r, const char *name)
     return trainer_flag_on(&r->flags, name);
 }
 
-/* "([0]*3+[1]*58)": layers with experts, behind those without. */
+/* "([0]*3+[1]*58)", "([0]*1+[1]*1)*12": layers with experts, behind those without. */
 static void read_expert_layers(struct trainer_reading *r, struct ap_line_facts *f)
 {
     const char *text = trainer_flag_word(&r->flags, "--moe-layer-freq", "1");
-    long long without = 0, with = f->layers;
+    long long without = 0, with = f->layers, turns = 1;
     int end = 0;
     const bool brackets = *text == '(';
 
     text += brackets;
     if (strcmp(text, "1") != 0 &&
         (sscanf(text, "[0]*%lld+[1]*%lld%n", &without, &with, &end) != 2 ||
-         strcmp(text + end, brackets ? ")" : "") != 0 || without < 0 || with < 1 ||
-         without + with != f->layers))
+         (strcmp(text + end, brackets ? ")" : "") != 0 &&
+          (sscanf(text, "[0]*%*d+[1]*%*d)*%lld%n", &turns, &end) != 1 || text[end])) ||
+         without < 0 || with < 1 || turns < 1 || turns > f->layers ||
+         without > f->layers || with > f->layers ||
+         (without + with) * turns != f->layers))
         ap_err_set(r->err,
                    "--moe-layer-freq %.60s: layers of several kinds; "
-                   "([0]*A+[1]*B) of all layers is read",
+                   "([0]*A+[1]*B)*C of all layers is read",
                    text);
-    f->layer.n_experts = f->experts ? with : 0;
+    f->layer.n_experts = f->experts ? with * turns : 0;
+    f->layer.turns = f->experts ? turns : 0;
 }
 
 /* One of two words; silent: the first. */

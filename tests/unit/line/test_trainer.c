@@ -153,7 +153,10 @@ static void draw_layer(struct ap_line_facts *f)
     l->ffn = 256 * (1 + draw(64));
     l->expert_ffn = f->experts ? 64 * (1 + draw(64)) : 0;
     l->shared_ffn = f->experts && draw(2) ? 64 * (1 + draw(64)) : 0;
-    l->n_experts = f->experts ? f->layers - draw(4) : 0;
+    l->turns = f->experts ? 1 + draw(2) * (f->layers % 2 == 0) : 0;
+    l->n_experts = l->turns * (f->layers / (l->turns + !l->turns) - draw(4));
+    if (l->n_experts == f->layers)
+        l->turns = 1;
     l->head_width = l->value_width = draw(4) ? 128 : 192;
     l->gated = draw(2);
     l->query_norm = draw(2);
@@ -166,8 +169,8 @@ static bool same_layer(const struct ap_layer_facts *a, const struct ap_layer_fac
 {
     return a->ffn == b->ffn && a->expert_ffn == b->expert_ffn &&
            a->shared_ffn == b->shared_ffn && a->n_experts == b->n_experts &&
-           a->head_width == b->head_width && a->gated == b->gated &&
-           a->query_norm == b->query_norm && a->norm == b->norm &&
+           a->turns == b->turns && a->head_width == b->head_width &&
+           a->gated == b->gated && a->query_norm == b->query_norm && a->norm == b->norm &&
            a->positions == b->positions;
 }
 
@@ -401,9 +404,10 @@ static void print_layer(const struct ap_layer_facts *l)
            "%lld layers with experts%s%s%s%s%s: ",
            (long long)l->head_width, (long long)l->value_width, (long long)l->ffn,
            (long long)l->expert_ffn, (long long)l->shared_ffn, l->gated ? ", gated" : "",
-           l->gelu ? ", GELU" : "", (long long)l->n_experts, l->mixed ? " (mixed)" : "",
-           norms[l->norm], l->query_norm ? ", of queries, too" : "",
-           positions[l->positions], biases[l->bias]);
+           l->gelu ? ", GELU" : "", (long long)l->n_experts,
+           l->turns > 1 ? " (in turns)" : "", norms[l->norm],
+           l->query_norm ? ", of queries, too" : "", positions[l->positions],
+           biases[l->bias]);
 }
 
 static void print_facts(const char *path)
