@@ -68,9 +68,9 @@ static void put_comment(struct ap_arena *arena, const struct ap_planned *in,
     (void)ap_pipeline_measure(&of, &in->stages, &price);
     ap_buf_printf(out, "%s%s for %s: ", trainer->comment, in->graph.name, trainer->title);
     ap_line_words(line, out);
-    ap_buf_printf(out, "\n%s%lld devices; predicted: step %.4g s, %s a device\n",
+    ap_buf_printf(out, "\n%s%lld devices; predicted: step %.4g s, %.4g GB a device\n",
                   trainer->comment, (long long)in->stages.n_devices,
-                  price.result.step_sec, ap_size_text(arena, price.peak_bytes));
+                  price.result.step_sec, (double)price.peak_bytes / 1e9);
 }
 
 int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
