@@ -64,7 +64,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
     SANITIZE="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 FUZZ_SECONDS ?= 60
 
-.PHONY: all unit asan check test check-asan check-jax check-torch check-trainers lint lint-format lint-house lint-scripts lint-man \
+.PHONY: all unit asan check test check-asan check-config check-jax check-torch check-trainers lint lint-format lint-house lint-scripts lint-man \
     lint-headers lint-tidy format bench cuda install uninstall fuzz fuzzers clean help without-mpi without-cuda
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -89,7 +89,7 @@ $(BUILD)/presets.c: $(CLUSTERS) clusters clusters/papers Makefile
 	    printf '{0}};\n'; } >$@
 $(BUILD)/page_text.o: $(BUILD)/page_text.c
 $(BUILD)/presets.o: $(BUILD)/presets.c libcommon/cost/cost.h
-$(BUILD)/page_text.o $(BUILD)/presets.o:
+$(BUILD)/page_text.o $(BUILD)/presets.o $(BUILD)/model_types.o:
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
 
 # The page of ap-cost --html: the template as strings, in front of the line @DATA@ and behind.
@@ -99,6 +99,14 @@ $(BUILD)/page_text.c: cmd/ap-cost/html/page.html Makefile
 	    sed '/^@DATA@$$/,$$d; s/[\\"]/\\&/g; s/?/\\?/g; s/.*/"&\\n"/' $<; printf ';\nconst char page_tail[] =\n'; \
 	    sed '1,/^@DATA@$$/d; s/[\\"]/\\&/g; s/?/\\?/g; s/.*/"&\\n"/' $<; printf ';\n'; } >$@
 EXTRA_ap-cost = $(BUILD)/page_text.o
+
+# The model_types of ap-model --config as a string.
+$(BUILD)/model_types.c: cmd/ap-model/types.json Makefile
+	@mkdir -p $(@D)
+	{ printf 'extern const char model_types_text[];\nconst char model_types_text[] =\n'; \
+	    sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $<; echo ';'; } >$@
+$(BUILD)/model_types.o: $(BUILD)/model_types.c
+EXTRA_ap-model = $(BUILD)/model_types.o
 
 # Message passing and answers: loops worth vectorising.
 $(BUILD)/libcommon/solve/solve_dual.o: TOOL_CFLAGS = $(if $(SANITIZE),,-O3)
@@ -203,6 +211,12 @@ check-jax: all ## run plans in JAX beside plain JAX, with the Python AP_JAX_PYTH
 
 check-trainers: $(BUILD)/unit/test_trainer ## random lines of trainers: written, read back, read by them (AP_TRAINERS_PYTHON)
 	tests/trainers/check $(BUILD)
+
+check-config: all ## ap-model --config beside transformers: parameters and losses, with the Python AP_TORCH_PYTHON
+	@python=$${AP_TORCH_PYTHON:-python3}; PATH=$(abspath $(BUILD))/bin:$$PATH; \
+	if ! $$python -c 'import torch, transformers' 2>/dev/null; then \
+	    echo "check-config: skipped: $$python has no PyTorch and transformers (AP_TORCH_PYTHON)"; \
+	else $$python scripts/torch/config-types && $$python scripts/torch/config-loss; fi
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme

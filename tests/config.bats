@@ -22,7 +22,7 @@ edited() {
 @test "config: parameters of well-known models are the published ones" {
     local n=0
     while read -r want model; do
-        got=$(from "$CONFIGS/$model.json" --stats -o /dev/null 2>&1 | jq .weight_elems)
+        got=$(from "$CONFIGS/$model.json" --seq 512 --batch 1 --stats -o /dev/null 2>&1 | jq .weight_elems)
         [ "$got" -eq "$want" ] || { echo "$model: $got, not $want"; return 1; }
         n=$((n + 1))
     done <<'END'
@@ -45,8 +45,66 @@ edited() {
 124439808 gpt2
 110106428 bert-base
 222903552 t5-base
+336226108 bert-large
+34980831232 command-r-35b
+8028033024 command-r7b
+235741434880 deepseek-v2
+360748032 ernie-4.5-0.3b
+32003216384 exaone4-32b
+27227128320 gemma2-27b
+999885952 gemma3-1b
+27009346304 gemma3-27b
+9400279040 glm-4-9b
+106852245504 glm-4.5-air
+352797814784 glm-4.5
+29943390976 glm-4.7-flash
+116829156672 gpt-oss-120b
+20914757184 gpt-oss-20b
+1557611200 gpt2-xl
+3298793472 granite-3.1-3b-a800m
+8170848256 granite-3.1-8b
+1026408209408 kimi-k2
+400711848960 llama4-maverick
+107769861120 llama4-scout
+228689748992 minimax-m2
+8019808256 ministral-8b
+4190509056 minitron-4b
+12247782400 mistral-nemo-12b
+23572403200 mistral-small-24b
+140630071296 mixtral-8x22b
+6888095744 olmo-7b
+32234279936 olmo2-32b
+7298617344 olmo2-7b
+7298011136 olmo3-7b
+6919161856 olmoe-1b-7b
+2779683840 phi-2
+3821079552 phi-3-mini
+14659507200 phi-4
+11846072320 pythia-12b
+14315784192 qwen1.5-moe-a2.7b
+494032768 qwen2.5-0.5b
+596049920 qwen3-0.6b
+235093634560 qwen3-235b-a22b
+30532122624 qwen3-30b-a3b
+32762123264 qwen3-32b
+36151104512 seed-oss-36b
+3075098624 smollm3-3b
+2795443200 stablelm-3b
+7173923840 starcoder2-7b
+2851598336 t5-3b
 END
     [ "$n" -eq "$(find "$CONFIGS" -name '*.json' | wc -l)" ]
+}
+
+# testdata/configs/counts is written by scripts/torch/config-types --golden.
+@test "config: absent members are counted as transformers counts them" {
+    local kind out want members small
+    while read -r kind out want members; do
+        [ "$out" != - ] || small=$members
+        jq "del(.[\"$out\"])" <<<"$small" >"$BATS_TEST_TMPDIR/config.json"
+        got=$(from "$BATS_TEST_TMPDIR/config.json" --seq 16 --batch 1 --stats -o /dev/null 2>&1) || true
+        [[ $got == *"\"weight_elems\":$want,"* ]] || { echo "$kind without $out: $got, not $want"; return 1; }
+    done <"$CONFIGS/counts"
 }
 
 @test "config: the graph is that of the configuration of the same name" {
@@ -98,6 +156,15 @@ count() { from "$1" --layers 2 --batch 1 --seq 64 | jq "[.graph.nodes[] | select
         select(.op == "constant" and .shape == "f32[64]") | .value[32]] == [0.25]'
     from "$(edited llama3-8b '.rope_parameters = {rope_theta: 16, rope_type: "default"} | del(.rope_theta)')" \
         --layers 1 | jq -e '[.graph.nodes[] | select(.op == "constant" and .shape == "f32[64]") | .value[32]] == [0.25]'
+    # layers of several kinds: windows, rotation, experts
+    [ "$(count "$(edited gpt-oss-20b '.sliding_window = 8')" '.op == "and"')" -eq 1 ]
+    [ "$(count "$CONFIGS/gpt-oss-20b.json" "$is_weight(\"sinks|router/b\"))")" -eq 4 ]
+    [ "$(count "$(edited smollm3-3b '.no_rope_layers = null | .no_rope_layer_interval = 2')" '.op == "cosine"')" -eq 1 ]
+    [ "$(count "$(edited llama4-maverick '.text_config.attention_chunk_size = 8')" '.op == "and"')" -eq 2 ]
+    [ "$(count "$CONFIGS/llama4-maverick.json" "$is_weight(\"router\"))")" -eq 1 ]
+    [ "$(count "$(edited qwen3-30b-a3b '.mlp_only_layers = [0]')" "$is_weight(\"router\"))")" -eq 1 ]
+    [ "$(count "$CONFIGS/olmo2-7b.json" "$is_weight(\"ln_[12]/scale\"))")" -eq 0 ]
+    [ "$(count "$CONFIGS/command-r-35b.json" "$is_weight(\"ln_2\"))")" -eq 0 ]
     # the router's way of choosing
     [ "$(count "$CONFIGS/deepseek-v2-lite.json" '.op == "or"')" -eq 0 ]
     [ "$(count "$(edited deepseek-v2-lite '.n_group = 8 | .topk_group = 3 | .topk_method = "group_limited_greedy"')" \
@@ -105,37 +172,49 @@ count() { from "$1" --layers 2 --batch 1 --seq 64 | jq "[.graph.nodes[] | select
     [ "$(count "$(edited deepseek-v2-lite '.scoring_func = "sigmoid"')" '.op == "logistic"')" -eq 4 ]
 }
 
-# wrong MODEL FILTER TEXT
+# wrong MODEL FILTER TEXT; unbuilt: the same of what is not built
 wrong() { refuses 1 "$3" ap-model --config "$(edited "$1" "$2")"; }
+unbuilt() { refuses 2 "$3" ap-model --config "$(edited "$1" "$2")"; }
 
 @test "config: what is missing, wrong or not built is an error at its place" {
-    wrong llama3-8b '.model_type = "ssm"' "/model_type: no model_type 'ssm' is built, but llama, "
-    wrong llama3-8b '.model_type = "lama"' "/model_type: no model_type 'lama' is built; did you mean 'llama'?"
     wrong llama3-8b 'del(.model_type)' '/model_type: missing'
-    wrong llama3-8b 'del(.hidden_size)' '/hidden_size: missing; model_type llama needs it'
-    wrong llama3-8b '.hiden_size = .hidden_size | del(.hidden_size)' "did you mean 'hiden_size'?"
     wrong llama3-8b '.num_hidden_layers = "32"' '/num_hidden_layers: '
     wrong llama3-8b '.num_hidden_layers = 100000' '/num_hidden_layers: '
-    wrong llama3-8b '.hidden_act = "sillu"' "/hidden_act: no activation 'sillu'; did you mean 'silu'?"
     wrong llama3-8b '.tie_word_embeddings = 1' '/tie_word_embeddings: expected true or false'
     wrong llama3-8b '.rope_scaling = 3' '/rope_scaling: expected an object or null'
-    wrong llama3-8b '.partial_rotary_factor = 0.5' '/partial_rotary_factor: expected 1: partial rotation'
     wrong llama3-8b '.rms_norm_eps = -1' '/rms_norm_eps: expected a number >= 0'
-    wrong qwen2-7b '.use_sliding_window = true' '/use_sliding_window: expected 0: windows'
-    wrong qwen3-8b '.layer_types = ["full_attention", "sliding_attention"]' '/layer_types/1: expected "full_attention"'
-    wrong gemma2-9b '.layer_types = ["full_attention"]' '/layer_types/0: expected "sliding_attention"'
-    wrong deepseek-v3 '.topk_method = "best"' '/topk_method: '
-    wrong deepseek-v3 '.num_experts_per_tok = 9' '/num_experts_per_tok: '
-    wrong t5-base '.num_decoder_layers = 3' "/num_decoder_layers: expected 12, the encoder's"
-    wrong t5-base '.tie_word_embeddings = false' '/tie_word_embeddings: expected 1: T5'
-    wrong bert-base '.type_vocab_size = 3' '/type_vocab_size: expected 2'
+    wrong qwen3-8b '.num_hidden_layers = 2 | .layer_types = ["full_attention", "sliding_attention"]' \
+        '/layer_types: windows need a sliding_window and use_sliding_window'
+    wrong gemma2-9b '.layer_types = ["full_attention"]' '/layer_types: expected an array of 42'
+    wrong qwen3-30b-a3b '.mlp_only_layers = [-1]' '/mlp_only_layers/0: expected the number of a layer'
+    wrong smollm3-3b '.no_rope_layer_interval = 0' '/no_rope_layer_interval: '
+    wrong deepseek-v3 '.num_experts_per_tok = 17' '/num_experts_per_tok: '
+    wrong deepseek-v2-lite 'del(.num_experts_per_tok)' '/num_experts_per_tok: expected an integer from 1 to 16; model_type'
     wrong llama3-8b '[.]' 'expected an object'
+    wrong llama4-scout '.text_config = 3' '/text_config: expected an object'
     printf '{"model_type": "llama",' >"$BATS_TEST_TMPDIR/cut.json"
     refuses 1 'cut.json:1:' ap-model --config "$BATS_TEST_TMPDIR/cut.json"
     refuses 1 'none.json' ap-model --config "$BATS_TEST_TMPDIR/none.json"
     refuses 2 '--config comes without a NAME' ap-model --config "$CONFIGS/gpt2.json" gpt
     refuses 2 '--experts: llama has no such size' ap-model --config "$CONFIGS/llama3-8b.json" --experts 4
     refuses 2 'is not a multiple of --kv-heads' ap-model --config "$(edited llama3-8b '.num_key_value_heads = 5')"
+}
+
+@test "config: a model that is not built is refused by the member's name" {
+    unbuilt llama3-8b '.model_type = "ssm"' "/model_type: no model_type 'ssm' is built, but llama, "
+    unbuilt llama3-8b '.model_type = "lama"' "/model_type: no model_type 'lama' is built; did you mean 'llama'?"
+    unbuilt llama3-8b '.model_type = "qwen3_next"' '/model_type: qwen3_next: gated delta layers are not built'
+    unbuilt llama3-8b '.model_type = "gemma3"' "/model_type: gemma3: its vision tower is not built; the text model alone"
+    unbuilt llama3-8b '.hidden_act = "sillu"' "/hidden_act: no activation 'sillu'; did you mean 'silu'?"
+    unbuilt llama3-8b '.partial_rotary_factor = 0.01' '--head-dim 1: rotary embedding needs an even number'
+    unbuilt qwen2-7b '.use_sliding_window = true' '/use_sliding_window: expected 0: windows'
+    unbuilt qwen3-8b '.layer_types = [range(36) | "linear_attention"]' '/layer_types/0: such layers are not built'
+    unbuilt deepseek-v3 '.topk_method = "best"' '/topk_method: expected one of: greedy '
+    unbuilt olmo-7b '.clip_qkv = 8' '/clip_qkv: expected 0: clipped'
+    unbuilt command-r-35b '.use_qk_norm = true' '/use_qk_norm: expected 0: layer norms of queries'
+    unbuilt t5-base '.num_decoder_layers = 3' "/num_decoder_layers: expected 12"
+    unbuilt t5-base '.tie_word_embeddings = false' '/tie_word_embeddings: expected 1: T5'
+    unbuilt bert-base '.type_vocab_size = 3' '/type_vocab_size: expected 2'
 }
 
 @test "config: members that are left out are named" {
@@ -146,6 +225,9 @@ wrong() { refuses 1 "$3" ap-model --config "$(edited "$1" "$2")"; }
     run --separate-stderr ap-model --forward --layers 1 -o /dev/null \
         --config "$(edited llama3-8b '.num_key_value_head = 4 | del(.num_key_value_heads)')"
     [[ $stderr == *"/num_key_value_head: not known for model_type llama, left out; did you mean 'num_key_value_heads'?"* ]]
+    run --separate-stderr ap-model --forward --layers 1 -o /dev/null \
+        --config "$(edited llama3-8b '.hiden_size = .hidden_size | del(.hidden_size)')"
+    [[ $stderr == *"/hiden_size: not known for model_type llama, left out; did you mean 'hidden_size'?"* ]]
     run --separate-stderr ap-model --forward --layers 1 -o /dev/null --config "$CONFIGS/llama3-8b.json"
     [ -z "$stderr" ]
 }

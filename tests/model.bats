@@ -300,6 +300,7 @@ moe --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4
 m6-moe --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4
 switch --layers 2 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4
 llama --layers 2 --hidden 32 --heads 4 --kv-heads 2 --ffn 48 --seq 16 --vocab 64
+decoder --layers 2 --hidden 32 --heads 4 --kv-heads 2 --ffn 48 --experts 4 --dense-layers 1 --group 8 --seq 16 --vocab 64 --head-bias
 mixtral --layers 2 --hidden 32 --heads 4 --kv-heads 2 --ffn 48 --experts 4 --group 8 --seq 16 --vocab 64
 deepseek --layers 2 --dense-layers 1 --hidden 32 --heads 4 --head-dim 8 --rope-dim 4 --value-dim 6 --q-rank 16 --kv-rank 12 --ffn 48 --experts 16 --top 2 --expert-ffn 16 --group 8 --seq 16 --vocab 64
 gemma --layers 2 --hidden 32 --heads 4 --kv-heads 4 --head-dim 16 --ffn 48 --seq 16 --vocab 64
@@ -514,7 +515,7 @@ END
     refuses 2 'dropout: expected a number from 0 up to 1' ap-model gpt --dropout 1
     refuses 2 '--layers' ap-model mlp --layers 0
     refuses 2 'from 1 to 65536' ap-model gpt --layers 1000000000
-    refuses 2 '--top' ap-model moe --top 9
+    refuses 2 '--top' ap-model moe --top 17
     refuses 2 '--top 4 is more than --experts 2' ap-model moe --top 4 --experts 2
     refuses 2 '--forward has no use for --optimizer' ap-model mlp --forward --optimizer adam
     refuses 2 '--forward has no use for --lr' ap-model mlp --forward --lr 1

@@ -47,7 +47,9 @@ static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
         opts[s].out = &r->size[s];
         opts[s].arg = "N";
         opts[s].lo = 1;
-        opts[s].hi = s == MODEL_TOP ? 8 : s == MODEL_LAYERS ? MAX_LAYERS : 1 << 30;
+        opts[s].hi = s == MODEL_TOP      ? MODEL_MAX_TOP
+                     : s == MODEL_LAYERS ? MAX_LAYERS
+                                         : 1 << 30;
     }
     ap_train_opts_init(&r->train, opts + MODEL_N_SIZES);
     opts[N_OPTS - 4] =
@@ -128,8 +130,9 @@ static const struct model_config *find_config(const struct ap_tool *tool,
         *name = tool->path;
         return model_find_config(tool->path);
     }
-    if (model_read_config(arena, r->config, tool->quiet, file, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    int rc = model_read_config(arena, r->config, tool->quiet, file, &err);
+    if (rc)
+        ap_die(rc, "%s", err.msg);
     *name = file->name;
     return file;
 }
@@ -155,7 +158,7 @@ static const struct model_family *resolve(const char *name,
     m->style = *(config && config->style ? config->style
                  : f->style              ? f->style
                                          : &model_classic);
-    if (m->size[MODEL_TOP] > m->size[MODEL_EXPERTS])
+    if (m->size[MODEL_EXPERTS] > 0 && m->size[MODEL_TOP] > m->size[MODEL_EXPERTS])
         ap_die_usage("--top %lld is more than --experts %lld",
                      (long long)m->size[MODEL_TOP], (long long)m->size[MODEL_EXPERTS]);
     return f;

@@ -30,14 +30,16 @@ struct rotation {
 };
 
 /* Angle of position p and feature i: p / theta^(2 i / width). */
-static struct rotation make_rotation(struct model *m, int64_t seq, int64_t width)
+static struct rotation make_rotation(struct model *m, const struct model_block *block,
+                                     int64_t seq)
 {
+    int64_t width = block->turned;
     struct ap_build *b = &m->b;
     int64_t half = width / 2, dims[2] = {seq, half};
     float *frequency = AP_NEW_N(m->arena, half, float);
 
     for (int64_t i = 0; i < half; i++)
-        frequency[i] = (float)pow(m->style.rope_theta, -2 * (double)i / (double)width);
+        frequency[i] = (float)pow(block->theta, -2 * (double)i / (double)width);
     int f = ap_build_literal(b, ap_build_shape(b, AP_F32, 1, &half), frequency);
     int position = ap_build_iota(b, ap_build_shape(b, AP_F32, 2, dims), 0);
     int angle = model_mul(m, position, model_along(m, f, position, -1));
@@ -82,7 +84,8 @@ static int rotate(struct model *m, const struct rotation *r, int x)
 
 /* ---- scores ---- */
 
-/* Masks scores of later positions, and of positions `window` or more before. */
+/* Masks scores of later positions, and of positions `window` or more before, or those
+ * of earlier chunks of `window` positions (Llama 4). */
 static int hide(struct model *m, int64_t window, int scores)
 {
     struct ap_build *b = &m->b;
@@ -93,17 +96,49 @@ static int hide(struct model *m, int64_t window, int scores)
     int key = ap_build_iota(b, square, 1), query = ap_build_iota(b, square, 0);
     int seen = ap_build_compare(b, AP_GE, query, key);
     if (window && window < dims[1]) {
-        int oldest = ap_build_with(b, AP_OP_SUBTRACT, query, (double)window);
+        int first = query;
+        if (m->style.chunked) {
+            first = ap_build_with(b, AP_OP_DIVIDE, query, (double)window);
+            first = ap_build_with(b, AP_OP_MULTIPLY, first, (double)window);
+        }
+        int oldest = ap_build_with(b, AP_OP_SUBTRACT, first,
+                                   m->style.chunked ? 1 : (double)window);
         seen = model_binary(m, AP_OP_AND, seen, ap_build_compare(b, AP_GT, key, oldest));
     }
     seen = ap_build_broadcast(b, seen, s.rank, s.dims, map);
     return ap_build_select(b, seen, scores, ap_build_full(b, &s, -1e9));
 }
 
+/*
+ * Softmax of scores [batch, key head, query, (group,) key] and one score more per head,
+ * of no key: exp(score) / (exp(sink) + the sum of the others). Agarwal et al., "gpt-oss",
+ * section 2.2. As in model_softmax the maximum is rounded.
+ */
+static int softmax_with_sinks(struct model *m, int sinks, int scores)
+{
+    struct ap_build *b = &m->b;
+    struct ap_shape s = *ap_build_shape_of(b, scores);
+    int64_t last = s.rank - 1, map[2] = {1, 3};
+    int64_t heads[2] = {s.dims[1], s.rank == 5 ? s.dims[3] : 1};
+    bool grouped = s.rank == 5;
+
+    sinks = ap_build_reshape(b, sinks, grouped ? 2 : 1, heads);
+    sinks = ap_build_broadcast(b, sinks, s.rank - 1, s.dims, map);
+    int max = ap_build_reduce(b, scores, AP_RED_MAX, 1, &last);
+    max = ap_build_unary(b, AP_OP_FLOOR, model_binary(m, AP_OP_MAXIMUM, max, sinks));
+    int e = ap_build_unary(
+        b, AP_OP_EXPONENTIAL,
+        model_binary(m, AP_OP_SUBTRACT, scores, model_over(m, max, scores, -1)));
+    int sink =
+        ap_build_unary(b, AP_OP_EXPONENTIAL, model_binary(m, AP_OP_SUBTRACT, sinks, max));
+    int sum = model_add(m, model_sum(m, e, -1), sink);
+    return model_binary(m, AP_OP_DIVIDE, e, model_over(m, sum, e, -1));
+}
+
 /* softmax(scores of q and k) v, [batch, seq, heads * width of v]; q by_heads, k and v
- * [batch, seq', key heads, width]. */
+ * [batch, seq', key heads, width]; position, sinks: -1 for none. */
 static int attend(struct model *m, const struct model_block *block, int q, int k, int v,
-                  int position, bool causal)
+                  int position, int sinks)
 {
     struct ap_build *b = &m->b;
     static const int64_t batch[2] = {0, 2}, batch_w[2] = {0, 1}, key_v = 1, inner_k = 3;
@@ -119,9 +154,10 @@ static int attend(struct model *m, const struct model_block *block, int q, int k
         struct ap_shape s = *ap_build_shape_of(b, scores);
         scores = model_add(m, scores, ap_build_broadcast(b, position, 4, s.dims, map));
     }
-    if (causal)
+    if (block->causal)
         scores = hide(m, block->window, scores);
-    int weights = model_softmax(m, scores);
+    int weights =
+        sinks < 0 ? model_softmax(m, scores) : softmax_with_sinks(m, sinks, scores);
     if (m->dropout > 0) /* a softmax is a kernel, and this is the next one */
         weights = model_dropout(m, ap_build_unary(b, AP_OP_OPT_BARRIER, weights));
     int y = ap_build_dot(b, weights, v,
@@ -132,33 +168,68 @@ static int attend(struct model *m, const struct model_block *block, int q, int k
     return ap_build_reshape(b, y, 3, dims);
 }
 
+/* Queries of Llama 4's layers without rotation, times
+ * 1 + scale log(1 + floor((position + 1) / floor)): 1 in sequences less than `floor`. */
+static int temper(struct model *m, int q)
+{
+    struct ap_build *b = &m->b;
+    int64_t seq = model_dim(m, q, 1);
+    double scale = m->style.temper_scale, floor = m->style.temper_floor;
+
+    if (!m->style.temper || (double)seq < floor)
+        return q;
+    int place = ap_build_with(b, AP_OP_ADD,
+                              ap_build_iota(b, ap_build_shape(b, AP_F32, 1, &seq), 0), 1);
+    place = ap_build_unary(b, AP_OP_FLOOR, ap_build_with(b, AP_OP_DIVIDE, place, floor));
+    int factor = ap_build_unary(b, AP_OP_LOG, ap_build_with(b, AP_OP_ADD, place, 1));
+    factor = ap_build_with(b, AP_OP_MULTIPLY, factor, scale);
+    return model_mul(m, q, model_along(m, ap_build_with(b, AP_OP_ADD, factor, 1), q, 1));
+}
+
 int model_attention(struct model *m, const char *path, const struct model_block *block,
                     int x, int memory, int position)
 {
     int64_t heads = block->heads, groups = block->kv_heads, width = block->head_dim;
     int64_t n_out = model_dim(m, x, -1);
+    const char *q_norm = model_path(m, "%s/q_norm", path);
+    const char *k_norm = model_path(m, "%s/k_norm", path);
+    enum model_qk_norm norm = m->style.qk_norm;
+    struct model_block own = *block;
 
+    own.causal &= memory == x;
     int q =
         model_dense(m, model_path(m, "%s/q", path), x, heads * width, block->qkv_bias);
     int k = model_dense(m, model_path(m, "%s/k", path), memory, groups * width,
                         block->qkv_bias && block->key_bias);
     int v = model_dense(m, model_path(m, "%s/v", path), memory, groups * width,
                         block->qkv_bias);
+    if (norm == MODEL_QK_ALL) {
+        q = model_norm(m, MODEL_NORM_RMS, q_norm, q);
+        k = model_norm(m, MODEL_NORM_RMS, k_norm, k);
+    }
     model_scope(m, "%s/core", path);
     q = by_heads(m, q, groups, heads, width);
     k = by_heads(m, k, groups, groups, width);
     v = by_heads(m, v, groups, groups, width);
-    if (m->style.qk_norm) {
-        q = model_rms_norm(m, model_path(m, "%s/q_norm", path), q);
-        k = model_rms_norm(m, model_path(m, "%s/k_norm", path), k);
+    if (norm == MODEL_QK_HEAD) {
+        q = model_norm(m, MODEL_NORM_RMS, q_norm, q);
+        k = model_norm(m, MODEL_NORM_RMS, k_norm, k);
         model_scope(m, "%s/core", path);
     }
-    if (block->rope) {
-        struct rotation r = make_rotation(m, model_dim(m, x, 1), width);
+    if (block->turned > 0) {
+        struct rotation r = make_rotation(m, block, model_dim(m, x, 1));
         q = rotate(m, &r, q);
         k = rotate(m, &r, k);
+        if (norm == MODEL_QK_UNIT) {
+            q = model_norm(m, MODEL_NORM_UNIT, q_norm, q);
+            k = model_norm(m, MODEL_NORM_UNIT, k_norm, k);
+            model_scope(m, "%s/core", path);
+        }
+    } else {
+        q = temper(m, q);
     }
-    int y = attend(m, block, q, k, v, position, block->causal && memory == x);
+    int sinks = m->style.sinks ? model_weight(m, path, "sinks", 1, &heads) : -1;
+    int y = attend(m, &own, q, k, v, position, sinks);
     return model_dense(m, model_path(m, "%s/o", path), y, n_out, block->out_bias);
 }
 
@@ -173,7 +244,7 @@ int model_latent_attention(struct model *m, const char *path,
 {
     struct ap_build *b = &m->b;
     int64_t heads = block->heads, plain = block->head_dim, n_out = model_dim(m, x, -1);
-    int64_t turned = m->size[MODEL_ROPE_DIM], kv_rank = m->size[MODEL_KV_RANK];
+    int64_t turned = block->turned, kv_rank = m->size[MODEL_KV_RANK];
     int64_t value = model_get(m, MODEL_VALUE_DIM, plain);
     int64_t q_rank = model_get(m, MODEL_Q_RANK, 0);
     bool bias = block->qkv_bias;
@@ -181,17 +252,17 @@ int model_latent_attention(struct model *m, const char *path,
     int q = x;
     if (q_rank) {
         q = model_dense(m, model_path(m, "%s/q_down", path), x, q_rank, bias);
-        q = model_rms_norm(m, model_path(m, "%s/q_norm", path), q);
+        q = model_norm(m, MODEL_NORM_RMS, model_path(m, "%s/q_norm", path), q);
     }
     q = model_dense(m, model_path(m, "%s/q", path), q, heads * (plain + turned), false);
     int low =
         model_dense(m, model_path(m, "%s/kv_down", path), x, kv_rank + turned, bias);
     int kv = features(m, low, 0, kv_rank);
-    kv = model_rms_norm(m, model_path(m, "%s/kv_norm", path), kv);
+    kv = model_norm(m, MODEL_NORM_RMS, model_path(m, "%s/kv_norm", path), kv);
     kv = model_dense(m, model_path(m, "%s/kv", path), kv, heads * (plain + value), false);
 
     model_scope(m, "%s/core", path);
-    struct rotation r = make_rotation(m, model_dim(m, x, 1), turned);
+    struct rotation r = make_rotation(m, block, model_dim(m, x, 1));
     q = rotate(m, &r, by_heads(m, q, heads, heads, plain + turned));
     kv = by_heads(m, kv, heads, heads, plain + value);
     int shared = rotate(m, &r, features(m, low, kv_rank, kv_rank + turned));
@@ -199,6 +270,6 @@ int model_latent_attention(struct model *m, const char *path,
     static const int64_t map[3] = {0, 1, 3};
     int k[2] = {features(m, kv, 0, plain), ap_build_broadcast(b, shared, 4, dims, map)};
     int v = features(m, kv, plain, plain + value);
-    int y = attend(m, block, q, ap_build_concat(b, 2, k, 3), v, -1, block->causal);
+    int y = attend(m, block, q, ap_build_concat(b, 2, k, 3), v, -1, -1);
     return model_dense(m, model_path(m, "%s/o", path), y, n_out, block->out_bias);
 }

@@ -27,7 +27,7 @@ static int embeddings(struct model *m, const char *root, const struct inputs *in
                            in->segments, 2, width, NULL);
     x = model_add(m, x, type);
     x = model_add_positions(m, model_path(m, "%s/embeddings/position", root), x);
-    x = model_layer_norm(m, model_path(m, "%s/embeddings/ln", root), x);
+    x = model_norm(m, MODEL_NORM_LAYER, model_path(m, "%s/embeddings/ln", root), x);
     return model_dropout(m, x);
 }
 
@@ -40,7 +40,7 @@ static int token_head(struct model *m, const char *root, int x, int64_t width, i
 
     x = model_dense(m, model_path(m, "%s/cls/transform", root), x, width, true);
     x = model_gelu(m, x);
-    x = model_layer_norm(m, model_path(m, "%s/cls/ln", root), x);
+    x = model_norm(m, MODEL_NORM_LAYER, model_path(m, "%s/cls/ln", root), x);
     if (model_flag(m, MODEL_UNTIED))
         return model_dense(m, decoder, x, vocab, true);
     return model_bias(m, decoder, model_tied_head(m, decoder, x, table));

@@ -50,7 +50,8 @@ void model_block_experts(const struct model *m, struct model_block *block, int64
 {
     block->experts = m->size[MODEL_EXPERTS];
     block->top = m->size[MODEL_TOP];
-    block->expert_bias = block->mlp_bias && !model_flag(m, MODEL_NO_EXPERT_BIAS);
+    block->expert_bias =
+        (block->mlp_bias || m->style.expert_bias) && !model_flag(m, MODEL_NO_EXPERT_BIAS);
     block->group = model_get(m, MODEL_GROUP, 0);
     if (block->group && block->group < tokens)
         tokens = block->group;
@@ -73,8 +74,7 @@ int model_mlp_part(struct model *m, const char *path, const struct model_block *
     int y =
         model_dense(m, model_path(m, "%s/%s", path, names->up), x, ffn, block->mlp_bias);
     model_scope(m, "%s/%s", path, names->act);
-    y = gate < 0 ? model_act(m, m->style.act, y)
-                 : model_mul(m, model_act(m, m->style.act, gate), y);
+    y = model_glu(m, gate, y);
     return model_dense(m, model_path(m, "%s/%s", path, names->down), y, n_out,
                        block->mlp_bias);
 }
@@ -87,24 +87,30 @@ static int feed_forward(struct model *m, const char *path,
     return model_mlp_part(m, path, block, block->ffn, x);
 }
 
-int model_norm(struct model *m, const struct model_block *block, const char *path, int x)
-{
-    return block->rms ? model_rms_norm(m, path, x) : model_layer_norm(m, path, x);
-}
-
 static int norm(struct model *m, const struct model_block *block, const char *path,
                 const char *name, int x)
 {
-    return model_norm(m, block, model_path(m, "%s/%s", path, name), x);
+    return model_norm(m, block->norm, model_path(m, "%s/%s", path, name), x);
+}
+
+/* What attention or feed-forward part reads: x, normed unless norms come last. */
+static int before(struct model *m, const struct model_block *block, const char *path,
+                  const char *ln, int x)
+{
+    return block->post_norm || m->style.no_pre_norm ? x : norm(m, block, path, ln, x);
 }
 
 /* x + y in the layer's own scope, normed when norms come last. */
 static int join(struct model *m, const struct model_block *block, const char *path,
                 const char *ln, int x, int y)
 {
+    double factor = m->style.residual_scale;
+
     if (m->style.sandwich)
-        y = model_norm(m, block, model_path(m, "%s/%s_post", path, ln), y);
+        y = model_norm(m, block->norm, model_path(m, "%s/%s_post", path, ln), y);
     model_scope(m, "%s", path);
+    if (factor > 0 && factor != 1)
+        y = ap_build_with(&m->b, AP_OP_MULTIPLY, y, factor);
     x = model_add(m, x, model_dropout(m, y));
     return block->post_norm ? norm(m, block, path, ln, x) : x;
 }
@@ -128,7 +134,7 @@ int model_transformer(struct model *m, const char *path, const struct model_bloc
     const struct model_names *names = block->names;
     const char *attn = model_path(m, "%s/%s", path, names->attn);
 
-    int y = block->post_norm ? x : norm(m, block, path, names->ln_attn, x);
+    int first = x, read = before(m, block, path, names->ln_attn, x), y = read;
     share_weights(m, block, path);
     y = block->latent ? model_latent_attention(m, attn, block, y)
                       : model_attention(m, attn, block, y, y, position);
@@ -136,13 +142,14 @@ int model_transformer(struct model *m, const char *path, const struct model_bloc
     x = join(m, block, path, names->ln_attn, x, y);
     if (memory >= 0) {
         const char *cross = model_path(m, "%s/%s", path, names->cross);
-        y = block->post_norm ? x : norm(m, block, path, names->ln_cross, x);
+        y = before(m, block, path, names->ln_cross, x);
         y = model_attention(m, cross, block, y, memory, -1);
         x = join(m, block, path, names->ln_cross, x, y);
     }
-    y = block->post_norm ? x : norm(m, block, path, names->ln_mlp, x);
+    if (!m->style.parallel || !m->style.one_norm)
+        read = before(m, block, path, names->ln_mlp, m->style.parallel ? first : x);
     share_weights(m, block, path);
-    y = feed_forward(m, path, block, y);
+    y = feed_forward(m, path, block, read);
     share_no_more(m, block);
     return join(m, block, path, names->ln_mlp, x, y);
 }

@@ -1,11 +1,13 @@
 /*
- * Decoders with rotary embedding, RMS norms and gated feed-forward parts: Llama, Mixtral,
- * DeepSeek, Gemma, Qwen. They are one function; sizes and styles are rows of table.c or
- * come from a config.json.
+ * Decoders: GPT with learned positions, MoE and M6-MoE with mixtures of experts in some
+ * layers, and those with rotary embedding: Llama, Mixtral, DeepSeek, Gemma, Qwen and the
+ * other model_types of config.json. They are one function; sizes and styles are rows of
+ * table.c or come from a config.json.
  */
 #include "model.h"
 
 #include <math.h>
+#include <string.h>
 
 static int check_even(struct model *m, enum model_size s, int64_t size)
 {
@@ -15,25 +17,19 @@ static int check_even(struct model *m, enum model_size s, int64_t size)
                       model_sizes[s].name, (long long)size);
 }
 
-/* -1 with m->err set when the sizes do not go together. */
-static int check_sizes(struct model *m)
+/* Rotated features of a head that has no latent keys. */
+static int64_t turned(const struct model *m, int64_t head_dim)
+{
+    double share = m->style.rope_share;
+    if (m->style.rope_width)
+        return m->style.rope_width < head_dim ? m->style.rope_width : head_dim;
+    return share > 0 ? (int64_t)((double)head_dim * share) : head_dim;
+}
+
+static int check_experts(struct model *m)
 {
     int64_t experts = m->size[MODEL_EXPERTS], group = m->size[MODEL_GROUP];
-    bool latent = m->size[MODEL_KV_RANK] > 0;
 
-    if (m->size[MODEL_KV_HEADS] > 0 &&
-        model_check_divides(m, MODEL_HEADS, MODEL_KV_HEADS))
-        return -1;
-    if (m->size[MODEL_HEAD_DIM] < 0 && model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS))
-        return -1;
-    if (latent) {
-        if (check_even(m, MODEL_ROPE_DIM, m->size[MODEL_ROPE_DIM]))
-            return -1;
-    } else if (check_even(m, MODEL_HEAD_DIM,
-                          model_get(m, MODEL_HEAD_DIM,
-                                    m->size[MODEL_HIDDEN] / m->size[MODEL_HEADS]))) {
-        return -1;
-    }
     if (group > 0 && group < m->size[MODEL_SEQ] &&
         model_check_divides(m, MODEL_SEQ, MODEL_GROUP))
         return -1;
@@ -42,11 +38,33 @@ static int check_sizes(struct model *m)
                           (long long)experts, (long long)m->style.groups);
     int64_t choice =
         m->style.groups > 1 ? experts / m->style.groups * m->style.top_groups : experts;
-    if (experts && m->size[MODEL_TOP] > choice)
+    if (m->size[MODEL_TOP] > choice)
         return ap_err_set(m->err, "--top %lld of %lld experts: the %lld best groups",
                           (long long)m->size[MODEL_TOP], (long long)choice,
                           (long long)m->style.top_groups);
     return 0;
+}
+
+/* -1 with m->err set when the sizes do not go together. */
+static int check_sizes(struct model *m)
+{
+    int64_t head_dim =
+        model_get(m, MODEL_HEAD_DIM, m->size[MODEL_HIDDEN] / m->size[MODEL_HEADS]);
+
+    if (m->size[MODEL_KV_HEADS] > 0 &&
+        model_check_divides(m, MODEL_HEADS, MODEL_KV_HEADS))
+        return -1;
+    if (m->size[MODEL_HEAD_DIM] < 0 && model_check_divides(m, MODEL_HIDDEN, MODEL_HEADS))
+        return -1;
+    if (!m->style.rope && model_check_positions(m))
+        return -1;
+    if (m->size[MODEL_KV_RANK] > 0 &&
+        check_even(m, MODEL_ROPE_DIM, m->size[MODEL_ROPE_DIM]))
+        return -1;
+    if (m->style.rope && m->size[MODEL_KV_RANK] <= 0 &&
+        check_even(m, MODEL_HEAD_DIM, turned(m, head_dim)))
+        return -1;
+    return m->size[MODEL_EXPERTS] > 0 ? check_experts(m) : 0;
 }
 
 /* The block of dense layers, and that of layers with experts. */
@@ -54,14 +72,19 @@ static void set_blocks(const struct model *m, struct model_block *dense,
                        struct model_block *moe)
 {
     const struct model_style *style = &m->style;
-    int64_t turned = m->size[MODEL_KV_RANK] > 0 ? m->size[MODEL_ROPE_DIM] : 0;
+    bool latent = m->size[MODEL_KV_RANK] > 0;
 
     model_block_init(m, dense);
-    dense->names = &model_gated_names;
-    dense->causal = dense->rope = dense->rms = true;
-    dense->latent = turned > 0;
-    dense->scale = style->score_scale > 0 ? style->score_scale
-                                          : 1 / sqrt((double)(dense->head_dim + turned));
+    if (style->rope)
+        dense->names = &model_gated_names;
+    dense->causal = true;
+    dense->norm = style->norm;
+    dense->latent = latent;
+    dense->turned = !style->rope ? 0
+                    : latent     ? m->size[MODEL_ROPE_DIM]
+                                 : turned(m, dense->head_dim);
+    int64_t width = dense->head_dim + (latent ? dense->turned : 0);
+    dense->scale = style->score_scale > 0 ? style->score_scale : 1 / sqrt((double)width);
     dense->qkv_bias = style->qkv_bias;
     dense->out_bias = style->out_bias;
     dense->mlp_bias = style->mlp_bias;
@@ -71,25 +94,46 @@ static void set_blocks(const struct model *m, struct model_block *dense,
         return;
     model_block_experts(m, moe, m->size[MODEL_SEQ]);
     moe->ffn = model_get(m, MODEL_EXPERT_FFN, dense->ffn);
-    moe->shared_ffn = model_get(m, MODEL_SHARED_EXPERTS, 0) * moe->ffn;
+    moe->shared_ffn = style->shared_ffn
+                          ? style->shared_ffn
+                          : model_get(m, MODEL_SHARED_EXPERTS, 0) * moe->ffn;
+}
+
+/* The pattern's character of layer i is 1; NULL has ones alone. */
+static bool at(const char *pattern, int64_t i)
+{
+    return !pattern || pattern[(size_t)i % strlen(pattern)] == '1';
 }
 
 static int layers(struct model *m, int x)
 {
-    int64_t dense_layers = m->size[MODEL_EXPERTS] > 0
-                               ? model_get(m, MODEL_DENSE_LAYERS, 0)
-                               : m->size[MODEL_LAYERS];
+    const struct model_style *style = &m->style;
+    int64_t first = m->size[MODEL_EXPERTS] > 0 ? model_get(m, MODEL_DENSE_LAYERS, 0)
+                                               : m->size[MODEL_LAYERS];
+    int64_t every = model_get(m, MODEL_MOE_EVERY, 1);
     struct model_block dense, moe;
 
     set_blocks(m, &dense, &moe);
     for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++) {
-        struct model_block block = i < dense_layers ? dense : moe;
-        if (m->style.window_every_other && i % 2 == 1)
+        bool mixed = i >= first && i % every == every - 1 && at(style->mixed, i);
+        struct model_block block = mixed ? moe : dense;
+        block.theta = style->rope_theta;
+        if (!at(style->windows, i))
             block.window = 0;
+        else if (style->window_theta > 0)
+            block.theta = style->window_theta;
+        if (!at(style->rotated, i))
+            block.turned = 0;
         x = model_transformer(m, model_path(m, "%s/h_%lld", m->family, (long long)i),
                               &block, x, -1, -1);
     }
     return x;
+}
+
+static int scaled(struct model *m, int x, double factor)
+{
+    return factor == 0 || factor == 1 ? x
+                                      : ap_build_with(&m->b, AP_OP_MULTIPLY, x, factor);
 }
 
 int model_decoder(struct model *m)
@@ -97,6 +141,8 @@ int model_decoder(struct model *m)
     int64_t dims[2] = {m->size[MODEL_BATCH], m->size[MODEL_SEQ]};
     int64_t hidden = m->size[MODEL_HIDDEN], vocab = m->size[MODEL_VOCAB];
     const char *root = m->family, *head = model_path(m, "%s/head", root);
+    const struct model_style *style = &m->style;
+    bool bias = model_flag(m, MODEL_HEAD_BIAS);
     int table;
 
     if (check_sizes(m))
@@ -104,11 +150,18 @@ int model_decoder(struct model *m)
     int tokens = model_input(m, "tokens", AP_S32, 2, dims);
     int labels = model_input(m, "labels", AP_S32, 2, dims);
     int x = model_embed(m, model_path(m, "%s/wte", root), tokens, vocab, hidden, &table);
-    if (m->style.scale_embed)
-        x = ap_build_with(&m->b, AP_OP_MULTIPLY, x, sqrt((double)hidden));
+    x = scaled(m, x, style->scale_embed ? sqrt((double)hidden) : style->embed_scale);
+    if (!style->rope)
+        x = model_dropout(m, model_add_positions(m, model_path(m, "%s/wpe", root), x));
     x = layers(m, x);
-    x = model_rms_norm(m, model_path(m, "%s/ln_f", root), x);
-    x = model_flag(m, MODEL_UNTIED) ? model_dense(m, head, x, vocab, false)
-                                    : model_tied_head(m, head, x, table);
-    return model_loss(m, model_cap(m, x, m->style.logit_cap), labels);
+    x = model_norm(m, style->norm, model_path(m, "%s/ln_f", root), x);
+    if (model_flag(m, MODEL_UNTIED)) {
+        x = model_dense(m, head, x, vocab, bias);
+    } else {
+        x = model_tied_head(m, head, x, table);
+        x = bias ? model_bias(m, head, x) : x;
+    }
+    x = scaled(m, x,
+               style->logit_divide > 0 ? 1 / style->logit_divide : style->logit_scale);
+    return model_loss(m, model_cap(m, x, style->logit_cap), labels);
 }

@@ -227,13 +227,35 @@ int model_act(struct model *m, enum model_act act, int x)
         return gelu_erf(m, x);
     case MODEL_RELU:
         return model_relu(m, x);
+    case MODEL_RELU2:
+        x = model_relu(m, x);
+        return model_mul(m, x, x);
     case MODEL_SILU:
-        return model_mul(m, x, ap_build_unary(&m->b, AP_OP_LOGISTIC, x));
-    case MODEL_N_ACTS:
         break;
     }
-    assert(false);
-    return -1;
+    return model_mul(m, x, ap_build_unary(&m->b, AP_OP_LOGISTIC, x));
+}
+
+/* gpt-oss: gate sigmoid(alpha gate) (up + 1), gate at most limit, |up| at most limit. */
+static int clipped(struct model *m, int gate, int up)
+{
+    struct ap_build *b = &m->b;
+    double limit = m->style.glu_limit, alpha = m->style.glu_alpha;
+
+    gate = ap_build_with(b, AP_OP_MINIMUM, gate, limit);
+    up = ap_build_with(b, AP_OP_MAXIMUM, ap_build_with(b, AP_OP_MINIMUM, up, limit),
+                       -limit);
+    int share =
+        ap_build_unary(b, AP_OP_LOGISTIC, ap_build_with(b, AP_OP_MULTIPLY, gate, alpha));
+    return model_mul(m, ap_build_with(b, AP_OP_ADD, up, 1), model_mul(m, gate, share));
+}
+
+int model_glu(struct model *m, int gate, int up)
+{
+    if (gate < 0)
+        return model_act(m, m->style.act, up);
+    return m->style.glu_limit > 0 ? clipped(m, gate, up)
+                                  : model_mul(m, model_act(m, m->style.act, gate), up);
 }
 
 int model_cap(struct model *m, int x, double cap)
@@ -340,43 +362,29 @@ int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bi
     return bias ? model_bias(m, path, y) : y;
 }
 
-static double norm_eps(const struct model *m, double usual)
-{
-    return m->style.norm_eps > 0 ? m->style.norm_eps : usual;
-}
-
-int model_layer_norm(struct model *m, const char *path, int x)
+int model_norm(struct model *m, enum model_norm norm, const char *path, int x)
 {
     struct ap_build *b = &m->b;
     int64_t n = model_dim(m, x, -1), last = ap_build_shape_of(b, x)->rank - 1;
+    bool rms = norm == MODEL_NORM_RMS || norm == MODEL_NORM_UNIT;
+    bool plain = norm == MODEL_NORM_PLAIN || norm == MODEL_NORM_UNIT;
+    double eps = m->style.norm_eps > 0 ? m->style.norm_eps : rms ? 1e-6 : 1e-5;
+    int scale = plain ? -1 : model_weight(m, path, "scale", 1, &n), d = x;
+    int bias = norm == MODEL_NORM_LAYER ? model_weight(m, path, "bias", 1, &n) : -1;
 
-    int scale = model_weight(m, path, "scale", 1, &n);
-    int bias = model_weight(m, path, "bias", 1, &n);
     model_scope(m, "%s", path);
-    int mean = model_mean(m, x, 1, &last);
-    int d = model_binary(m, AP_OP_SUBTRACT, x, model_over(m, mean, x, -1));
+    if (!rms) {
+        int mean = model_mean(m, x, 1, &last);
+        d = model_binary(m, AP_OP_SUBTRACT, x, model_over(m, mean, x, -1));
+    }
     int var = model_mean(m, model_mul(m, d, d), 1, &last);
-    int r = ap_build_unary(b, AP_OP_RSQRT,
-                           ap_build_with(b, AP_OP_ADD, var, norm_eps(m, 1e-5)));
+    int r = ap_build_unary(b, AP_OP_RSQRT, ap_build_with(b, AP_OP_ADD, var, eps));
     int y = model_mul(m, d, model_over(m, r, d, -1));
-    y = model_mul(m, y, model_along(m, scale, y, -1));
-    return model_add(m, y, model_along(m, bias, y, -1));
-}
-
-int model_rms_norm(struct model *m, const char *path, int x)
-{
-    struct ap_build *b = &m->b;
-    int64_t n = model_dim(m, x, -1), last = ap_build_shape_of(b, x)->rank - 1;
-
-    int scale = model_weight(m, path, "scale", 1, &n);
-    model_scope(m, "%s", path);
-    int var = model_mean(m, model_mul(m, x, x), 1, &last);
-    int r = ap_build_unary(b, AP_OP_RSQRT,
-                           ap_build_with(b, AP_OP_ADD, var, norm_eps(m, 1e-6)));
-    int y = model_mul(m, x, model_over(m, r, x, -1));
-    if (m->style.norm_plus_one)
+    if (m->style.norm_plus_one && !plain)
         scale = ap_build_with(b, AP_OP_ADD, scale, 1);
-    return model_mul(m, y, model_along(m, scale, y, -1));
+    if (!plain)
+        y = model_mul(m, y, model_along(m, scale, y, -1));
+    return bias < 0 ? y : model_add(m, y, model_along(m, bias, y, -1));
 }
 
 int model_unit_rows(struct model *m, int x)

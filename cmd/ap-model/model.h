@@ -51,40 +51,87 @@ enum model_size {
     MODEL_N_SIZES
 };
 #define MODEL_FIRST_FLAG MODEL_UNTIED
+#define MODEL_MAX_TOP    16 /* most experts per token */
 
 struct model_size_row {
     const char *name, *help; /* of its option */
 };
 extern const struct model_size_row model_sizes[MODEL_N_SIZES];
 
-/* Activations; all but relu may gate. */
-enum model_act { MODEL_GELU, MODEL_GELU_ERF, MODEL_RELU, MODEL_SILU, MODEL_N_ACTS };
+/* Activations; all may gate. */
+enum model_act {
+    MODEL_GELU,
+    MODEL_GELU_ERF,
+    MODEL_RELU,
+    MODEL_RELU2, /* relu(x)^2 */
+    MODEL_SILU
+};
+
+/* Layer norms with scale and bias, RMS norms with a scale, and both with fewer weights.
+ */
+enum model_norm {
+    MODEL_NORM_LAYER,
+    MODEL_NORM_RMS,
+    MODEL_NORM_NO_BIAS, /* of layers */
+    MODEL_NORM_PLAIN,   /* of layers */
+    MODEL_NORM_UNIT     /* RMS */
+};
+
+/* What is normed of queries and keys: nothing, each head, all heads at once, or each head
+ * after its rotation and without weights. */
+enum model_qk_norm { MODEL_QK_NONE, MODEL_QK_HEAD, MODEL_QK_ALL, MODEL_QK_UNIT };
+
+/* How a token's experts are chosen: the best of all, those of the best groups (by their
+ * best expert), or of the groups with the best pairs. */
+enum model_choice { MODEL_GREEDY, MODEL_BEST_GROUPS, MODEL_PAIR_GROUPS };
 
 /*
  * The differences between models of one family besides sizes. A style is named by a row
  * of the tables (table.c) or read from a config.json (config.c); all zero is GPT-2's.
+ * Patterns have a character for each layer, 0 or 1, and start again at their end.
  */
 struct model_style {
     enum model_act act;
+    enum model_norm norm;
+    enum model_qk_norm qk_norm;
+    bool rope;               /* rotary embedding; otherwise learned positions */
     bool gated;              /* feed-forward: act(x . gate) * (x . up) */
     bool qkv_bias, out_bias; /* attention of decoders with rotary embedding */
     bool mlp_bias;           /* their feed-forward part */
-    bool qk_norm;            /* RMS norms of every head's queries and keys */
-    bool sandwich;           /* norms after attention and feed-forward part, too */
-    bool norm_plus_one;      /* RMS norms scale by 1 + weight */
-    bool scale_embed;        /* embeddings times sqrt(hidden) */
-    bool window_every_other; /* layers 1, 3, 5 ... see all earlier positions */
-    double norm_eps;         /* 0: 1e-5, of RMS norms 1e-6 */
+    bool expert_bias, router_bias;
+    bool sandwich;       /* norms after attention and feed-forward part, too */
+    bool no_pre_norm;    /* none before them */
+    bool parallel;       /* x + attention(norm x) + feed-forward(norm x) */
+    bool one_norm;       /* parallel: both read the same norm */
+    bool norm_plus_one;  /* RMS norms scale by 1 + weight */
+    bool sinks;          /* a learned score that takes part in each softmax */
+    bool chunked;        /* windows are chunks of the sequence */
+    const char *windows; /* pattern of layers with --window; NULL: all */
+    const char *rotated; /* pattern of layers with rotary embedding; NULL: all */
+    const char *mixed;   /* pattern of layers with experts; NULL: all */
+    double norm_eps;     /* 0: 1e-5, of RMS norms 1e-6 */
     double rope_theta;
+    double window_theta;         /* of layers with a window; 0: rope_theta */
+    int64_t rope_width;          /* rotated features of a head; 0: see below */
+    double rope_share;           /* their share of a head; 0: all */
     double score_scale;          /* 0: 1 / sqrt(width of a head) */
     double score_cap, logit_cap; /* c tanh(x / c); 0: none */
-    bool sigmoid;                /* router: sigmoid, not softmax */
-    bool raw_gates;              /* gates of the chosen are not made to sum to one */
-    bool pair_groups;            /* a group's score: sum of its two best, not its best */
-    int64_t groups, top_groups;  /* of experts: only the best groups' are chosen from */
-    double gate_scale;           /* 0: 1 */
-    double balance;              /* weight of the load-balancing loss; 0: none */
-    bool balance_rows; /* computed per row or group, so that microbatches add up to it */
+    bool temper;                 /* queries of unrotated layers: attention.c */
+    double temper_scale, temper_floor;
+    double glu_alpha, glu_limit;        /* limit > 0: clipped gates, layers.c */
+    bool scale_embed;                   /* embeddings times sqrt(hidden) */
+    double embed_scale, residual_scale; /* factors; 0: 1 */
+    double logit_scale, logit_divide;   /* 0: 1 */
+    int sigmoid;                        /* router: sigmoid, not softmax */
+    bool raw_gates;   /* gates of the chosen are not made to sum to one */
+    bool gate_inputs; /* gates scale what experts read */
+    bool shared_gate; /* the shared expert has a gate of its own */
+    enum model_choice choice;
+    int64_t groups, top_groups; /* of experts: only the best groups' are chosen from */
+    int64_t shared_ffn; /* of all shared experts; 0: shared-experts * expert-ffn */
+    double gate_scale;  /* 0: 1 */
+    double balance;     /* weight of the load-balancing loss; 0: none */
+    bool balance_rows;  /* computed per row or group, so that microbatches add up to it */
 };
 
 struct model_weight {
@@ -131,9 +178,7 @@ struct model_config {
     const struct model_style *style;
 };
 
-/* Styles of decoders; the papers' models have model_classic. */
-extern const struct model_style model_classic, model_llama, model_qwen2, model_qwen3,
-    model_gemma, model_gemma2, model_mixtral, model_deepseek_v2, model_deepseek_v3;
+extern const struct model_style model_classic; /* of the papers' models */
 
 extern const struct model_family model_families[]; /* NULL name ends */
 extern const struct model_config model_configs[];
@@ -143,18 +188,18 @@ const struct model_config *model_find_config(const char *name);
 /*
  * A configuration from Hugging Face's config.json (config.c), named after its
  * _name_or_path or model_type, all in the arena. Sizes on the command line override the
- * file. -1 with "FILE: /POINTER: why" for members that are missing or wrong, or that ask
- * for an unsupported model; unless quiet, warns of members that are left out.
+ * file. Otherwise an exit status with "FILE: /POINTER: why": AP_BAD_INPUT for members
+ * that are wrong, AP_USAGE for a model that is not built; unless quiet, warns of
+ * members that are left out.
  */
 int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
                       struct model_config *config, struct ap_err *err);
 
 /* ---- families ---- */
 
-model_fn model_mlp, model_gpt, model_moe, model_m6_moe, model_bert, model_albert,
-    model_t5, model_switch, model_vit, model_v_moe, model_widenet, model_clip,
-    model_resnet, model_wresnet, model_vgg19, model_alexnet, model_cnn, model_unet,
-    model_wav2vec2, model_decoder;
+model_fn model_mlp, model_decoder, model_bert, model_albert, model_t5, model_switch,
+    model_vit, model_v_moe, model_widenet, model_clip, model_resnet, model_wresnet,
+    model_vgg19, model_alexnet, model_cnn, model_unet, model_wav2vec2;
 
 /* ---- sizes ---- */
 
@@ -208,8 +253,9 @@ int model_dropout(struct model *m, int x);
 int model_bias(struct model *m, const char *path, int x);
 /* x . w (+ b) over the last dimension. */
 int model_dense(struct model *m, const char *path, int x, int64_t n_out, bool bias);
-int model_layer_norm(struct model *m, const char *path, int x);
-int model_rms_norm(struct model *m, const char *path, int x);
+int model_norm(struct model *m, enum model_norm norm, const char *path, int x);
+/* act(gate) * up, or act(up) without a gate (-1). */
+int model_glu(struct model *m, int gate, int up);
 int model_unit_rows(struct model *m, int x); /* last dimension: vectors of length one */
 /* Rows of the table at path, [n, width]; table: where to put it, or NULL. */
 int model_embed(struct model *m, const char *path, int ids, int64_t n, int64_t width,
@@ -241,12 +287,13 @@ struct model_block {
     int64_t heads, head_dim, ffn;
     int64_t kv_heads; /* divides heads; as many queries share a key and a value */
     int64_t window;   /* positions that a query sees, itself included; 0: all earlier */
-    bool rope;        /* rotary embedding of queries and keys */
+    int64_t turned;   /* features of queries and keys with rotary embedding; 0: none */
+    double theta;     /* of the rotation */
     bool latent;      /* multi-head latent attention, sizes from m */
     double scale;     /* of the scores */
     bool causal;      /* a mask that hides later positions */
     bool post_norm;   /* norms after the sums, as BERT */
-    bool rms;         /* RMS norms */
+    enum model_norm norm;
     bool qkv_bias, key_bias, out_bias; /* key_bias: with qkv_bias, the key's, too */
     bool mlp_bias;
     bool expert_bias;               /* in mixtures */
@@ -282,7 +329,6 @@ void model_block_init(const struct model *m, struct model_block *block);
 /* Puts experts in, from m's sizes; tokens: of a row of the batch. */
 void model_block_experts(const struct model *m, struct model_block *block,
                          int64_t tokens);
-int model_norm(struct model *m, const struct model_block *block, const char *path, int x);
 /*
  * --layers layers, "<prefix>0" and so on; mixed (NULL: none) is the block of the last one
  * of every --moe-every.

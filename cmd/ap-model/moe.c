@@ -65,7 +65,7 @@ static int limit_groups(struct model *m, int scores)
     wide[3] = s.dims[2] / groups;
     int by_group = ap_build_reshape(b, scores, 4, wide);
     int best = ap_build_reduce(b, by_group, AP_RED_MAX, 1, &last);
-    if (m->style.pair_groups) {
+    if (m->style.choice == MODEL_PAIR_GROUPS) {
         int is_best =
             ap_build_compare(b, AP_EQ, by_group, model_over(m, best, by_group, -1));
         int second =
@@ -130,7 +130,7 @@ struct routes {
     int dispatch, combine;
 };
 
-#define MAX_TOP 8
+#define MAX_TOP MODEL_MAX_TOP
 
 /* Probabilities of the chosen experts, [batch, seq, experts] each; of several they sum to
  * one, unless the style keeps them as they are; a single one keeps its value. */
@@ -185,8 +185,8 @@ static struct routes route(struct model *m, const char *path,
     struct choice choices[MAX_TOP] = {{0}};
     int gates[MAX_TOP] = {0}, n = (int)block->top;
 
-    int logits =
-        model_dense(m, model_path(m, "%s/router", path), x, block->experts, false);
+    int logits = model_dense(m, model_path(m, "%s/router", path), x, block->experts,
+                             m->style.router_bias);
     model_scope(m, "%s/route", path);
     int probs = m->style.sigmoid ? ap_build_unary(&m->b, AP_OP_LOGISTIC, logits)
                                  : model_softmax(m, logits);
@@ -199,16 +199,15 @@ static struct routes route(struct model *m, const char *path,
             left = without(m, choices[i].pred, left);
     }
     set_gates(m, probs, choices, n, gates);
-    struct routes r;
-    if (block->capacity) {
+    struct routes r = {-1, -1};
+    if (block->capacity)
         r = route_limited(m, choices, gates, n, block->capacity);
-    } else {
-        r = (struct routes){-1, -1};
-        for (int i = 0; i < n; i++) {
-            r.dispatch = i ? model_add(m, r.dispatch, choices[i].mask) : choices[i].mask;
-            r.combine = i ? model_add(m, r.combine, gates[i]) : gates[i];
-        }
+    for (int i = 0; i < n && !block->capacity; i++) {
+        r.dispatch = i ? model_add(m, r.dispatch, choices[i].mask) : choices[i].mask;
+        r.combine = i ? model_add(m, r.combine, gates[i]) : gates[i];
     }
+    if (m->style.gate_inputs)
+        r = (struct routes){r.combine, r.dispatch};
     if (m->style.balance > 0)
         add_balance(m, path, choices[0].mask, probs);
     return r;
@@ -279,8 +278,7 @@ static int routed(struct model *m, const char *path, const struct model_block *b
     int y =
         expert_dense(m, model_path(m, "%s/fc", path), x, block->ffn, block->expert_bias);
     model_scope(m, "%s/act", path);
-    y = gate < 0 ? model_act(m, m->style.act, y)
-                 : model_mul(m, model_act(m, m->style.act, gate), y);
+    y = model_glu(m, gate, y);
     y = expert_dense(m, model_path(m, "%s/proj", path), y, width, block->expert_bias);
     model_scope(m, "%s/combine", path);
     return combine(m, r.combine, y);
@@ -303,7 +301,12 @@ int model_mixture(struct model *m, const char *path, const struct model_block *b
     }
     if (!block->shared_ffn)
         return y;
-    int all =
-        model_mlp_part(m, model_path(m, "%s/shared", path), block, block->shared_ffn, x);
+    const char *shared = model_path(m, "%s/shared", path);
+    int all = model_mlp_part(m, shared, block, block->shared_ffn, x);
+    if (m->style.shared_gate) {
+        int gate = model_dense(m, model_path(m, "%s/open", shared), x, 1, false);
+        gate = ap_build_unary(&m->b, AP_OP_LOGISTIC, gate);
+        all = model_mul(m, all, model_over(m, model_sum(m, gate, -1), all, -1));
+    }
     return model_add(m, y, all);
 }

@@ -79,7 +79,7 @@ static int side_of(struct model *m, const char *root, struct model_block block,
                              model_dim(m, x, 1), memory < 0);
     x = model_stack(m, model_path(m, "%s/%s/block_", root, side), &block,
                     mixed ? &moe : NULL, x, memory, position);
-    return model_norm(m, &block, model_path(m, "%s/%s/ln_f", root, side), x);
+    return model_norm(m, block.norm, model_path(m, "%s/%s/ln_f", root, side), x);
 }
 
 static int encoder_decoder(struct model *m, const char *root, bool mixed)
@@ -96,8 +96,9 @@ static int encoder_decoder(struct model *m, const char *root, bool mixed)
     model_block_init(m, &block);
     block.names = &model_t5_names;
     block.scale = 1;
-    block.rms = !model_flag(m, MODEL_LAYER_NORM);
-    block.qkv_bias = block.out_bias = block.mlp_bias = !block.rms;
+    bool rms = !model_flag(m, MODEL_LAYER_NORM);
+    block.norm = rms ? MODEL_NORM_RMS : MODEL_NORM_LAYER;
+    block.qkv_bias = block.out_bias = block.mlp_bias = !rms;
     int source = model_input(m, "source", AP_S32, 2, source_dims);
     int target = model_input(m, "target", AP_S32, 2, dims);
     int labels = model_input(m, "labels", AP_S32, 2, dims);

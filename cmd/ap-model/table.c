@@ -18,7 +18,7 @@ const struct model_size_row model_sizes[MODEL_N_SIZES] = {
     [MODEL_WINDOW] = {"window", "earlier positions that attention sees (all)"},
     [MODEL_FFN] = {"ffn", "hidden size of feed-forward layers (4 * hidden)"},
     [MODEL_EXPERTS] = {"experts", "experts of an MoE layer"},
-    [MODEL_TOP] = {"top", "experts per token, at most 8"},
+    [MODEL_TOP] = {"top", "experts per token, at most 16"},
     [MODEL_MOE_EVERY] = {"moe-every", "every N-th layer has experts"},
     [MODEL_DENSE_LAYERS] = {"dense-layers", "first layers, without experts (none)"},
     [MODEL_EXPERT_FFN] = {"expert-ffn", "hidden size of an expert (ffn)"},
@@ -46,31 +46,33 @@ const struct model_size_row model_sizes[MODEL_N_SIZES] = {
     [MODEL_LAYER_NORM] = {"layer-norm", "layer norms and biases instead of RMS norms"},
 };
 
-const struct model_style model_classic = {.balance = 0.01};
+const struct model_style model_classic = {
+    .qkv_bias = true, .out_bias = true, .mlp_bias = true, .balance = 0.01};
 
-#define LLAMA .act = MODEL_SILU, .gated = true, .norm_eps = 1e-5
-const struct model_style model_llama = {LLAMA, .rope_theta = 5e5};
+#define ROTARY_STYLE .norm = MODEL_NORM_RMS, .rope = true, .gated = true
+#define LLAMA        ROTARY_STYLE, .act = MODEL_SILU, .norm_eps = 1e-5
+static const struct model_style llama3 = {LLAMA, .rope_theta = 5e5};
 static const struct model_style llama2 = {LLAMA, .rope_theta = 1e4};
-const struct model_style model_mixtral = {LLAMA, .rope_theta = 1e6, .balance = 0.02,
-                                          .balance_rows = true};
-#define QWEN .act = MODEL_SILU, .gated = true, .norm_eps = 1e-6, .rope_theta = 1e6
-const struct model_style model_qwen2 = {QWEN, .qkv_bias = true};
-const struct model_style model_qwen3 = {QWEN, .qk_norm = true};
-#define GEMMA                                                                     \
-    .act = MODEL_GELU, .gated = true, .norm_plus_one = true, .scale_embed = true, \
-    .norm_eps = 1e-6, .rope_theta = 1e4
-const struct model_style model_gemma = {GEMMA};
-const struct model_style model_gemma2 = {GEMMA, .sandwich = true,
-                                         .window_every_other = true, .score_cap = 50,
-                                         .logit_cap = 30};
-#define DEEPSEEK .act = MODEL_SILU, .gated = true, .norm_eps = 1e-6, .rope_theta = 1e4
+static const struct model_style mixtral = {LLAMA, .rope_theta = 1e6, .balance = 0.02,
+                                           .balance_rows = true};
+#define QWEN ROTARY_STYLE, .act = MODEL_SILU, .norm_eps = 1e-6, .rope_theta = 1e6
+static const struct model_style qwen2 = {QWEN, .qkv_bias = true};
+static const struct model_style qwen3 = {QWEN, .qk_norm = MODEL_QK_HEAD};
+#define GEMMA                                                                    \
+    ROTARY_STYLE, .act = MODEL_GELU, .norm_plus_one = true, .scale_embed = true, \
+                  .norm_eps = 1e-6, .rope_theta = 1e4
+static const struct model_style gemma = {GEMMA};
+static const struct model_style gemma2 = {GEMMA, .sandwich = true, .windows = "10",
+                                          .score_cap = 50, .logit_cap = 30};
+#define DEEPSEEK ROTARY_STYLE, .act = MODEL_SILU, .norm_eps = 1e-6, .rope_theta = 1e4
 static const struct model_style deepseek_lite = {DEEPSEEK, .raw_gates = true,
                                                  .balance = 0.001, .balance_rows = true};
-const struct model_style model_deepseek_v2 = {
-    DEEPSEEK,         .raw_gates = true, .groups = 8,         .top_groups = 3,
-    .gate_scale = 16, .balance = 0.001,  .balance_rows = true};
-const struct model_style model_deepseek_v3 = {
-    DEEPSEEK,    .sigmoid = true, .pair_groups = true,
+static const struct model_style deepseek_v2 = {
+    DEEPSEEK,         .raw_gates = true,   .choice = MODEL_BEST_GROUPS,
+    .groups = 8,      .top_groups = 3,     .gate_scale = 16,
+    .balance = 0.001, .balance_rows = true};
+static const struct model_style deepseek_v3 = {
+    DEEPSEEK,    .sigmoid = true, .choice = MODEL_PAIR_GROUPS,
     .groups = 8, .top_groups = 4, .gate_scale = 2.5};
 
 /* Short names, for the tables below only. */
@@ -97,6 +99,11 @@ const struct model_style model_deepseek_v3 = {
 #define ROUTED    [MODEL_CAPACITY] = -1, [MODEL_NO_CAPACITY] = -1
 #define DECODER \
     [MODEL_UNTIED] = -1, [MODEL_HEAD_BIAS] = -1, [MODEL_NO_KEY_BIAS] = -1, KV(-1), HD(-1)
+#define OPTIONAL                                                                         \
+    KV(-1), HD(-1),                                                                      \
+        E(-1), [MODEL_VALUE_DIM] = -1, [MODEL_ROPE_DIM] = 64, [MODEL_Q_RANK] = -1,       \
+               [MODEL_KV_RANK] = -1, [MODEL_DENSE_LAYERS] = -1, [MODEL_EXPERT_FFN] = -1, \
+               [MODEL_SHARED_EXPERTS] = -1, [MODEL_HEAD_BIAS] = -1
 #define ROTARY [MODEL_WINDOW] = -1, S(4096), B(8)
 #define LATENT [MODEL_VALUE_DIM] = -1, [MODEL_ROPE_DIM] = 64, [MODEL_KV_RANK] = 512
 #define MIXED  [MODEL_NO_EXPERT_BIAS] = -1, [MODEL_NO_CAPACITY] = -1, [MODEL_CAPACITY] = -1
@@ -110,7 +117,7 @@ const struct model_family model_families[] = {
      NULL},
     {"gpt",
      "GPT: decoder with learned positions",
-     model_gpt,
+     model_decoder,
      "adam",
      {L(12), H(768), A(12), F(-1), S(1024), [MODEL_POSITIONS] = -1, B(8), V(50257),
       DECODER},
@@ -138,14 +145,14 @@ const struct model_family model_families[] = {
      NULL},
     {"moe",
      "GPT with GShard's mixture of experts in every second layer",
-     model_moe,
+     model_decoder,
      "adam",
      {L(8), H(768), A(16), F(-1), E(8), K(2), EV(2), S(1024), B(8), V(32000), DECODER,
       MIXED},
      NULL},
     {"m6-moe",
      "M6: GPT with experts in every layer",
-     model_m6_moe,
+     model_decoder,
      "adam",
      {L(5), H(1024), A(16), F(-1), E(32), K(2), EV(1), S(272), B(8), V(21128), DECODER,
       MIXED},
@@ -163,14 +170,21 @@ const struct model_family model_families[] = {
      model_decoder,
      "adamw",
      {L(16), H(2048), A(32), KV(8), HD(-1), F(8192), V(128256), UNTIED(-1), ROTARY},
-     &model_llama},
+     &llama3},
+    {"decoder",
+     "decoders of config.json: Llama with any sizes, for model_types without a name",
+     model_decoder,
+     "adamw",
+     {L(16), H(2048), A(32), F(8192), V(128256), UNTIED(1), K(2), G(256), OPTIONAL,
+      ROTARY, ROUTED},
+     &llama3},
     {"mixtral",
      "Mixtral: Llama with experts in every layer",
      model_decoder,
      "adamw",
      {L(32), H(4096), A(32), KV(8), HD(-1), F(14336), E(8), K(2), G(512), V(32000),
       UNTIED(1), ROTARY, ROUTED},
-     &model_mixtral},
+     &mixtral},
     {"deepseek",
      "DeepSeek: latent attention, shared and routed experts",
      model_decoder,
@@ -178,19 +192,19 @@ const struct model_family model_families[] = {
      {L(61), H(7168), A(128), HD(128), [MODEL_Q_RANK] = 1536, LATENT, F(18432), E(256),
       K(8), [MODEL_DENSE_LAYERS] = 3, [MODEL_EXPERT_FFN] = 2048,
       [MODEL_SHARED_EXPERTS] = 1, G(256), V(129280), UNTIED(1), ROTARY, ROUTED},
-     &model_deepseek_v3},
+     &deepseek_v3},
     {"gemma",
      "Gemma: Llama with wide heads and scaled, tied embeddings",
      model_decoder,
      "adamw",
      {L(28), H(3072), A(16), KV(-1), HD(256), F(24576), V(256000), UNTIED(-1), ROTARY},
-     &model_gemma},
+     &gemma},
     {"qwen",
      "Qwen: Llama with norms of queries and keys, or biases",
      model_decoder,
      "adamw",
      {L(36), H(4096), A(32), KV(8), HD(-1), F(12288), V(151936), UNTIED(1), ROTARY},
-     &model_qwen3},
+     &qwen3},
     {"vit",
      "ViT: transformer on the patches of an image",
      model_vit,
@@ -398,24 +412,24 @@ const struct model_config model_configs[] = {
      "DeepSeek-V2, 236B",
      {L(60), H(5120), F(12288), E(160), K(6), [MODEL_DENSE_LAYERS] = 1,
       [MODEL_EXPERT_FFN] = 1536, [MODEL_SHARED_EXPERTS] = 2, V(102400)},
-     &model_deepseek_v2},
+     &deepseek_v2},
     {"deepseek-v3", "deepseek", "DeepSeek-V3, 671B", {L(61)}, NULL},
     {"gemma-7b", "gemma", "Gemma, 8.5B", {L(28)}, NULL},
     {"gemma2-9b",
      "gemma",
      "Gemma 2, 9.2B",
      {ROPED(42, 3584, 16, 8, 14336, 256000), [MODEL_WINDOW] = 4096},
-     &model_gemma2},
+     &gemma2},
     {"qwen2-7b",
      "qwen",
      "Qwen2 and 2.5, 7.6B",
      {ROPED(28, 3584, 28, 4, 18944, 152064)},
-     &model_qwen2},
+     &qwen2},
     {"qwen2.5-72b",
      "qwen",
      "Qwen2.5, 73B",
      {ROPED(80, 8192, 64, 8, 29568, 152064)},
-     &model_qwen2},
+     &qwen2},
     {"qwen3-8b", "qwen", "Qwen3, 8.2B", {L(36)}, NULL},
     {"vit-base", "vit", "86M", {L(12)}, NULL},
     {"vit-large", "vit", "304M", {L(24), H(1024), A(16)}, NULL},

@@ -48,7 +48,7 @@ static int vision(struct model *m, const char *root, int image)
         moe.weights = block.weights = model_path(m, "%s/encoder/shared_layer", root);
     x = model_stack(m, model_path(m, "%s/encoder/layer_", root), &block,
                     moe.experts ? &moe : NULL, x, -1, -1);
-    return model_layer_norm(m, model_path(m, "%s/encoder/ln_f", root), x);
+    return model_norm(m, MODEL_NORM_LAYER, model_path(m, "%s/encoder/ln_f", root), x);
 }
 
 static int classifier(struct model *m, const char *root)
@@ -96,7 +96,7 @@ static int text(struct model *m, int tokens)
     int x = model_embed(m, "clip/text/wte", tokens, m->size[MODEL_VOCAB], width, NULL);
     x = model_add_positions(m, "clip/text/wpe", x);
     x = model_stack(m, "clip/text/layer_", &block, NULL, x, -1, -1);
-    x = model_layer_norm(m, "clip/text/ln_f", x);
+    x = model_norm(m, MODEL_NORM_LAYER, "clip/text/ln_f", x);
     model_scope(m, "clip/text/projection");
     x = model_row(m, x, model_dim(m, x, 1) - 1);
     return model_dense(m, "clip/text/projection", x, m->size[MODEL_EMBED], false);

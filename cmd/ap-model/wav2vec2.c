@@ -30,10 +30,10 @@ static int encode(struct model *m, int wave)
                                   .valid = true,
                                   .bias = true};
         x = model_convolve(m, path, x, &conv);
-        x = model_layer_norm(m, model_path(m, "%s/ln", path), x);
+        x = model_norm(m, MODEL_NORM_LAYER, model_path(m, "%s/ln", path), x);
         x = model_gelu(m, x);
     }
-    return model_layer_norm(m, "wav2vec2/encoder/ln_f", x);
+    return model_norm(m, MODEL_NORM_LAYER, "wav2vec2/encoder/ln_f", x);
 }
 
 /* Masked frames are one learned vector; positions come from a wide convolution. */
@@ -54,7 +54,7 @@ static int context(struct model *m, const struct frames *in)
     int y = model_convolve(m, "wav2vec2/position", x, &wide);
     x = model_add(m, x, model_gelu(m, y));
     x = model_stack(m, "wav2vec2/layer_", &block, NULL, x, -1, -1);
-    x = model_layer_norm(m, "wav2vec2/ln_f", x);
+    x = model_norm(m, MODEL_NORM_LAYER, "wav2vec2/ln_f", x);
     return model_dense(m, "wav2vec2/project_context", x, m->size[MODEL_EMBED], true);
 }
 
