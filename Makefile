@@ -100,11 +100,15 @@ $(BUILD)/page_text.c: cmd/ap-cost/html/page.html Makefile
 	    sed '1,/^@DATA@$$/d; s/[\\"]/\\&/g; s/?/\\?/g; s/.*/"&\\n"/' $<; printf ';\n'; } >$@
 EXTRA_ap-cost = $(BUILD)/page_text.o
 
-# The model_types of ap-model --config as a string.
-$(BUILD)/model_types.c: cmd/ap-model/types.json Makefile
+# The model_types of ap-model --config, and the config.json that it knows by name, as strings.
+CONFIGS := $(sort $(wildcard cmd/ap-model/configs/*.json))
+$(BUILD)/model_types.c: cmd/ap-model/types.json $(CONFIGS) cmd/ap-model/configs Makefile
 	@mkdir -p $(@D)
-	{ printf 'extern const char model_types_text[];\nconst char model_types_text[] =\n'; \
-	    sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $<; echo ';'; } >$@
+	quote() { sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $$1; }; \
+	{ printf 'extern const char model_types_text[], model_configs_text[];\nconst char model_types_text[] =\n'; \
+	    quote $<; printf ';\nconst char model_configs_text[] = "{"\n'; \
+	    for f in $(CONFIGS); do printf '"\\"%s\\":"\n' "$$(basename $$f .json)"; quote $$f; \
+	        [ $$f = $(lastword $(CONFIGS)) ] || echo '","'; done; echo '"}";'; } >$@
 $(BUILD)/model_types.o: $(BUILD)/model_types.c
 EXTRA_ap-model = $(BUILD)/model_types.o
 

@@ -3,7 +3,7 @@
 
 load helpers
 
-CONFIGS=$AP_TOP/testdata/configs
+CONFIGS=$AP_TOP/cmd/ap-model/configs
 
 # from FILE [OPTION...]: the forward graph
 from() {
@@ -31,7 +31,7 @@ edited() {
 68976648192 llama2-70b
 8030261248 llama3-8b
 70553706496 llama3-70b
-405853388800 llama3.1-405b
+405853388800 llama3-405b
 1235814400 llama3.2-1b
 7241732096 mistral-7b
 46702792704 mixtral-8x7b
@@ -43,9 +43,10 @@ edited() {
 15706484224 deepseek-v2-lite
 671026404352 deepseek-v3
 124439808 gpt2
-110106428 bert-base
-222903552 t5-base
-336226108 bert-large
+110106428 bert-base-uncased
+222903552 google-t5-base
+3212749824 llama3.2-3b
+336226108 bert-large-uncased
 34980831232 command-r-35b
 8028033024 command-r7b
 235741434880 deepseek-v2
@@ -71,7 +72,7 @@ edited() {
 4190509056 minitron-4b
 12247782400 mistral-nemo-12b
 23572403200 mistral-small-24b
-140630071296 mixtral-8x22b
+140620634112 mixtral-8x22b
 6888095744 olmo-7b
 32234279936 olmo2-32b
 7298617344 olmo2-7b
@@ -91,12 +92,12 @@ edited() {
 3075098624 smollm3-3b
 2795443200 stablelm-3b
 7173923840 starcoder2-7b
-2851598336 t5-3b
+2851598336 google-t5-3b
 END
     [ "$n" -eq "$(find "$CONFIGS" -name '*.json' | wc -l)" ]
 }
 
-# testdata/configs/counts is written by scripts/torch/config-types --golden.
+# testdata/config_counts is written by scripts/torch/config-types --golden.
 @test "config: absent members are counted as transformers counts them" {
     local kind out want members small
     while read -r kind out want members; do
@@ -104,12 +105,11 @@ END
         jq "del(.[\"$out\"])" <<<"$small" >"$BATS_TEST_TMPDIR/config.json"
         got=$(from "$BATS_TEST_TMPDIR/config.json" --seq 16 --batch 1 --stats -o /dev/null 2>&1) || true
         [[ $got == *"\"weight_elems\":$want,"* ]] || { echo "$kind without $out: $got, not $want"; return 1; }
-    done <"$CONFIGS/counts"
+    done <"$AP_TOP/testdata/config_counts"
 }
 
 @test "config: the graph is that of the configuration of the same name" {
-    for model in llama2-70b mistral-7b mixtral-8x7b qwen2-7b qwen3-8b gemma-7b gemma2-9b \
-        deepseek-v2-lite deepseek-v3; do
+    for model in llama2-70b mixtral-8x7b gpt-oss-20b; do
         diff <(from "$CONFIGS/$model.json" --seq 8192 --layers 4 | jq -c '.graph.nodes[]') \
             <(ap-model --forward "$model" --seq 8192 --layers 4 | jq -c '.graph.nodes[]') ||
             { echo "$model"; return 1; }
@@ -147,7 +147,7 @@ count() { from "$1" --layers 2 --batch 1 --seq 64 | jq "[.graph.nodes[] | select
     [ "$(count "$CONFIGS/gemma2-9b.json" '.op == "tanh"')" -eq 5 ] # gelu, scores; logits
     [ "$(count "$(edited gemma2-9b '.final_logit_softcapping = null')" '.op == "tanh"')" -eq 4 ]
     [ "$(count "$(edited llama3-8b '.hidden_act = "relu"')" '.op == "logistic"')" -eq 0 ]
-    [ "$(count "$(edited t5-base '.feed_forward_proj = "gated-gelu"')" "$is_weight(\"wi_gate\"))")" -eq 4 ]
+    [ "$(count "$(edited google-t5-base '.feed_forward_proj = "gated-gelu"')" "$is_weight(\"wi_gate\"))")" -eq 4 ]
     [ "$(count "$(edited llama3-8b '.rms_norm_eps = 0.125')" '.op == "constant" and .value == 0.125')" -eq 5 ]
     [ "$(count "$(edited mixtral-8x7b '.router_aux_loss_coef = 0.375')" '.op == "constant" and .value == 0.375')" -eq 1 ]
     [ "$(count "$(edited mixtral-8x7b '.router_aux_loss_coef = 0')" '.scope | endswith("balance")')" -eq 0 ]
@@ -212,13 +212,13 @@ unbuilt() { refuses 2 "$3" ap-model --config "$(edited "$1" "$2")"; }
     unbuilt deepseek-v3 '.topk_method = "best"' '/topk_method: expected one of: greedy '
     unbuilt olmo-7b '.clip_qkv = 8' '/clip_qkv: expected 0: clipped'
     unbuilt command-r-35b '.use_qk_norm = true' '/use_qk_norm: expected 0: layer norms of queries'
-    unbuilt t5-base '.num_decoder_layers = 3' "/num_decoder_layers: expected 12"
-    unbuilt t5-base '.tie_word_embeddings = false' '/tie_word_embeddings: expected 1: T5'
-    unbuilt bert-base '.type_vocab_size = 3' '/type_vocab_size: expected 2'
+    unbuilt google-t5-base '.num_decoder_layers = 3' "/num_decoder_layers: expected 12"
+    unbuilt google-t5-base '.tie_word_embeddings = false' '/tie_word_embeddings: expected 1: T5'
+    unbuilt bert-base-uncased '.type_vocab_size = 3' '/type_vocab_size: expected 2'
 }
 
 @test "config: members that are left out are named" {
-    run --separate-stderr ap-model --forward --layers 1 -o /dev/null --config "$CONFIGS/llama3.1-405b.json"
+    run --separate-stderr ap-model --forward --layers 1 -o /dev/null --config "$CONFIGS/llama3-405b.json"
     [[ $stderr == *"/rope_scaling: frequencies stay those of rope_theta"* ]]
     run --separate-stderr ap-model --forward --layers 4 -o /dev/null --config "$CONFIGS/deepseek-v3.json"
     [[ $stderr == *"/num_nextn_predict_layers: multi-token prediction is left out"* ]]

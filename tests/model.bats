@@ -320,7 +320,8 @@ END
 }
 
 families() { ap-model help | sed -n '/^families/,/^configurations/s/^  \([^ ]*\) .*/\1/p'; }
-configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/\1/p'; }
+configurations() { ap-model help | sed -n '/^configurations/,/^models/s/^  \([^ ]*\) .*/\1/p'; }
+named() { ap-model help | sed -n '/^models/,$s/^  \([^ ]*\) .*/\1/p'; }
 
 @test "model: every family trains: the loss falls" {
     needs_exec
@@ -381,6 +382,9 @@ configurations() { ap-model help | sed -n '/^configurations/,$s/^  \([^ ]*\) .*/
         jq -e '.weights > 5 and .backward > 0 and .update > 0 and
             .states >= .weights' "$BATS_TEST_TMPDIR/stats" || { echo "$c"; return 1; }
         grep -q "\"model\":\"$c\"" "$BATS_TEST_TMPDIR/c.json"
+    done
+    for c in $(named); do
+        ap-model "$c" --layers 4 --seq 256 --batch 1 | grep -q "\"model\":\"$c\"" || { echo "$c"; return 1; }
     done
     ap-model vgg19-4.2b | jq -e '(.history | length == 1) and
         .graph.name == "vgg19-4.2b" and .graph.results[0].role == "loss" and
@@ -526,7 +530,7 @@ END
 }
 
 @test "model: the page lists families and configurations, and the options of each" {
-    for n in $(families) $(configurations); do
+    for n in $(families) $(configurations) $(named); do
         grep -qE "^\.It Cm $n( |\$)" man/ap-model.1 || { echo "man/ap-model.1 lacks $n"; return 1; }
     done
     { ap-model --help | sed '/^  --dtype/q'; ap-model --help=sizes; } |

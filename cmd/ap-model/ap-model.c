@@ -81,7 +81,10 @@ static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
 /* `help` in place of a name: all names. */
 static void print_names(struct ap_tool *tool)
 {
+    struct ap_arena arena = {0};
     struct ap_buf out = {0};
+    int n;
+    const struct model_name *named = model_named_configs(&arena, &n);
 
     ap_buf_puts(&out, "families:\n");
     for (const struct model_family *f = model_families; f->name; f++)
@@ -89,6 +92,10 @@ static void print_names(struct ap_tool *tool)
     ap_buf_puts(&out, "configurations:\n");
     for (const struct model_config *c = model_configs; c->name; c++)
         ap_buf_printf(&out, "  %-15s  %s; %s\n", c->name, c->family, c->help);
+    ap_buf_puts(&out, "models by their config.json:\n");
+    for (int i = 0; i < n; i++)
+        ap_buf_printf(&out, "  %-22s  %s\n", named[i].name, named[i].type);
+    ap_arena_free(&arena);
     ap_tool_write_bytes(tool, &out);
     ap_buf_free(&out);
 }
@@ -99,6 +106,12 @@ static void put_names(struct ap_buf *out)
         ap_buf_printf(out, " %s", f->name);
     for (const struct model_config *c = model_configs; c->name; c++)
         ap_buf_printf(out, " %s", c->name);
+    struct ap_arena arena = {0};
+    int n;
+    const struct model_name *named = model_named_configs(&arena, &n);
+    for (int i = 0; i < n; i++)
+        ap_buf_printf(out, " %s", named[i].name);
+    ap_arena_free(&arena);
     ap_buf_puts(out, " help");
 }
 
@@ -110,6 +123,11 @@ _Noreturn static void refuse_name(const char *name)
         ap_nearest_try(&near, f->name);
     for (const struct model_config *c = model_configs; c->name; c++)
         ap_nearest_try(&near, c->name);
+    struct ap_arena arena = {0};
+    int n;
+    const struct model_name *named = model_named_configs(&arena, &n);
+    for (int i = 0; i < n; i++)
+        ap_nearest_try(&near, named[i].name);
     ap_die_usage("no model '%s'; 'ap-model help' prints all names%s", name,
                  ap_nearest_meant(&near, "", meant));
 }
@@ -128,7 +146,10 @@ static const struct model_config *find_config(const struct ap_tool *tool,
                            : "operand NAME|help is missing, or --config FILE");
     if (named) {
         *name = tool->path;
-        return model_find_config(tool->path);
+        const struct model_config *found = model_find_config(tool->path);
+        if (found || !model_named_config(arena, tool->path, file))
+            return found;
+        return file;
     }
     int rc = model_read_config(arena, r->config, tool->quiet, file, &err);
     if (rc)

@@ -19,7 +19,8 @@
 #include "doc/doc.h"
 #include "tool/tool.h"
 
-extern const char model_types_text[]; /* types.json */
+extern const char model_types_text[];   /* types.json */
+extern const char model_configs_text[]; /* configs/: {name: config.json, ...} */
 
 /* What the value of a member is. */
 enum kind {
@@ -696,22 +697,47 @@ static int read_all(struct reader *r, const json_t *table)
     return join_members(r);
 }
 
+static json_t *load_own(const char *text)
+{
+    json_error_t where;
+    json_t *o = json_loads(text, 0, &where);
+    assert(o);
+    return o;
+}
+
+/* The configuration `top` of a file, or with `name` the one of this name. */
+static int read_top(struct ap_arena *arena, struct reader *r, const char *name,
+                    struct ap_err *err)
+{
+    struct ap_err why = {{0}};
+    json_t *table = load_own(model_types_text);
+    const char *path = json_string_value(json_object_get(r->top, "_name_or_path"));
+
+    r->arena = arena;
+    r->style = AP_NEW(arena, struct model_style);
+    r->err = &why;
+    r->all = json_object();
+    *r->config = (struct model_config){.style = r->style};
+    int rc = read_all(r, table);
+    if (!rc)
+        r->config->name = ap_arena_strdup(arena, name            ? name
+                                                 : path && *path ? path
+                                                                 : r->type);
+    json_decref(r->all);
+    json_decref(table);
+    if (rc)
+        ap_err_set(err, "%s: %s", r->file, why.msg);
+    return !rc ? AP_OK : r->usage ? AP_USAGE : AP_BAD_INPUT;
+}
+
 int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
                       struct model_config *config, struct ap_err *err)
 {
-    struct ap_err why = {{0}};
-    struct model_style *style = AP_NEW(arena, struct model_style);
-    struct reader r = {.file = path,
-                       .arena = arena,
-                       .config = config,
-                       .style = style,
-                       .quiet = quiet,
-                       .err = &why};
+    struct reader r = {.file = path, .config = config, .quiet = quiet};
     json_error_t where;
     char *text;
     size_t len;
 
-    *config = (struct model_config){.style = style};
     if (ap_read_file(arena, path, false, &text, &len, err))
         return AP_BAD_INPUT;
     json_t *top = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where);
@@ -719,19 +745,41 @@ int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
         ap_err_set(err, "%s:%d:%d: %s", path, where.line, where.column, where.text);
         return AP_BAD_INPUT;
     }
-    json_t *table = json_loads(model_types_text, 0, &where);
-    assert(table);
     r.top = top;
-    r.all = json_object();
-    int rc = read_all(&r, table);
-    if (!rc) {
-        const char *name = json_string_value(json_object_get(top, "_name_or_path"));
-        config->name = ap_arena_strdup(arena, name && *name ? name : r.type);
-    }
-    json_decref(r.all);
-    json_decref(table);
+    int rc = read_top(arena, &r, NULL, err);
     json_decref(top);
-    if (rc)
-        ap_err_set(err, "%s: %s", path, why.msg);
-    return !rc ? AP_OK : r.usage ? AP_USAGE : AP_BAD_INPUT;
+    return rc;
+}
+
+bool model_named_config(struct ap_arena *arena, const char *name,
+                        struct model_config *config)
+{
+    struct reader r = {.file = name, .config = config, .quiet = true};
+    struct ap_err err = {{0}};
+    json_t *all = load_own(model_configs_text);
+
+    r.top = json_object_get(all, name);
+    if (r.top && read_top(arena, &r, name, &err))
+        assert(false);
+    json_decref(all);
+    return r.top != NULL;
+}
+
+const struct model_name *model_named_configs(struct ap_arena *arena, int *n)
+{
+    json_t *all = load_own(model_configs_text), *one;
+    struct model_name *names =
+        AP_NEW_N(arena, (int64_t)json_object_size(all), struct model_name);
+    const char *key;
+
+    *n = 0;
+    json_object_foreach(all, key, one)
+    {
+        names[(*n)++] = (struct model_name){
+            ap_arena_strdup(arena, key),
+            ap_arena_strdup(arena,
+                            json_string_value(json_object_get(one, "model_type")))};
+    }
+    json_decref(all);
+    return names;
 }

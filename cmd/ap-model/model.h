@@ -195,6 +195,15 @@ const struct model_config *model_find_config(const char *name);
 int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
                       struct model_config *config, struct ap_err *err);
 
+/* The same for the config.json of this name in configs/; false: there is none. */
+bool model_named_config(struct ap_arena *arena, const char *name,
+                        struct model_config *config);
+struct model_name {
+    const char *name, *type; /* model_type */
+};
+/* The n names in configs/, in the arena. */
+const struct model_name *model_named_configs(struct ap_arena *arena, int *n);
+
 /* ---- families ---- */
 
 model_fn model_mlp, model_decoder, model_bert, model_albert, model_t5, model_switch,

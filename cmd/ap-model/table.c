@@ -52,25 +52,15 @@ const struct model_style model_classic = {
 #define ROTARY_STYLE .norm = MODEL_NORM_RMS, .rope = true, .gated = true
 #define LLAMA        ROTARY_STYLE, .act = MODEL_SILU, .norm_eps = 1e-5
 static const struct model_style llama3 = {LLAMA, .rope_theta = 5e5};
-static const struct model_style llama2 = {LLAMA, .rope_theta = 1e4};
 static const struct model_style mixtral = {LLAMA, .rope_theta = 1e6, .balance = 0.02,
                                            .balance_rows = true};
 #define QWEN ROTARY_STYLE, .act = MODEL_SILU, .norm_eps = 1e-6, .rope_theta = 1e6
-static const struct model_style qwen2 = {QWEN, .qkv_bias = true};
 static const struct model_style qwen3 = {QWEN, .qk_norm = MODEL_QK_HEAD};
 #define GEMMA                                                                    \
     ROTARY_STYLE, .act = MODEL_GELU, .norm_plus_one = true, .scale_embed = true, \
                   .norm_eps = 1e-6, .rope_theta = 1e4
 static const struct model_style gemma = {GEMMA};
-static const struct model_style gemma2 = {GEMMA, .sandwich = true, .windows = "10",
-                                          .score_cap = 50, .logit_cap = 30};
 #define DEEPSEEK ROTARY_STYLE, .act = MODEL_SILU, .norm_eps = 1e-6, .rope_theta = 1e4
-static const struct model_style deepseek_lite = {DEEPSEEK, .raw_gates = true,
-                                                 .balance = 0.001, .balance_rows = true};
-static const struct model_style deepseek_v2 = {
-    DEEPSEEK,         .raw_gates = true,   .choice = MODEL_BEST_GROUPS,
-    .groups = 8,      .top_groups = 3,     .gate_scale = 16,
-    .balance = 0.001, .balance_rows = true};
 static const struct model_style deepseek_v3 = {
     DEEPSEEK,    .sigmoid = true, .choice = MODEL_PAIR_GROUPS,
     .groups = 8, .top_groups = 4, .gate_scale = 2.5};
@@ -282,8 +272,6 @@ const struct model_family model_families[] = {
     {                                       \
         L(l), H(h), A(a), S(1024), V(51200) \
     }
-/* layers, hidden, heads, key heads, ffn, vocabulary */
-#define ROPED(l, h, a, k, f, v) L(l), H(h), A(a), KV(k), F(f), V(v)
 #define GPT3(l, h, a)                                                       \
     {                                                                       \
         L(l), H(h), A(a), S(1024), V(51200), B(1024), [MODEL_HEAD_BIAS] = 1 \
@@ -353,84 +341,6 @@ const struct model_config model_configs[] = {
      "1.6T, 2048 experts in each of 15 layers (TAP, table 1)",
      {L(15), H(2080), A(32), HD(64), F(6144), E(2048), EV(1)},
      NULL},
-    {"llama2-7b",
-     "llama",
-     "Llama 2, 6.7B",
-     {ROPED(32, 4096, 32, 32, 11008, 32000), UNTIED(1)},
-     &llama2},
-    {"llama2-13b",
-     "llama",
-     "Llama 2, 13B",
-     {ROPED(40, 5120, 40, 40, 13824, 32000), UNTIED(1)},
-     &llama2},
-    {"llama2-70b",
-     "llama",
-     "Llama 2, 69B",
-     {ROPED(80, 8192, 64, 8, 28672, 32000), UNTIED(1)},
-     &llama2},
-    {"llama3-8b",
-     "llama",
-     "Llama 3, 8.0B",
-     {ROPED(32, 4096, 32, 8, 14336, 128256), UNTIED(1)},
-     NULL},
-    {"llama3-70b",
-     "llama",
-     "Llama 3, 71B",
-     {ROPED(80, 8192, 64, 8, 28672, 128256), UNTIED(1)},
-     NULL},
-    {"llama3-405b",
-     "llama",
-     "Llama 3.1, 406B",
-     {ROPED(126, 16384, 128, 8, 53248, 128256), UNTIED(1)},
-     NULL},
-    {"llama3.2-1b", "llama", "Llama 3.2, 1.2B", {L(16)}, NULL},
-    {"llama3.2-3b",
-     "llama",
-     "Llama 3.2, 3.2B",
-     {ROPED(28, 3072, 24, 8, 8192, 128256)},
-     NULL},
-    {"mistral-7b",
-     "llama",
-     "Mistral, 7.2B",
-     {ROPED(32, 4096, 32, 8, 14336, 32000), [MODEL_WINDOW] = 4096, UNTIED(1)},
-     &llama2},
-    {"mixtral-8x7b", "mixtral", "Mixtral, 47B", {L(32)}, NULL},
-    {"mixtral-8x22b",
-     "mixtral",
-     "Mixtral, 141B",
-     {ROPED(56, 6144, 48, 8, 16384, 32000)},
-     NULL},
-    {"deepseek-v2-lite",
-     "deepseek",
-     "DeepSeek-V2-Lite, 16B",
-     {L(27), H(2048), A(16), [MODEL_Q_RANK] = -1, F(10944), E(64), K(6),
-      [MODEL_DENSE_LAYERS] = 1, [MODEL_EXPERT_FFN] = 1408, [MODEL_SHARED_EXPERTS] = 2,
-      V(102400)},
-     &deepseek_lite},
-    {"deepseek-v2",
-     "deepseek",
-     "DeepSeek-V2, 236B",
-     {L(60), H(5120), F(12288), E(160), K(6), [MODEL_DENSE_LAYERS] = 1,
-      [MODEL_EXPERT_FFN] = 1536, [MODEL_SHARED_EXPERTS] = 2, V(102400)},
-     &deepseek_v2},
-    {"deepseek-v3", "deepseek", "DeepSeek-V3, 671B", {L(61)}, NULL},
-    {"gemma-7b", "gemma", "Gemma, 8.5B", {L(28)}, NULL},
-    {"gemma2-9b",
-     "gemma",
-     "Gemma 2, 9.2B",
-     {ROPED(42, 3584, 16, 8, 14336, 256000), [MODEL_WINDOW] = 4096},
-     &gemma2},
-    {"qwen2-7b",
-     "qwen",
-     "Qwen2 and 2.5, 7.6B",
-     {ROPED(28, 3584, 28, 4, 18944, 152064)},
-     &qwen2},
-    {"qwen2.5-72b",
-     "qwen",
-     "Qwen2.5, 73B",
-     {ROPED(80, 8192, 64, 8, 29568, 152064)},
-     &qwen2},
-    {"qwen3-8b", "qwen", "Qwen3, 8.2B", {L(36)}, NULL},
     {"vit-base", "vit", "86M", {L(12)}, NULL},
     {"vit-large", "vit", "304M", {L(24), H(1024), A(16)}, NULL},
     {"vit-huge", "vit", "632M (TAP, table 1)", {L(32), H(1280), A(16), P(14)}, NULL},
