@@ -46,6 +46,8 @@ edited() {
 110106428 bert-base-uncased
 222903552 google-t5-base
 3212749824 llama3.2-3b
+8100852736 nemotron-h-8b
+31577937344 nemotron-3-nano-30b-a3b
 336226108 bert-large-uncased
 34980831232 command-r-35b
 8028033024 command-r7b
@@ -203,6 +205,7 @@ unbuilt() { refuses 2 "$3" ap-model --config "$(edited "$1" "$2")"; }
 @test "config: a model that is not built is refused by the member's name" {
     unbuilt llama3-8b '.model_type = "ssm"' "/model_type: no model_type 'ssm' is built, but llama, "
     unbuilt llama3-8b '.model_type = "lama"' "/model_type: no model_type 'lama' is built; did you mean 'llama'?"
+    unbuilt nemotron-h-8b '.hybrid_override_pattern = "M?"' "/hybrid_override_pattern/1: no layer '?' is built"
     unbuilt llama3-8b '.model_type = "qwen3_next"' '/model_type: qwen3_next: gated delta layers are not built'
     unbuilt llama3-8b '.model_type = "gemma3"' "/model_type: gemma3: its vision tower is not built; the text model alone"
     unbuilt llama3-8b '.hidden_act = "sillu"' "/hidden_act: no activation 'sillu'; did you mean 'silu'?"
@@ -215,6 +218,21 @@ unbuilt() { refuses 2 "$3" ap-model --config "$(edited "$1" "$2")"; }
     unbuilt google-t5-base '.num_decoder_layers = 3' "/num_decoder_layers: expected 12"
     unbuilt google-t5-base '.tie_word_embeddings = false' '/tie_word_embeddings: expected 1: T5'
     unbuilt bert-base-uncased '.type_vocab_size = 3' '/type_vocab_size: expected 2'
+}
+
+@test "config: a scan's loss does not depend on its chunks, and falls" {
+    needs_exec
+    local chunk
+    for chunk in 3 12; do
+        echo '{"model_type": "nemotron_h", "hidden_size": 16, "layers_block_type": ["linear_attention", "mlp"],
+            "vocab_size": 31, "intermediate_size": 24, "mamba_num_heads": 4, "mamba_head_dim": 4, "n_groups": 2,
+            "ssm_state_size": 6, "chunk_size": '$chunk'}' >"$BATS_TEST_TMPDIR/config.json"
+        ap-model --config "$BATS_TEST_TMPDIR/config.json" --seq 12 --batch 2 --lr 0.01 | ap-rewrite |
+            ap-exec --seed 1 --int-range 31 --steps 3 --json | jq -c '[.losses[] * 1e4 | round / 1e4]'
+    done >"$BATS_TEST_TMPDIR/losses"
+    [ "$(sort -u "$BATS_TEST_TMPDIR/losses" | wc -l)" -eq 1 ]
+    jq -e '.[2] < .[1] and .[1] < .[0]' "$BATS_TEST_TMPDIR/losses"
+    refuses 2 'is not a multiple of 3, the scan' ap-model --config <(sed 's/12}/3}/' "$BATS_TEST_TMPDIR/config.json") --seq 10
 }
 
 @test "config: members that are left out are named" {

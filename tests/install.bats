@@ -85,7 +85,7 @@ completed() {
     [ "$(completed ap-cost README)" = README.md ]
     [ "$(completed ap-exec --data testd)" = testdata ]
     [ -z "$(completed ap-exec --steps '')" ]
-    [ "$(completed ap-model gpt2)" = gpt2-124m ]
+    [ "$(completed ap-model gpt2-1)" = gpt2-124m ]
     for t in $(ap_tools); do
         bash -n "$dest/share/bash-completion/completions/$t"
         head -n 1 "$dest/share/zsh/site-functions/_$t" | grep -qx "#compdef $t"

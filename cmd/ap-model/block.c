@@ -154,6 +154,18 @@ int model_transformer(struct model *m, const char *path, const struct model_bloc
     return join(m, block, path, names->ln_mlp, x, y);
 }
 
+int model_single(struct model *m, const char *path, const struct model_block *block,
+                 char kind, int x)
+{
+    const char *attn = model_path(m, "%s/attn", path);
+    int y = norm(m, block, path, "ln", x);
+
+    y = kind == 'M'   ? model_scan(m, model_path(m, "%s/scan", path), y)
+        : kind == '*' ? model_attention(m, attn, block, y, y, -1)
+                      : feed_forward(m, path, block, y);
+    return join(m, block, path, "ln", x, y);
+}
+
 int model_stack(struct model *m, const char *prefix, const struct model_block *block,
                 const struct model_block *mixed, int x, int memory, int position)
 {

@@ -6,59 +6,24 @@
  * for a model that is not built are errors at their JSON pointer. Source: the
  * configuration classes of `transformers` (scripts/torch/config-types compares).
  */
-#include "model.h"
+#include "config.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/text.h"
-#include "doc/doc.h"
 #include "tool/tool.h"
 
 extern const char model_types_text[];   /* types.json */
 extern const char model_configs_text[]; /* configs/: {name: config.json, ...} */
 
-/* What the value of a member is. */
-enum kind {
-    SIZE,     /* a positive integer: size[at] */
-    OPTION,   /* the same, or null or 0: derived, or none */
-    SWITCH,   /* true or false: the flag size[at] */
-    TIED,     /* the same: head and embedding are one weight */
-    COUNT,    /* an integer > 0, or null: the int64_t of the style at byte `at` */
-    REAL,     /* a number >= 0: the double of the style at byte `at`; null: 0 */
-    FLAG,     /* true or false: the bool of the style at byte `at` */
-    NOT,      /* the same, turned round */
-    UNLESS,   /* false clears the enum of the style at byte `at` */
-    WORD,     /* one of the words `why`: the enum of the style at byte `at` */
-    BIASES,   /* a flag: sum of 1 (queries, keys, values), 2 (output), 4 (feed-forward) */
-    ACT,      /* name of an activation */
-    SCALAR,   /* a number > 0: scores are divided by its root */
-    LIMIT,    /* most positions: bounds the default of --seq */
-    ROPE,     /* theta, share and type of scaling; or these of two kinds of layers */
-    PATTERN,  /* the pattern of the style at byte `at` */
-    LAST_OFF, /* the same, from a period: ones and a last 0 */
-    LAST_ON,  /* the same: zeros and a last 1 */
-    LAYERS,   /* the same, from a word or number for each layer */
-    ONLY,     /* the same, from the numbers of the layers that have 1 */
-    EXCEPT,   /* the same, from the numbers of layers that have 0 */
-    SAME,     /* null, or size[at] */
-    MUST_BE,  /* an integer or flag that has to be `at`; null: as absent */
-    LEFT_OUT  /* said, unless null, false, zero or empty */
-};
-
 #define STYLE(member) offsetof(struct model_style, member)
 
 /* Rows are read in this order: a later one replaces what an earlier one says. */
-static const struct field {
-    const char *key;
-    enum kind kind;
-    size_t at;
-    const char *why; /* WORD; MUST_BE, LEFT_OUT: reason */
-} fields[] = {
+static const struct config_field fields[] = {
     {"hidden_size", SIZE, MODEL_HIDDEN, NULL},
     {"num_hidden_layers", SIZE, MODEL_LAYERS, NULL},
     {"num_decoder_layers", SAME, MODEL_LAYERS, NULL},
@@ -158,6 +123,20 @@ static const struct field {
     {"n_group", COUNT, STYLE(groups), NULL},
     {"topk_group", COUNT, STYLE(top_groups), NULL},
     {"num_nextn_predict_layers", LEFT_OUT, 0, "multi-token prediction is left out"},
+    /* scans */
+    {"hybrid_override_pattern", MIXERS, 0, NULL},
+    {"layers_block_type", MIXERS, 0, NULL},
+    {"mamba_num_heads", COUNT, STYLE(scan_heads), NULL},
+    {"mamba_head_dim", COUNT, STYLE(scan_width), NULL},
+    {"ssm_state_size", COUNT, STYLE(scan_states), NULL},
+    {"n_groups", COUNT, STYLE(scan_groups), NULL},
+    {"conv_kernel", COUNT, STYLE(scan_conv), NULL},
+    {"chunk_size", COUNT, STYLE(scan_chunk), NULL},
+    {"time_step_min", REAL, STYLE(scan_least), NULL},
+    {"use_conv_bias", FLAG, STYLE(conv_bias), NULL},
+    {"scan_bias", FLAG, STYLE(scan_bias), NULL},
+    {"moe_latent_size", MUST_BE, 0, "experts of another width are not built"},
+    {"untied", MUST_BE, 0, "a tied head is not built"},
     /* encoders, and decoders of before */
     {"type_vocab_size", MUST_BE, 2, "two types of tokens are built"},
     {"is_decoder", MUST_BE, 0, "it is not built"},
@@ -170,375 +149,8 @@ static const struct field {
 };
 #define N_FIELDS ((int)(sizeof fields / sizeof *fields))
 
-struct reader {
-    const char *file, *type;
-    const json_t *top;     /* of the file, or its text_config */
-    const json_t *names;   /* usual names by the type's own */
-    const json_t *ignored; /* patterns of members of no weight for the graph */
-    json_t *all; /* members by their usual names: how it is built, defaults, file */
-    struct ap_arena *arena;
-    struct model_config *config;
-    struct model_style *style;
-    bool quiet, usage; /* usage: the error is of a model that is not built */
-    struct ap_err *err;
-};
-
-/* ---- values ---- */
-
-static bool is_number(const json_t *v, double want)
-{
-    if (json_is_boolean(v))
-        return json_is_true(v) == (want != 0) && (want == 0 || want == 1);
-    return json_is_number(v) && json_number_value(v) == want;
-}
-
-static void note(const struct reader *r, const char *key, const char *what)
-{
-    if (!r->quiet)
-        ap_warn("%s: /%s: %s", r->file, key, what);
-}
-
-static int not_built(struct reader *r)
-{
-    r->usage = true;
-    return -1;
-}
-
-/* The type's own name of a member. */
-static const char *own_name(const struct reader *r, const char *usual)
-{
-    const char *key, *found = usual;
-    json_t *value;
-
-    json_object_foreach((json_t *)(uintptr_t)r->names, key, value)
-    {
-        if (!strcmp(json_string_value(value), usual) &&
-            (found == usual || json_object_get(r->top, key)))
-            found = key;
-    }
-    return json_object_get(r->top, usual) ? usual : found;
-}
-
-static const char *usual_name(const json_t *names, const char *own)
-{
-    const char *usual = json_string_value(json_object_get(names, own));
-    return usual ? usual : own;
-}
-
-static int read_act(struct reader *r, const struct ap_at *at, const json_t *v)
-{
-    static const struct {
-        const char *name;
-        enum model_act act;
-    } acts[] = {
-        {"silu", MODEL_SILU},       {"swish", MODEL_SILU},
-        {"gelu", MODEL_GELU_ERF},   {"gelu_pytorch_tanh", MODEL_GELU},
-        {"gelu_new", MODEL_GELU},   {"gelu_fast", MODEL_GELU},
-        {"relu", MODEL_RELU},       {"relu2", MODEL_RELU2},
-        {"gated-gelu", MODEL_GELU}, {"gated-silu", MODEL_SILU},
-    };
-    struct ap_nearest near = {.want = json_string_value(v)};
-    bool is_gemma = !strcmp(r->config->family, "gemma"), is_t5 = !strcmp(r->type, "t5");
-    char meant[AP_MEANT];
-
-    if (!near.want)
-        return ap_at_err(at, r->err, "expected the name of an activation");
-    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
-        bool gates = !strncmp(acts[i].name, "gated-", 6);
-        if ((gates && !is_t5) || strcmp(acts[i].name, near.want)) {
-            ap_nearest_try(&near, acts[i].name);
-            continue;
-        }
-        r->style->act = acts[i].act;
-        /* Gemma was trained with tanh's, whatever its first files say. */
-        if (is_gemma && acts[i].act == MODEL_GELU_ERF)
-            r->style->act = MODEL_GELU;
-        r->style->gated |= gates;
-        return 0;
-    }
-    ap_at_err(at, r->err, "no activation '%s'%s", near.want,
-              ap_nearest_meant(&near, "", meant));
-    return not_built(r);
-}
-
-/* {"rope_type" or "type": name, "rope_theta": number, ...} or null; or an object of these
- * by kind of layer. */
-static int read_rope(struct reader *r, const struct ap_at *at, const json_t *o,
-                     double *theta)
-{
-    static const char *const kinds[] = {"full_attention", "sliding_attention"};
-    struct model_style *style = r->style;
-    const char *type = "default";
-    bool by_kind = false;
-
-    if (json_is_null(o))
-        return 0;
-    if (!json_is_object(o))
-        return ap_at_err(at, r->err, "expected an object or null");
-    for (int i = 0; i < 2 && !at->up; i++) {
-        const struct ap_at here = {at, kinds[i], 0};
-        const json_t *part = json_object_get(o, kinds[i]);
-        by_kind |= part != NULL;
-        if (part &&
-            read_rope(r, &here, part, i ? &style->window_theta : &style->rope_theta))
-            return -1;
-    }
-    if (by_kind)
-        return 0;
-    if (ap_opt_str(o, at, "type", &type, r->err) ||
-        ap_opt_str(o, at, "rope_type", &type, r->err))
-        return -1;
-    if (json_object_get(o, "rope_theta") &&
-        ap_get_num(o, at, "rope_theta", theta, r->err))
-        return -1;
-    if (json_object_get(o, "partial_rotary_factor") &&
-        ap_get_num(o, at, "partial_rotary_factor", &style->rope_share, r->err))
-        return -1;
-    if (strcmp(type, "default"))
-        note(r, at->up ? at->up->key : at->key,
-             "frequencies stay those of rope_theta: no shape depends on them");
-    return 0;
-}
-
-static int read_size(struct reader *r, const struct field *f, const struct ap_at *at,
-                     const json_t *v)
-{
-    int64_t *size = &r->config->size[f->at];
-    int64_t most = f->at == MODEL_LAYERS ? 1 << 16
-                   : f->at == MODEL_TOP  ? MODEL_MAX_TOP
-                                         : 1 << 30;
-
-    if (f->kind == OPTION && (json_is_null(v) || is_number(v, 0))) {
-        *size = -1;
-        return 0;
-    }
-    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > most)
-        return ap_at_err(at, r->err, "expected an integer from 1 to %lld%s%s%s",
-                         (long long)most, json_is_null(v) ? "; model_type " : "",
-                         json_is_null(v) ? r->type : "",
-                         json_is_null(v) ? " has no default" : "");
-    *size = json_integer_value(v);
-    return 0;
-}
-
-static int read_real(const struct reader *r, const struct ap_at *at, const json_t *v,
-                     double *out)
-{
-    *out = json_is_null(v) ? 0 : json_number_value(v);
-    if ((json_is_number(v) || json_is_null(v)) && isfinite(*out) && *out >= 0)
-        return 0;
-    return ap_at_err(at, r->err, "expected a number >= 0");
-}
-
-/* The place of v among words that a space parts. */
-static int read_word(struct reader *r, const struct ap_at *at, const json_t *v,
-                     const char *words, int *out)
-{
-    const char *name = json_string_value(v);
-    size_t len = name ? strlen(name) : 0;
-
-    *out = 0;
-    for (const char *w = words; *w && len; w += strcspn(w, " "), w += *w == ' ', ++*out)
-        if (strcspn(w, " ") == len && !strncmp(w, name, len))
-            return 0;
-    ap_at_err(at, r->err, "expected one of: %s", words);
-    return not_built(r);
-}
-
-/* ---- patterns ---- */
-
-/* '1' or '0' for what a list says of a layer; 0: it is not built. */
-static char layer_digit(const json_t *v)
-{
-    static const char *const words[] = {"full_attention", "dense", "sliding_attention",
-                                        "sparse", "chunked_attention"};
-    if (is_number(v, 0) || is_number(v, 1))
-        return is_number(v, 1) ? '1' : '0';
-    for (int i = 0; i < 5; i++)
-        if (json_is_string(v) && !strcmp(json_string_value(v), words[i]))
-            return i < 2 ? '0' : '1';
-    return 0;
-}
-
-/* A word or number for each layer. */
-static int read_layers(struct reader *r, const struct ap_at *at, const json_t *v,
-                       char *pattern)
-{
-    size_t layers = (size_t)r->config->size[MODEL_LAYERS], i;
-    json_t *value;
-
-    if (json_array_size(v) != layers)
-        return ap_at_err(at, r->err, "expected an array of %zu, the layers", layers);
-    json_array_foreach((json_t *)(uintptr_t)v, i, value)
-    {
-        const struct ap_at here = {at, NULL, (long)i};
-        pattern[i] = layer_digit(value);
-        if (!pattern[i]) {
-            ap_at_err(&here, r->err, "such layers are not built");
-            return not_built(r);
-        }
-    }
-    return 0;
-}
-
-/* The numbers of layers that get the digit. */
-static int read_numbers(struct reader *r, const struct ap_at *at, const json_t *v,
-                        char digit, char *pattern)
-{
-    int64_t layers = r->config->size[MODEL_LAYERS];
-    json_t *value;
-    size_t i;
-
-    if (!json_is_array(v))
-        return ap_at_err(at, r->err, "expected an array or null");
-    json_array_foreach((json_t *)(uintptr_t)v, i, value)
-    {
-        const struct ap_at here = {at, NULL, (long)i};
-        int64_t layer = json_integer_value(value);
-        if (!json_is_integer(value) || layer < 0)
-            return ap_at_err(&here, r->err, "expected the number of a layer");
-        if (layer < layers)
-            pattern[layer] = digit;
-    }
-    return 0;
-}
-
-static int read_pattern(struct reader *r, const struct field *f, const struct ap_at *at,
-                        const json_t *v)
-{
-    const char **pattern = (const char **)(void *)((char *)r->style + f->at);
-    int64_t period = json_integer_value(v), layers = r->config->size[MODEL_LAYERS];
-    bool by_period = f->kind == LAST_OFF || f->kind == LAST_ON;
-
-    if (json_is_null(v))
-        return 0;
-    if (f->kind == PATTERN) {
-        *pattern = ap_arena_strdup(r->arena, json_string_value(v));
-        return 0;
-    }
-    if (by_period && (!json_is_integer(v) || period < 1 || period > 1 << 16))
-        return ap_at_err(at, r->err, "expected an integer from 1 to 65536");
-    char *made = AP_NEW_N(r->arena, (by_period ? period : layers) + 1, char);
-    if (by_period) {
-        memset(made, f->kind == LAST_OFF ? '1' : '0', (size_t)period);
-        made[period - 1] = f->kind == LAST_OFF ? '0' : '1';
-    } else if (f->kind == LAYERS) {
-        if (read_layers(r, at, v, made))
-            return -1;
-    } else {
-        const char *old = f->kind == EXCEPT && *pattern ? *pattern : NULL;
-        for (int64_t i = 0; i < layers; i++)
-            made[i] = old ? old[(size_t)i % strlen(old)] : f->kind == EXCEPT ? '1' : '0';
-        if (read_numbers(r, at, v, f->kind == EXCEPT ? '0' : '1', made))
-            return -1;
-    }
-    *pattern = made;
-    return 0;
-}
-
-/* ---- members ---- */
-
-static int read_limit(struct reader *r, const struct ap_at *at, const json_t *v)
-{
-    int64_t most = json_integer_value(v);
-    if (!json_is_integer(v) || most < 1)
-        return ap_at_err(at, r->err, "expected an integer > 0");
-    if (most < model_find_family(r->config->family)->size[MODEL_SEQ])
-        r->config->size[MODEL_SEQ] = most;
-    return 0;
-}
-
-static void set_biases(struct model_style *style, size_t which, bool on)
-{
-    style->qkv_bias = which & 1 ? on : style->qkv_bias;
-    style->out_bias = which & 2 ? on : style->out_bias;
-    style->mlp_bias = which & 4 ? on : style->mlp_bias;
-}
-
-/* The kinds that are true or false. */
-static int read_flag(struct reader *r, const struct field *f, const struct ap_at *at,
-                     const json_t *v)
-{
-    char *place = (char *)r->style + f->at;
-    bool on = json_is_true(v);
-
-    if (!json_is_boolean(v) && !(f->kind == NOT && json_is_null(v)))
-        return ap_at_err(at, r->err, "expected true or false");
-    if (f->kind == SWITCH || f->kind == TIED)
-        r->config->size[f->kind == TIED ? MODEL_UNTIED : f->at] =
-            on == (f->kind == SWITCH) ? 1 : -1;
-    else if (f->kind == BIASES)
-        set_biases(r->style, f->at, on);
-    else if (f->kind == UNLESS)
-        *(int *)(void *)place = on ? *(int *)(void *)place : 0;
-    else
-        *(bool *)place = on == (f->kind == FLAG);
-    return 0;
-}
-
-static int read_field(struct reader *r, const struct field *f, const json_t *v)
-{
-    const struct ap_at at = {NULL, own_name(r, f->key), 0};
-    char *place = (char *)r->style + f->at;
-    double value = 0;
-
-    switch (f->kind) {
-    case SIZE:
-    case OPTION:
-        return read_size(r, f, &at, v);
-    case SWITCH:
-    case TIED:
-    case FLAG:
-    case NOT:
-    case UNLESS:
-    case BIASES:
-        return read_flag(r, f, &at, v);
-    case COUNT:
-        if (!json_is_null(v) && (!json_is_integer(v) || json_integer_value(v) < 1))
-            return ap_at_err(&at, r->err, "expected an integer > 0 or null");
-        *(int64_t *)(void *)place = json_integer_value(v);
-        return 0;
-    case REAL:
-        return read_real(r, &at, v, (double *)(void *)place);
-    case WORD:
-        return json_is_null(v) ? 0 : read_word(r, &at, v, f->why, (int *)(void *)place);
-    case ACT:
-        return json_is_null(v) ? 0 : read_act(r, &at, v);
-    case SCALAR:
-        if (read_real(r, &at, v, &value))
-            return -1;
-        r->style->score_scale = value > 0 ? 1 / sqrt(value) : 0;
-        return 0;
-    case LIMIT:
-        return read_limit(r, &at, v);
-    case ROPE:
-        return read_rope(r, &at, v, &r->style->rope_theta);
-    case PATTERN:
-    case LAST_OFF:
-    case LAST_ON:
-    case LAYERS:
-    case ONLY:
-    case EXCEPT:
-        return read_pattern(r, f, &at, v);
-    case SAME:
-    case MUST_BE:
-        value = f->kind == SAME ? (double)r->config->size[f->at] : (double)f->at;
-        if (json_is_null(v) || is_number(v, value))
-            return 0;
-        ap_at_err(&at, r->err, "expected %g: %s", value,
-                  f->why ? f->why : "no other number is built");
-        return not_built(r);
-    case LEFT_OUT:
-        if (json_object_get(r->top, at.key) && !json_is_null(v) && !json_is_false(v) &&
-            !is_number(v, 0) && !(json_is_object(v) && json_object_size(v) == 0))
-            note(r, at.key, f->why);
-        return 0;
-    }
-    return 0;
-}
-
 /* What several members say together. */
-static int join_members(struct reader *r)
+static int join_members(struct config_reader *r)
 {
     struct model_style *style = r->style;
     int64_t *window = &r->config->size[MODEL_WINDOW];
@@ -579,9 +191,9 @@ static bool matches(const char *pattern, const char *key)
 }
 
 /* Puts a member of the file in its place; warns of one that the type does not know. */
-static void take_member(struct reader *r, const char *key, json_t *value)
+static void take_member(struct config_reader *r, const char *key, json_t *value)
 {
-    const char *usual = usual_name(r->names, key);
+    const char *usual = config_usual_name(r->names, key);
     struct ap_nearest near = {.want = key};
     char meant[AP_MEANT], text[AP_MEANT + 80];
     json_t *known;
@@ -599,17 +211,18 @@ static void take_member(struct reader *r, const char *key, json_t *value)
     }
     json_object_foreach(r->all, name, known)
     {
-        const char *own = own_name(r, name);
+        const char *own = config_own_name(r, name);
         if (!json_object_get(r->top, own))
             ap_nearest_try(&near, own);
     }
     snprintf(text, sizeof text, "not known for model_type %s, left out%s", r->type,
              ap_nearest_meant(&near, "", meant));
-    note(r, key, text);
+    config_note(r, key, text);
 }
 
 /* "no model_type 'x' is built": with the one that was meant, or all. */
-static int refuse_type(struct reader *r, const struct ap_at *at, const json_t *types)
+static int refuse_type(struct config_reader *r, const struct ap_at *at,
+                       const json_t *types)
 {
     struct ap_nearest near = {.want = r->type};
     struct ap_buf built = {0};
@@ -630,11 +243,11 @@ static int refuse_type(struct reader *r, const struct ap_at *at, const json_t *t
     else
         ap_at_err(at, r->err, "no model_type '%s' is built, but %s", r->type, built.data);
     ap_buf_free(&built);
-    return not_built(r);
+    return config_not_built(r);
 }
 
 /* The row of the file's model_type; NULL with the error set. */
-static const json_t *find_type(struct reader *r, const json_t *types)
+static const json_t *find_type(struct config_reader *r, const json_t *types)
 {
     const struct ap_at at = {NULL, "model_type", 0};
     json_t *value;
@@ -655,7 +268,7 @@ static const json_t *find_type(struct reader *r, const json_t *types)
     }
     if (refused) {
         ap_at_err(&at, r->err, "%s: %s", r->type, refused);
-        not_built(r);
+        config_not_built(r);
         return NULL;
     }
     if (part) {
@@ -670,7 +283,7 @@ static const json_t *find_type(struct reader *r, const json_t *types)
     return like ? json_object_get(types, like) : type;
 }
 
-static int read_all(struct reader *r, const json_t *table)
+static int read_all(struct config_reader *r, const json_t *table)
 {
     const char *key;
     json_t *value;
@@ -684,14 +297,14 @@ static int read_all(struct reader *r, const json_t *table)
     r->ignored = json_object_get(table, "ignored");
     json_object_update(r->all, json_object_get(type, "built"));
     json_object_foreach(json_object_get(type, "members"), key, value)
-        json_object_set(r->all, usual_name(r->names, key), value);
+        json_object_set(r->all, config_usual_name(r->names, key), value);
     r->config->family =
         model_find_family(json_string_value(json_object_get(r->all, "family")))->name;
     json_object_foreach((json_t *)(uintptr_t)r->top, key, value)
         take_member(r, key, value);
     for (int i = 0; i < N_FIELDS; i++) {
         value = json_object_get(r->all, fields[i].key);
-        if (value && read_field(r, &fields[i], value))
+        if (value && config_read_field(r, &fields[i], value))
             return -1;
     }
     return join_members(r);
@@ -706,7 +319,7 @@ static json_t *load_own(const char *text)
 }
 
 /* The configuration `top` of a file, or with `name` the one of this name. */
-static int read_top(struct ap_arena *arena, struct reader *r, const char *name,
+static int read_top(struct ap_arena *arena, struct config_reader *r, const char *name,
                     struct ap_err *err)
 {
     struct ap_err why = {{0}};
@@ -733,7 +346,7 @@ static int read_top(struct ap_arena *arena, struct reader *r, const char *name,
 int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
                       struct model_config *config, struct ap_err *err)
 {
-    struct reader r = {.file = path, .config = config, .quiet = quiet};
+    struct config_reader r = {.file = path, .config = config, .quiet = quiet};
     json_error_t where;
     char *text;
     size_t len;
@@ -754,7 +367,7 @@ int model_read_config(struct ap_arena *arena, const char *path, bool quiet,
 bool model_named_config(struct ap_arena *arena, const char *name,
                         struct model_config *config)
 {
-    struct reader r = {.file = name, .config = config, .quiet = true};
+    struct config_reader r = {.file = name, .config = config, .quiet = true};
     struct ap_err err = {{0}};
     json_t *all = load_own(model_configs_text);
 

@@ -45,6 +45,21 @@ static int check_experts(struct model *m)
     return 0;
 }
 
+static int check_scan(struct model *m)
+{
+    int64_t seq = m->size[MODEL_SEQ], chunk = m->style.scan_chunk;
+
+    if (m->style.scan_heads % m->style.scan_groups != 0)
+        return ap_err_set(
+            m->err, "%lld heads of the scan are not a multiple of %lld groups",
+            (long long)m->style.scan_heads, (long long)m->style.scan_groups);
+    if (seq > chunk && seq % chunk != 0)
+        return ap_err_set(m->err,
+                          "--seq %lld is not a multiple of %lld, the scan's chunk",
+                          (long long)seq, (long long)chunk);
+    return 0;
+}
+
 /* -1 with m->err set when the sizes do not go together. */
 static int check_sizes(struct model *m)
 {
@@ -63,6 +78,8 @@ static int check_sizes(struct model *m)
         return -1;
     if (m->style.rope && m->size[MODEL_KV_RANK] <= 0 &&
         check_even(m, MODEL_HEAD_DIM, turned(m, head_dim)))
+        return -1;
+    if (m->style.scan_heads && check_scan(m))
         return -1;
     return m->size[MODEL_EXPERTS] > 0 ? check_experts(m) : 0;
 }
@@ -115,7 +132,9 @@ static int layers(struct model *m, int x)
 
     set_blocks(m, &dense, &moe);
     for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++) {
-        bool mixed = i >= first && i % every == every - 1 && at(style->mixed, i);
+        char kind = style->mixers ? style->mixers[(size_t)i % strlen(style->mixers)] : 0;
+        bool mixed = kind ? kind == 'E'
+                          : i >= first && i % every == every - 1 && at(style->mixed, i);
         struct model_block block = mixed ? moe : dense;
         block.theta = style->rope_theta;
         if (!at(style->windows, i))
@@ -124,8 +143,9 @@ static int layers(struct model *m, int x)
             block.theta = style->window_theta;
         if (!at(style->rotated, i))
             block.turned = 0;
-        x = model_transformer(m, model_path(m, "%s/h_%lld", m->family, (long long)i),
-                              &block, x, -1, -1);
+        const char *path = model_path(m, "%s/h_%lld", m->family, (long long)i);
+        x = kind ? model_single(m, path, &block, kind, x)
+                 : model_transformer(m, path, &block, x, -1, -1);
     }
     return x;
 }

@@ -131,6 +131,12 @@ struct model_style {
     int64_t shared_ffn; /* of all shared experts; 0: shared-experts * expert-ffn */
     double gate_scale;  /* 0: 1 */
     double balance;     /* weight of the load-balancing loss; 0: none */
+    /* scan.c; scan_least: of a step */
+    int64_t scan_heads, scan_width, scan_states, scan_groups, scan_conv, scan_chunk;
+    double scan_least;
+    bool scan_bias, conv_bias;
+    const char *mixers; /* layers have one part each: M scan, * attention, - feed-forward,
+                         * E experts; NULL: attention and feed-forward part */
     bool balance_rows;  /* computed per row or group, so that microbatches add up to it */
 };
 
@@ -327,6 +333,11 @@ int model_latent_attention(struct model *m, const char *path,
  */
 int model_transformer(struct model *m, const char *path, const struct model_block *block,
                       int x, int memory, int position);
+/* A layer of one part, see struct model_style. */
+int model_single(struct model *m, const char *path, const struct model_block *block,
+                 char kind, int x);
+/* Mamba-2's scan below path (scan.c), on x [batch, seq, width]; chunks divide seq. */
+int model_scan(struct model *m, const char *path, int x);
 /* The feed-forward part below path, of hidden size ffn. */
 int model_mlp_part(struct model *m, const char *path, const struct model_block *block,
                    int64_t ffn, int x);
