@@ -161,6 +161,12 @@ def lower(step, args, donate):
             f"export.py: {place}: a call back into Python ({name}) is no part of a plan: leave it "
             "out of the step (equinox: EQX_ON_ERROR=off leaves error_if out)"
         )
+    for place in flow.places(lowered.jaxpr, "ragged_dot_general"):
+        print(
+            f"export.py: {place}: ragged_dot becomes a product of all groups that is masked: it is "
+            "planned by group, and priced as if every row met every group",
+            file=sys.stderr,
+        )
     return lowered
 
 
@@ -228,7 +234,7 @@ def export(step, args, output, donate=(), frozen=(), loss=None, data=None, pair=
             check.Reference(lowered, section, known, arrays, n_steps), document, data, checked
         )
     except check.Refused as error:
-        places = ", ".join(flow.loops(lowered.jaxpr)) if "loop" in str(error) else ""
+        places = ", ".join(flow.places(lowered.jaxpr, "while")) if "loop" in str(error) else ""
         raise check.Refused(f"{error}" + (f" (loops: {places})" if places else "")) from None
     return section, dict(pairs), said
 

@@ -65,14 +65,14 @@ def callbacks(jaxpr, outer=()):
     return found
 
 
-def loops(jaxpr, outer=()):
-    """Places of the loops whose number of rounds is computed, each once."""
+def places(jaxpr, primitive, outer=()):
+    """Where operators of this name are, each place once."""
     found = {}
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "while":
+        if eqn.primitive.name == primitive:
             found[place_of((eqn, *outer))] = None
         for inner in subjaxprs(eqn):
-            found.update(dict.fromkeys(loops(inner, (eqn, *outer))))
+            found.update(dict.fromkeys(places(inner, primitive, (eqn, *outer))))
     return list(found)
 
 

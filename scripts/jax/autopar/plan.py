@@ -200,10 +200,12 @@ class Plan:
 
     def match_rows(self, tree, split, argument):
         rows = rows_of(split)
+        if not rows:  # the state of plain gradient descent
+            return []
         roots = self.roots()
         if argument is not None:
             names = list(roots)
-            name = names[argument] if isinstance(argument, int) else argument
+            name = names[argument] if argument in range(len(names)) else argument
             if name not in roots:
                 raise PlanError(f"there is no argument '{name}': {', '.join(names)}")
             self.compare(rows, roots[name], name)
