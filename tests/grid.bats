@@ -429,6 +429,12 @@ END
     [ "$(layouts tp=4,ep=2,etp=1,zero=1,sp)" = "$(layouts tp=4,ep=2,etp=1,zero=2,sp)" ]
     layouts tp=4,ep=2,etp=1,zero=1,sp
     layouts tp=4,ep=2,etp=1,zero=1,sp | jq -e '(.[0] | test("R,R,S0")) and all(.[1:][]; test("R") | not)'
+    # gradients that each device has whole: shares are summed, and the sums say so
+    for zero in 1 3; do
+        ap-model mixtral --layers 2 --hidden 64 --heads 4 --kv-heads 4 --ffn 64 --experts 4 --vocab 128 --seq 16 --batch 8 |
+            ap-coarsen --quiet --algorithm layers | ap-stage --quiet --grid cp=4,zero=$zero,packs --cluster cpu-4 |
+            ap-cost --quiet | jq -e '.cost.devices[0].memory | .summed_bytes < 1.05 * .peak_bytes'
+    done
 }
 
 @test "published: a step of a GPT of 22B on eight A100s is within 5 %" {
@@ -488,7 +494,8 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
     line=$(jq -r '.stages.grids[] | select(.name == "megatron-grid") | .line' "$BATS_TEST_TMPDIR/m.json")
     best=$(jq .stages.objective_sec "$BATS_TEST_TMPDIR/m.json")
     jq -e '.stages | .algorithm == "megatron-grid" and all(.stages[]; .sharding.algorithm == "grid")' "$BATS_TEST_TMPDIR/m.json"
-    jq -e '[.stages.grids[].name] == ["data", "megatron-grid"] and all(.stages.grids[]; .step_sec > 0)' "$BATS_TEST_TMPDIR/m.json"
+    # what a plan that is found is quicker than
+    grids --simple 1 | jq -e --argjson best "$best" '.stages.grids[] | select(.name == "megatron-grid") | .step_sec == $best'
     # the line itself
     grids --grid "$line" | jq -e --argjson best "$best" '.stages.objective_sec == $best'
     for line in dp=8 dp=8,zero=1 tp=2,dp=4,zero=1,sp tp=4,dp=2,sp pp=2,dp=4 pp=2,vpp=2,dp=4 pp=4,tp=2,sp pp=8 \

@@ -348,6 +348,19 @@ static double copied_whole(const struct pricer *p, const struct ap_conversions *
     return value_bytes(p, c->node);
 }
 
+/* Bytes of the value after the steps of its conversion that come before a sum. */
+static double cut_bytes(const struct pricer *p, const struct ap_conversion *c)
+{
+    const struct ap_step *steps = c->path.steps;
+    const struct ap_layout *at = &c->from;
+
+    for (int i = 0; i < c->path.n_steps && steps[i].op != AP_OP_ALL_REDUCE &&
+                    steps[i].op != AP_OP_REDUCE_SCATTER;
+         i++)
+        at = &steps[i].to;
+    return local_bytes(p, c->node, at);
+}
+
 /* A conversion as a trainer sees it: with one microbatch, too, weights are sent once. */
 static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conversion *c)
 {
@@ -366,7 +379,8 @@ static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conv
                               : !per_microbatch(p, c->node, p->micro->split, c->phase)),
         .shared = is_shared(p, c->node),
         .read_in = ap_stage_read_in(p->plan->graph, p->phase, c->node),
-        .more_bytes = local_bytes(p, c->node, &c->to) - value_bytes(p, c->node)};
+        .more_bytes = local_bytes(p, c->node, &c->to) - value_bytes(p, c->node),
+        .cut_bytes = cut_bytes(p, c) - value_bytes(p, c->node)};
 }
 
 /* Whether a conversion is made for a group that is recomputed. */

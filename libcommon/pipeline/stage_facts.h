@@ -90,6 +90,7 @@ struct ap_stage_sent {
     bool shared;       /* its value belongs to one microbatch */
     unsigned read_in;  /* bit per phase */
     double more_bytes; /* of the converted value, minus those of the value */
+    double cut_bytes;  /* the same before the steps that add up over devices */
 };
 /* Counts additional memory of gradient sums and of the trainer: all the time, and per
  * microbatch. */

@@ -89,10 +89,15 @@ void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
     const bool summed = micro->n > 1 && ap_dtype_size(s->node->shape.dtype) == 2 &&
                         !(micro->trainer & AP_TRAINER_LOW_SUMS);
 
-    if (s->node->phase == AP_BACKWARD &&
-        (is_again(micro, s) ? s->read_in == 1u << AP_UPDATE : is_summed(micro, s)))
-        *fixed +=
-            (summed ? 2 : 1) * (is_again(micro, s) ? s->more_bytes : -s->more_bytes);
+    const bool again = is_again(micro, s), late = s->read_in == 1u << AP_UPDATE;
+    double more = 0;
+
+    /* a share is cut from what each device has whole before it is added up */
+    if (s->node->phase == AP_BACKWARD && !again && is_summed(micro, s))
+        more = s->cut_bytes - s->more_bytes;
+    else if (s->node->phase == AP_BACKWARD && late && s->once && s->inside)
+        more = again ? s->more_bytes : micro->n > 1 ? s->cut_bytes : 0;
+    *fixed += (summed ? 2 : 1) * more;
     if (micro->trainer & AP_TRAINER_KEEPS_GATHERED && s->conv->phase == AP_FORWARD &&
         s->shared && s->inside && s->read_in >> AP_BACKWARD & 1 && s->more_bytes > 0)
         *kept += s->more_bytes;
