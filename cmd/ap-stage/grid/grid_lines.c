@@ -253,7 +253,7 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
         return;
     }
     row.step_sec = least_sec(l, &r->cut[cut], microbatches);
-    if (row.step_sec >= (1 + r->want->simple) * r->want->below) {
+    if (row.step_sec >= grid_limit(r->want)) {
         r->least_sec = fmin(r->least_sec, row.step_sec);
         return;
     }

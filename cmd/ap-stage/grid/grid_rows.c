@@ -77,6 +77,11 @@ bool grid_is_of(const struct grid_space *space, const struct ap_line *l)
 
 /* ---- the search ---- */
 
+double grid_limit(const struct grid_want *want)
+{
+    return want->simple > 0 ? INFINITY : want->below;
+}
+
 struct search {
     struct grid_rows *r;
     double best;  /* step of the best plan so far, at first the limit of the search */
@@ -219,8 +224,7 @@ static void estimate_sharding(void *ctx, int i)
 
     for (int k = b->start[at]; k < b->start[at + 1]; k++) {
         struct grid_candidate *row = &b->s->r->row[b->row[k]];
-        row->unlikely =
-            grid_estimate(r, row) >= UNLIKELY * (1 + r->want->simple) * b->s->best;
+        row->unlikely = grid_estimate(r, row) >= UNLIKELY * b->s->best;
     }
     for (int k = b->start[at]; k < b->start[at + 1] && s->alone; k++)
         s->alone = r->row[b->row[k]].unlikely; /* else it is measured whole */
@@ -243,7 +247,7 @@ static int pick_likely(struct bounding *b, int *sharding, int n)
 /* Measures ways to shard, and takes up their rows that may be better. */
 static void take_up(struct bounding *b, int *sharding, int n)
 {
-    if (isfinite(b->s->r->want->below))
+    if (isfinite(grid_limit(b->s->r->want)))
         n = pick_likely(b, sharding, n);
     b->sharding = sharding;
     grid_measure(b->s->r, n, sharding, false);
@@ -273,7 +277,7 @@ static void list_by_sharding(const struct grid_rows *r, struct bounding *b)
 static bool may_be_better(const struct search *s, const struct ap_line_counts *n)
 {
     return s->n > 0 && s->r->row[s->heap[0]].step_sec < s->best &&
-           (!isfinite(s->r->want->below) || n->priced < MOST_BESIDE);
+           (!isfinite(grid_limit(s->r->want)) || n->priced < MOST_BESIDE);
 }
 
 static void search(struct search *s, struct ap_line_counts *n)
@@ -353,8 +357,8 @@ static void find_simplest(const struct search *s, struct grid_found *out)
 
 /* ---- what was found ---- */
 
-/* Of a grid's rows, the priced one with the least step, or of those that may fit the one
- * with the least bound; -1: none. */
+/* Of a grid's rows, the priced one with the least step, or of the others the one with the
+ * least bound; -1: none. */
 static int find_best(const struct grid_rows *r, const struct grid_space *space,
                      bool priced)
 {
@@ -362,27 +366,21 @@ static int find_best(const struct grid_rows *r, const struct grid_space *space,
 
     for (int i = 0; i < r->n; i++) {
         const enum grid_known known = r->row[i].known;
-        const bool fits =
-            priced ? known == GRID_PRICED : known > GRID_LISTED && known < GRID_PRICED;
-        if (fits && grid_is_of(space, &r->row[i].line) &&
-            (best < 0 || is_before(r, i, best)))
+        if ((priced ? known == GRID_PRICED : known < GRID_PRICED) &&
+            grid_is_of(space, &r->row[i].line) && (best < 0 || is_before(r, i, best)))
             best = i;
     }
     return best;
 }
 
-/* The best line of each grid that was priced; if none was, the one with the least bound
- * is, and reported if it fits. */
-static void report(struct grid_rows *r, struct grid_found *out)
+/* The best line of each grid, where it is proven. */
+static void report(const struct grid_rows *r, struct grid_found *out)
 {
     for (int f = 0; f < N_GRIDS; f++) {
-        const struct grid_space *space = &grid_spaces[f];
-        const int next = find_best(r, space, false);
-        while (find_best(r, space, true) < 0 && next >= 0 &&
-               r->row[next].known < GRID_PRICED)
-            learn(r, &r->row[next], &out->n);
-        const int at = find_best(r, space, true);
-        if (at >= 0)
+        const int at = find_best(r, &grid_spaces[f], true);
+        const int next = find_best(r, &grid_spaces[f], false);
+        if (at >= 0 && (next < 0 || is_before(r, at, next)) &&
+            r->row[at].step_sec <= r->least_sec)
             out->row[f] = (struct grid_row){true, r->row[at].line, r->row[at].step_sec,
                                             (int64_t)r->row[at].bytes};
     }
@@ -440,9 +438,15 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
     *out = (struct grid_found){.step_sec = INFINITY};
     if (grid_start(arena, m, want, &r, err))
         return -1;
-    struct search s = {.r = &r, .best = want->below, .taken = -1};
+    struct search s = {.r = &r, .best = grid_limit(want), .taken = -1};
     s.heap = AP_NEW_N(arena, r.n + 1, int);
     search(&s, &out->n);
+    if (!want->space->trainer)
+        report(&r, out);
+    if (s.best >= want->below) {
+        s.best = want->below;
+        s.taken = -1;
+    }
     if (s.taken >= 0) {
         const struct grid_candidate *best = &r.row[s.taken];
         out->found = true;
@@ -452,8 +456,6 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
         out->peak_bytes = (int64_t)best->bytes;
     }
     find_simplest(&s, out);
-    if (!want->space->trainer)
-        report(&r, out);
     sum_up(&r, out);
     if (!out->leanest && isfinite(r.leanest_bytes)) {
         out->leanest = ap_arena_dup(arena, &r.leanest, sizeof r.leanest);

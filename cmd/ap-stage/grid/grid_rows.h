@@ -42,9 +42,9 @@ struct grid_want {
     struct stage_simplicity is;
 };
 
-/* A line of a grid: the best that was priced. */
+/* The best line of a grid. */
 struct grid_row {
-    bool found; /* else none fits */
+    bool found; /* else none fits, or which it is was not needed */
     struct ap_line line;
     double step_sec;
     int64_t peak_bytes;

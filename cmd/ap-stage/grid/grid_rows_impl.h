@@ -116,6 +116,9 @@ struct grid_rows {
 int grid_start(struct ap_arena *arena, const struct stage_model *m,
                const struct grid_want *want, struct grid_rows *r, struct ap_err *err);
 void grid_end(struct grid_rows *r);
+/* Lines of this step and above are left out: beside a plan whose report says the best
+ * line none are. */
+double grid_limit(const struct grid_want *want);
 /* The plan of a line, by its price. */
 void grid_price(const struct grid_rows *r, struct grid_candidate *row);
 
