@@ -92,7 +92,7 @@ void grid_bound(const struct grid_rows *r, struct grid_candidate *row)
 
     row->known = r->sharding[row->shard].ok ? GRID_MEASURED : GRID_NO_PLAN;
     const struct ap_sim_stage *stage =
-        row->known == GRID_MEASURED ? grid_stages(r, row, &scratch) : NULL;
+        row->known == GRID_MEASURED ? grid_stages(r, row, row->shard, &scratch) : NULL;
     for (int g = 0; stage && g < (int)row->line.pipeline; g++)
         bytes = fmax(bytes, lane_bytes(r, row, stage, g));
     if (stage) {
@@ -102,21 +102,22 @@ void grid_bound(const struct grid_rows *r, struct grid_candidate *row)
     ap_arena_free(&scratch);
 }
 
-double grid_estimate(const struct grid_rows *r, const struct grid_candidate *row)
+void grid_bound_bare(const struct grid_rows *r, struct grid_candidate *row)
 {
+    const int bare = r->sharding[row->shard].bare;
     struct ap_arena scratch = {0};
     const struct ap_sim_stage *stage =
-        r->sharding[row->shard].ok ? grid_stages(r, row, &scratch) : NULL;
-    const double sec = stage ? bound_sec(r, row, stage) : row->step_sec;
+        r->sharding[bare].ok ? grid_stages(r, row, bare, &scratch) : NULL;
 
+    if (stage)
+        row->step_sec = fmax(row->step_sec, ROUNDED * bound_sec(r, row, stage));
     ap_arena_free(&scratch);
-    return sec;
 }
 
 void grid_simulate(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct ap_arena scratch = {0};
-    const struct ap_sim_stage *stage = grid_stages(r, row, &scratch);
+    const struct ap_sim_stage *stage = grid_stages(r, row, row->shard, &scratch);
     struct ap_sim_result result;
     struct ap_err why = {0};
     double bytes = 0;

@@ -135,16 +135,20 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
     const unsigned trainer = ap_line_trainer(line);
     const struct stage_model *m = r->m;
     struct grid_at_once *a;
+    int bare = r->n_at_once;
 
-    for (int i = 0; i < r->n_at_once; i++)
-        if (r->at_once[i].microbatches == microbatches &&
-            r->at_once[i].recompute == line->recompute &&
-            r->at_once[i].micro.trainer == trainer)
+    for (int i = r->n_at_once - 1; i >= 0; i--) {
+        if (r->at_once[i].microbatches != microbatches ||
+            r->at_once[i].recompute != line->recompute)
+            continue;
+        if (r->at_once[i].micro.trainer == trainer)
             return i;
+        bare = i;
+    }
     AP_ROOM_IN(r->arena, r->at_once, r->n_at_once, r->cap_at_once);
     a = &r->at_once[r->n_at_once];
-    *a =
-        (struct grid_at_once){.microbatches = microbatches, .recompute = line->recompute};
+    *a = (struct grid_at_once){
+        .microbatches = microbatches, .recompute = line->recompute, .bare = bare};
     if (!ap_stage_microbatch_like(&m->micro, microbatches, &a->micro) &&
         ap_stage_microbatch_axis(r->arena, &m->graph, &m->nests, microbatches, &a->micro,
                                  &r->why))
@@ -166,13 +170,14 @@ static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
     return same;
 }
 
-static int find_sharding(struct grid_rows *r, const struct line_maker *k)
+static int find_way(struct grid_rows *r, const struct line_maker *k, bool bare)
 {
     struct grid_sharding *s;
 
     for (int i = 0; i < r->n_shardings; i++) {
         s = &r->sharding[i];
-        if (s->pipeline == k->line.pipeline && same_mesh(&s->mesh, &k->mesh) &&
+        if (s->is_bare == bare && s->pipeline == k->line.pipeline &&
+            same_mesh(&s->mesh, &k->mesh) &&
             s->uses.degrees.sequence == k->uses.degrees.sequence &&
             s->uses.degrees.ring == k->uses.degrees.ring &&
             !memcmp(s->uses.use, k->uses.use, sizeof s->uses.use) &&
@@ -187,13 +192,60 @@ static int find_sharding(struct grid_rows *r, const struct line_maker *k)
                                 .mesh = k->mesh,
                                 .uses = k->uses,
                                 .n_devices = ap_mesh_devices(&k->mesh),
-                                .least_sec = INFINITY};
+                                .least_sec = INFINITY,
+                                .is_bare = bare,
+                                .bare = -1};
     for (int a = 0; a < k->mesh.n_axes; a++)
         s->mesh.name[a] = ap_arena_strdup(r->arena, k->mesh.name[a]);
     s->devices = AP_NEW_N(r->arena, (int)s->n_devices, int64_t);
     for (int64_t i = 0; i < s->n_devices; i++)
         s->devices[i] = i;
     return r->n_shardings++;
+}
+
+static bool is_of_data(const struct ap_axis_uses *u, int axis)
+{
+    return u->use[axis] == AP_USE_DATA && u->expert_use[axis] == AP_USE_DATA;
+}
+
+/* The same with ZeRO-3 over all devices, under which operators of weights and gradients
+ * take least, and on one axis for data. */
+static void make_bare(struct line_maker *k)
+{
+    struct ap_axis_uses *u = &k->uses;
+
+    for (int a = 0; a < k->mesh.n_axes; a++)
+        u->zero[a] =
+            u->use[a] != AP_USE_TENSOR || u->expert_use[a] == AP_USE_DATA ? 3 : 0;
+    u->degrees.zero = 3;
+    u->degrees.shard = u->degrees.data * u->degrees.context;
+    while (k->mesh.n_axes > 1 && is_of_data(u, 0) && is_of_data(u, 1)) {
+        k->mesh.size[1] *= k->mesh.size[0];
+        k->mesh.n_axes--;
+        for (int a = 0; a < k->mesh.n_axes; a++) {
+            k->mesh.size[a] = k->mesh.size[a + 1];
+            k->mesh.name[a] = k->mesh.name[a + 1];
+            u->use[a] = u->use[a + 1];
+            u->zero[a] = u->zero[a + 1];
+            u->expert_use[a] = u->expert_use[a + 1];
+            u->exchange[a] = u->exchange[a + 1];
+        }
+    }
+    if (is_of_data(u, 0))
+        k->mesh.name[0] = "dp";
+}
+
+static int find_sharding(struct grid_rows *r, const struct line_maker *k)
+{
+    struct line_maker bare = *k;
+    const int at = find_way(r, k, false);
+
+    if (r->sharding[at].bare < 0) {
+        make_bare(&bare);
+        const int of = find_way(r, &bare, true);
+        r->sharding[at].bare = r->sharding[of].bare = of;
+    }
+    return at;
 }
 
 static int find_cut(struct grid_rows *r, const struct line_maker *k)
@@ -225,12 +277,11 @@ static bool is_asked(const struct grid_rows *r, int64_t microbatches)
     return asked;
 }
 
-/* Whether weights and states alone do not fit. */
-static bool is_too_large(struct lister *l, const struct ap_line *line)
+/* Whether weights and states, of so many bytes, alone do not fit. */
+static bool is_too_large(struct lister *l, const struct ap_line *line, double bytes)
 {
     struct grid_rows *r = l->r;
     const double limit = (double)r->want->inst->memory_bytes;
-    const double bytes = least_bytes(r, line, &l->stored);
 
     if (limit == 0 || bytes <= limit)
         return false;
@@ -248,7 +299,8 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
     const int64_t microbatches = r->m->batch / (line->degrees.data * line->micro_batch);
     struct grid_candidate row = {.line = *line, .cut = cut, .shard = shard};
 
-    if (is_too_large(l, line)) {
+    row.bytes = least_bytes(r, line, &l->stored);
+    if (is_too_large(l, line, row.bytes)) {
         r->n_too_large++;
         return;
     }
@@ -462,10 +514,14 @@ static void mark_asked(struct grid_rows *r)
     }
     for (int i = 0; i < r->n; i++) {
         const struct grid_candidate *row = &r->row[i];
-        r->sharding[row->shard].asked[row->at_once] = true;
-        if (last[row->shard] != row->cut + 1)
-            grid_need(r, &r->sharding[row->shard], row->cut);
-        last[row->shard] = row->cut + 1;
+        const int ways[2] = {row->shard, r->sharding[row->shard].bare};
+        for (int k = 0; k < 2; k++) {
+            r->sharding[ways[k]].asked[k ? r->at_once[row->at_once].bare : row->at_once] =
+                true;
+            if (last[ways[k]] != row->cut + 1)
+                grid_need(r, &r->sharding[ways[k]], row->cut);
+            last[ways[k]] = row->cut + 1;
+        }
     }
 }
 

@@ -182,19 +182,46 @@ static bool lies_evenly(const struct grid_rows *r, const struct grid_sharding *s
            (s->n_devices <= host ? host % s->n_devices : s->n_devices % host) == 0;
 }
 
+/* Axes of data parallelism alone. */
+static unsigned data_axes(const struct grid_sharding *s)
+{
+    unsigned axes = 0;
+
+    for (int a = 0; a < s->mesh.n_axes; a++)
+        if (s->uses.use[a] == AP_USE_DATA && s->uses.expert_use[a] == AP_USE_DATA)
+            axes |= 1u << a;
+    return axes;
+}
+
+static bool is_on(const struct ap_conversion *conv, unsigned axes)
+{
+    bool on = false;
+
+    for (int i = 0; i < conv->path.n_steps; i++)
+        on |= (conv->path.steps[i].coll.axes & axes) != 0;
+    return on;
+}
+
 /* The conversions that neighbouring blocks have alone. */
 static struct ap_conversions near_conversions(const struct grid_rows *r,
+                                              const struct grid_sharding *s,
                                               const struct grid_part *part,
-                                              const struct ap_conversions *all, bool even,
+                                              const struct ap_conversions *all,
                                               struct ap_arena *arena)
 {
+    const bool even = lies_evenly(r, s);
+    const unsigned out = s->is_bare ? data_axes(s) : 0;
     struct ap_conversions near = *all;
     struct ap_conversion *list = AP_NEW_N(arena, all->n + 1, struct ap_conversion);
 
     near.n = 0;
-    for (int i = 0; i < all->n && even; i++)
-        if (part->all || !r->far[part->sub.source[all->conv[i].node]])
+    for (int i = 0; i < all->n && even; i++) {
+        const int node = part->sub.source[all->conv[i].node];
+        if ((part->all || !r->far[node]) &&
+            !(s->is_bare &&
+              (r->model.origins[node] == AP_FROM_WEIGHTS || is_on(&all->conv[i], out))))
             list[near.n++] = all->conv[i];
+    }
     near.conv = list;
     return near;
 }
@@ -252,7 +279,7 @@ static void measure_cases(const struct grid_rows *r, struct grid_sharding *s, in
         if (how != AP_LINE_RECOMPUTE_NONE && !again[how])
             again[how] = marks_of(r, part, how, arena);
         for (int b = 0; b < part->n; b++) {
-            if (!s->alone && !(s->needed[p] >> b & 1))
+            if (!(s->needed[p] >> b & 1))
                 continue;
             to[n] = &s->measure[i][p * GRID_MOST_BLOCKS + b];
             list[n] = (struct ap_stage_case){&r->at_once[i].micro, again[how],
@@ -284,7 +311,7 @@ static int measure_part(const struct grid_rows *r, struct grid_sharding *s, int 
     if (line_shard(&k, arena, &plan, err) ||
         ap_plan_conversions(arena, &plan, s->cost, &conv, err))
         return -1;
-    conv = near_conversions(r, part, &conv, lies_evenly(r, s), arena);
+    conv = near_conversions(r, s, part, &conv, arena);
     measure_cases(r, s, p, arena,
                   &(struct ap_stage_plan){&part->sub, NULL, &plan, &conv, s->cost});
     return 0;
@@ -293,7 +320,6 @@ static int measure_part(const struct grid_rows *r, struct grid_sharding *s, int 
 struct measuring {
     const struct grid_rows *r;
     const int *sharding;
-    bool alone;
 };
 
 /* One way to shard; what cannot be sharded so is no line, and no mistake. */
@@ -306,20 +332,19 @@ static void measure_sharding(void *ctx, int i)
     struct ap_cluster own;
     struct ap_err why = {0};
 
-    s->measured = !all->alone;
-    s->alone = all->alone;
+    s->measured = true;
     s->ok = ap_cluster_take(&r->m->cluster, s->n_devices, s->devices, &own, &why) == 0 &&
             ap_cost_init(&scratch, s->cost, AP_COST_DEFAULT, &own, &s->mesh, &why) == 0;
     for (int p = 0; p < r->n_parts && s->ok; p++)
-        if (all->alone ? r->part[p].n == 1 : s->needed[p] != 0)
+        if (s->needed[p] != 0)
             s->ok = measure_part(r, s, p, &scratch, &why) == 0;
     ap_cost_free(s->cost); /* its memo */
     ap_arena_free(&scratch);
 }
 
-void grid_measure(struct grid_rows *r, int n, const int *sharding, bool alone)
+void grid_measure(struct grid_rows *r, int n, const int *sharding)
 {
-    struct measuring all = {r, sharding, alone};
+    struct measuring all = {r, sharding};
 
     for (int i = 0; i < n; i++) {
         struct grid_sharding *s = &r->sharding[sharding[i]];
@@ -411,13 +436,12 @@ void grid_need(const struct grid_rows *r, struct grid_sharding *s, int cut)
     }
 }
 
-static void add_up(const struct grid_rows *r, const struct grid_measure *of, bool alone,
+static void add_up(const struct grid_rows *r, const struct grid_measure *of,
                    const int stage[2], struct sum *sum)
 {
     memset(sum, 0, sizeof *sum);
     for (int b = stage[0], at; b <= stage[1]; b++) {
-        const int part = alone ? r->run[0][b] : part_of(r, stage, b, &at);
-        at = alone ? 0 : at;
+        const int part = part_of(r, stage, b, &at);
         add_block(sum, &of[part * GRID_MOST_BLOCKS + at]);
     }
     if (r->far_kept)
@@ -454,9 +478,10 @@ static bool is_same(const struct grid_rows *r, const int a[2], const int b[2])
 }
 
 struct ap_sim_stage *grid_stages(const struct grid_rows *r,
-                                 const struct grid_candidate *row, struct ap_arena *arena)
+                                 const struct grid_candidate *row, int sharding,
+                                 struct ap_arena *arena)
 {
-    const struct grid_sharding *s = &r->sharding[row->shard];
+    const struct grid_sharding *s = &r->sharding[sharding];
     const struct grid_cut *cut = &r->cut[row->cut];
     struct ap_sim_stage *stage = AP_NEW_N(arena, cut->n, struct ap_sim_stage);
     int before[2] = {0, 0};
@@ -465,14 +490,19 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
     for (int i = 0; i < cut->n; i++) {
         int blocks[2];
         stage_blocks(cut, i, blocks);
-        if (!s->alone && !is_known(r, blocks))
+        if (!is_known(r, blocks))
             return NULL;
         if (i > 0 && is_same(r, blocks, before)) {
             stage[i] = stage[i - 1];
             continue;
         }
-        add_up(r, s->measure[row->at_once], s->alone, blocks, &sum);
-        ap_stage_add_packs(&r->at_once[row->at_once].micro, &sum.packs, s->cost, &sum.m);
+        add_up(r, s->measure[s->is_bare ? r->at_once[row->at_once].bare : row->at_once],
+               blocks, &sum);
+        if (s->is_bare)
+            sum.m.sync_sec = sum.m.update_sec = 0;
+        else
+            ap_stage_add_packs(&r->at_once[row->at_once].micro, &sum.packs, s->cost,
+                               &sum.m);
         make_stage(&sum.m, &stage[i]);
         memcpy(before, blocks, sizeof before);
     }

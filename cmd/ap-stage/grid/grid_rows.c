@@ -1,13 +1,13 @@
 /*
  * Problem: the best plan of a space of lines, and the proof that it is the best.
- * Idea: lines are listed with bounds by their operators (grid_lines.c); those that may be
- * quicker than the best so far are measured (grid_parts.c), a few ways to shard at a
- * time, in the order of these bounds, which makes their bounds nearly their prices
- * (grid_bound.c). The line with the least bound is bounded better, then priced as --grid
- * prices it, and so on, until no bound is below the best price. Then lines that are
- * simpler than the best plan, and whose bounds are little above its price, are priced,
- * the simplest first, until one is little slower. Cost: that of measuring, and the plans
- * of the lines whose bounds are below the best price.
+ * Idea: lines are listed with bounds by their operators (grid_lines.c); those with the
+ * least bounds get better ones, by what many ways to shard have in common, by the way to
+ * shard (grid_parts.c), which makes their bounds nearly their prices (grid_bound.c), and
+ * by the schedule; then they are priced as --grid prices them, and so on, until no bound
+ * is below the best price. Ways to shard are measured a few at a time. Then lines that
+ * are simpler than the best plan, and whose bounds are little above its price, are
+ * priced, the simplest first, until one is little slower. Cost: that of measuring, and
+ * the plans of the lines whose bounds are below the best price.
  */
 #include "grid/grid_rows.h"
 
@@ -21,14 +21,10 @@
 #include "grid/grid_rows_impl.h"
 #include "pipeline/pipeline_program.h"
 
-/* Ways to shard that are measured before the next price: cores have work, and few are
+/* Ways to shard that are measured side by side: cores have work, and as many at most are
  * measured in vain. */
 #define MEASURED_AT_ONCE 16
 
-/* Where another search has a plan, ways to shard are left out whose lines all take so
- * much longer by blocks that are measured alone; their bound stays that of their
- * operators. Chosen, not measured. */
-#define UNLIKELY 1.01
 /* Lines that are priced beside another plan, at most: of models whose blocks share
  * weights little is known before. */
 #define MOST_BESIDE 8
@@ -147,7 +143,7 @@ static void learn(struct grid_rows *r, struct grid_candidate *row,
 {
     if (row->known == GRID_LISTED) {
         if (!r->sharding[row->shard].measured)
-            grid_measure(r, 1, &row->shard, false);
+            grid_measure(r, 1, &row->shard);
         grid_bound(r, row);
     } else if (row->known == GRID_MEASURED) {
         grid_simulate(r, row);
@@ -173,30 +169,6 @@ static void go_on(struct search *s, struct ap_line_counts *n)
         sink(s, 0);
 }
 
-static int compare_shardings(const void *pa, const void *pb)
-{
-    const struct grid_sharding *a = *(struct grid_sharding *const *)pa;
-    const struct grid_sharding *b = *(struct grid_sharding *const *)pb;
-
-    if (a->least_sec != b->least_sec)
-        return a->least_sec < b->least_sec ? -1 : 1;
-    return a < b ? -1 : a > b;
-}
-
-/* The next ways to shard that may have a better line, up to MEASURED_AT_ONCE; 0: there is
- * none. order: all ways, the least bound first; *at of them are done. */
-static int next_shardings(const struct search *s, struct grid_sharding *const *order,
-                          int *at, int *some)
-{
-    int n = 0;
-
-    for (; *at < s->r->n_shardings && n < MEASURED_AT_ONCE &&
-           order[*at]->least_sec < s->best;
-         (*at)++)
-        some[n++] = (int)(order[*at] - s->r->sharding);
-    return n;
-}
-
 /* Rows of ways to shard that are bounded side by side. */
 struct bounding {
     struct search *s;
@@ -204,53 +176,81 @@ struct bounding {
     const int *start, *sharding;
 };
 
+/* Bounds of all lines of a bare way to shard, and then of the ways that share it. */
+static void bound_bare(void *ctx, int i)
+{
+    const struct bounding *b = ctx;
+    struct grid_rows *r = b->s->r;
+    struct grid_sharding *s = &r->sharding[i];
+
+    if (s->is_bare || s->bounded || !r->sharding[s->bare].measured)
+        return;
+    s->bounded = true;
+    s->least_sec = INFINITY;
+    for (int k = b->start[i]; k < b->start[i + 1]; k++) {
+        struct grid_candidate *row = &r->row[b->row[k]];
+        grid_bound_bare(r, row);
+        if (row->known == GRID_LISTED)
+            s->least_sec = fmin(s->least_sec, row->step_sec);
+    }
+}
+
+/* Measures the bare ways of n ways to shard whose lines have no bounds by them yet;
+ * false: they all have. */
+static bool measure_bare(struct bounding *b, const int *sharding, int n)
+{
+    struct grid_rows *r = b->s->r;
+    int bare[MEASURED_AT_ONCE], n_bare = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct grid_sharding *s = &r->sharding[r->sharding[sharding[i]].bare];
+        if (!s->measured)
+            bare[n_bare++] = (int)(s - r->sharding);
+        s->measured = true; /* once */
+    }
+    if (n_bare > 0) {
+        grid_measure(r, n_bare, bare);
+        ap_in_threads(r->n_shardings, bound_bare, b);
+    }
+    return n_bare > 0;
+}
+
+/* The ways to shard that are not measured and may have a better line, those with the
+ * least bounds, ascending, up to MEASURED_AT_ONCE. */
+static int pick_shardings(const struct search *s, int *some)
+{
+    const struct grid_sharding *sharding = s->r->sharding;
+    int n = 0;
+
+    for (int i = 0; i < s->r->n_shardings; i++) {
+        const double sec = sharding[i].least_sec;
+        if (sharding[i].is_bare || sharding[i].measured || sec >= s->best ||
+            (n == MEASURED_AT_ONCE && sec >= sharding[some[n - 1]].least_sec))
+            continue;
+        int at = n < MEASURED_AT_ONCE ? n++ : n - 1;
+        for (; at > 0 && sharding[some[at - 1]].least_sec > sec; at--)
+            some[at] = some[at - 1];
+        some[at] = i;
+    }
+    return n;
+}
+
 static void bound_sharding(void *ctx, int i)
 {
     const struct bounding *b = ctx;
     const int at = b->sharding[i];
 
     for (int k = b->start[at]; k < b->start[at + 1]; k++)
-        if (b->s->r->row[b->row[k]].step_sec < b->s->best &&
-            !b->s->r->row[b->row[k]].unlikely)
+        if (b->s->r->row[b->row[k]].known == GRID_LISTED &&
+            b->s->r->row[b->row[k]].step_sec < b->s->best)
             grid_bound(b->s->r, &b->s->r->row[b->row[k]]);
 }
 
-static void estimate_sharding(void *ctx, int i)
-{
-    const struct bounding *b = ctx;
-    const struct grid_rows *r = b->s->r;
-    const int at = b->sharding[i];
-    struct grid_sharding *s = &b->s->r->sharding[at];
-
-    for (int k = b->start[at]; k < b->start[at + 1]; k++) {
-        struct grid_candidate *row = &b->s->r->row[b->row[k]];
-        row->unlikely = grid_estimate(r, row) >= UNLIKELY * b->s->best;
-    }
-    for (int k = b->start[at]; k < b->start[at + 1] && s->alone; k++)
-        s->alone = r->row[b->row[k]].unlikely; /* else it is measured whole */
-}
-
-/* Of n ways to shard those that may well have a line that is better than a known plan. */
-static int pick_likely(struct bounding *b, int *sharding, int n)
-{
-    int left = 0;
-
-    b->sharding = sharding;
-    grid_measure(b->s->r, n, sharding, true);
-    ap_in_threads(n, estimate_sharding, b);
-    for (int i = 0; i < n; i++)
-        if (!b->s->r->sharding[sharding[i]].alone)
-            sharding[left++] = sharding[i];
-    return left;
-}
-
 /* Measures ways to shard, and takes up their rows that may be better. */
-static void take_up(struct bounding *b, int *sharding, int n)
+static void take_up(struct bounding *b, const int *sharding, int n)
 {
-    if (isfinite(grid_limit(b->s->r->want)))
-        n = pick_likely(b, sharding, n);
     b->sharding = sharding;
-    grid_measure(b->s->r, n, sharding, false);
+    grid_measure(b->s->r, n, sharding);
     ap_in_threads(n, bound_sharding, b);
     for (int i = 0; i < n; i++)
         for (int k = b->start[sharding[i]]; k < b->start[sharding[i] + 1]; k++)
@@ -284,23 +284,20 @@ static void search(struct search *s, struct ap_line_counts *n)
 {
     struct grid_rows *r = s->r;
     struct bounding b = {.s = s};
-    struct grid_sharding **order =
-        AP_NEW_N(r->arena, r->n_shardings + 1, struct grid_sharding *);
-    int at = 0, some[MEASURED_AT_ONCE];
+    int some[MEASURED_AT_ONCE];
 
     list_by_sharding(r, &b);
-    for (int i = 0; i < r->n_shardings; i++)
-        order[i] = &r->sharding[i];
-    qsort(order, (size_t)r->n_shardings, AP_ITEM_BYTES(order), compare_shardings);
-    for (int k = 0; (k = next_shardings(s, order, &at, some)) > 0;) {
-        take_up(&b, some, k);
-        /* one price: more of the ways that follow may not be needed */
-        const int64_t before = n->priced;
-        while (may_be_better(s, n) && n->priced == before)
+    for (;;) {
+        const int k = pick_shardings(s, some);
+        const bool better = may_be_better(s, n);
+        if (better &&
+            (k == 0 || r->row[s->heap[0]].step_sec <= r->sharding[some[0]].least_sec))
             go_on(s, n);
+        else if (k == 0)
+            break;
+        else if (!measure_bare(&b, some, k))
+            take_up(&b, some, k);
     }
-    while (may_be_better(s, n))
-        go_on(s, n);
 }
 
 /* ---- the simplest line that is little slower ---- */
@@ -335,7 +332,7 @@ static void find_simplest(const struct search *s, struct grid_found *out)
         list[n] =
             (struct simple_row){&r->row[i], stage_simplicity_of(&r->row[i].line, false)};
         n += r->row[i].known <= GRID_PRICED && r->row[i].step_sec <= limit &&
-             !r->row[i].unlikely && stage_simplicity_compare(&list[n].is, &is) < 0;
+             stage_simplicity_compare(&list[n].is, &is) < 0;
     }
     qsort(list, (size_t)n, sizeof *list, compare_simple);
     const int64_t most = out->n.priced + MOST_BESIDE;

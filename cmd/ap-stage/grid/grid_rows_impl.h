@@ -20,9 +20,8 @@ struct grid_candidate {
     struct ap_line line;
     int cut, shard, at_once; /* rows of these */
     enum grid_known known;
-    bool unlikely;   /* by an estimate, and left at its bound */
     double step_sec; /* no step is below; of a priced line the step */
-    double bytes;    /* likewise, of the fullest device; 0: not known yet */
+    double bytes;    /* likewise, of the fullest device */
 };
 
 /* Blocks of the stages: end[stage] is the block after its last. */
@@ -50,7 +49,9 @@ struct grid_sharding {
     int64_t *devices; /* of the first stage */
     int64_t n_devices;
     double least_sec;              /* of its lines */
-    bool alone;                    /* measured so (grid_measure) */
+    bool is_bare;                  /* without ZeRO, and what data parallelism sends */
+    int bare;                      /* that one: ways that differ in this share it */
+    bool bounded;                  /* its lines are, by the bare one */
     bool measured, ok;             /* ok: its parts have plans */
     uint8_t *needed;               /* [part]: bits of its blocks that lines have */
     bool *asked;                   /* [at_once] */
@@ -64,6 +65,7 @@ struct grid_sharding {
 struct grid_at_once {
     int64_t microbatches;
     enum ap_line_recompute recompute;
+    int bare; /* the first row that differs in the trainer only */
     struct ap_stage_microbatch micro;
 };
 
@@ -131,25 +133,23 @@ int grid_list(struct grid_rows *r, struct ap_err *err);
 int grid_find_parts(struct grid_rows *r, struct ap_err *err);
 /* Marks the parts that lines of this way to shard and cut need. */
 void grid_need(const struct grid_rows *r, struct grid_sharding *s, int cut);
-/* Measures the parts that lines need under n ways to shard, side by side; alone: each
- * block without its neighbours, for estimates. */
-void grid_measure(struct grid_rows *r, int n, const int *sharding, bool alone);
+/* Measures the parts that lines need under n ways to shard, side by side. */
+void grid_measure(struct grid_rows *r, int n, const int *sharding);
 /*
- * Of a line whose sharding was measured: the stages (arena) as a schedule has them, with
- * no more seconds or bytes than they have. NULL: no such bound is known, since blocks of
- * a stage share weights.
+ * Of a line and its sharding or the bare one, which was measured: the stages (arena) as a
+ * schedule has them, with no more seconds or bytes than they have. NULL: no such bound is
+ * known, since blocks of a stage share weights.
  */
 struct ap_sim_stage *grid_stages(const struct grid_rows *r,
-                                 const struct grid_candidate *row,
+                                 const struct grid_candidate *row, int sharding,
                                  struct ap_arena *arena);
 
 /* ---- grid_bound.c ---- */
 
-/* Bounds of a line whose sharding was measured, by its busiest devices, and by its
- * schedule. */
+/* Bounds of a line whose bare sharding was measured, or its own, by its busiest devices,
+ * and by its schedule. */
+void grid_bound_bare(const struct grid_rows *r, struct grid_candidate *row);
 void grid_bound(const struct grid_rows *r, struct grid_candidate *row);
-/* The step by blocks that are measured alone: no bound. */
-double grid_estimate(const struct grid_rows *r, const struct grid_candidate *row);
 void grid_simulate(const struct grid_rows *r, struct grid_candidate *row);
 
 #endif

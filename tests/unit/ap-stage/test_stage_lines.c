@@ -41,8 +41,11 @@ static void try_line(struct grid_rows *r, struct grid_candidate *row,
     const int sharding = row->shard;
     struct ap_arena scratch = {0};
 
-    if (!r->sharding[sharding].measured)
-        grid_measure(r, 1, &sharding, false);
+    const int ways[2] = {sharding, r->sharding[sharding].bare};
+    for (int i = 0; i < 2; i++)
+        if (!r->sharding[ways[i]].measured)
+            grid_measure(r, 1, &ways[i]);
+    grid_bound_bare(r, row);
     const double listed = row->step_sec;
     grid_bound(r, row);
     const double timed = row->step_sec;
