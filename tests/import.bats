@@ -348,6 +348,16 @@ ENTRY e { w = f32[4] parameter(0)  scale = f32[] parameter(1)  n = s32[] paramet
 END
     jq -e '[.graph.results[] | [.role, .alias // -1]] ==
         [["aux", -1], ["loss", -1], ["weight", 0], ["weight", 1], ["state", 2]]' "$BATS_TEST_TMPDIR/g.json"
+    # of parts of a loss and their weighted sum the sum is the loss, but not what is computed of the sum
+    ap-import --no-history - <<'END' | jq -e '[.graph.results[].role] == ["aux", "aux", "aux", "loss", "aux", "weight"]'
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY e { w = f32[4] parameter(0)  x = f32[4] parameter(1)  z = f32[] constant(0)  beta = f32[] constant(0.1)
+    p = f32[4] multiply(w, x)  fit = f32[] reduce(p, z), dimensions={0}, to_apply=sum
+    q = f32[4] multiply(w, w)  decay = f32[] reduce(q, z), dimensions={0}, to_apply=sum
+    scaled = f32[] multiply(decay, beta)  total = f32[] add(fit, scaled)  e = f32[] exponential(total)
+    w2 = f32[4] subtract(w, x)
+    ROOT t = (f32[], f32[], f32[], f32[], f32[], f32[4]) tuple(fit, decay, scaled, total, e, w2) }
+END
 }
 
 @test "import: an empty input is reported as such" {

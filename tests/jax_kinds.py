@@ -112,7 +112,8 @@ def average_returned_before_weights():
         params = descend(params, g)
         return loss, jax.tree.map(lambda a, p: 0.9 * a + 0.1 * p, ema, params), params
 
-    return step, (net(), net(), batch())
+    params = jax.tree.map(jnp.asarray, net())
+    return step, (params, dict(params), batch())  # which start as the same arrays
 
 
 @taken("[3]", {"[0]": "nu", "[1]": "w", "[2]": "mu"}, donate=(0, 1, 2))

@@ -7,7 +7,8 @@
  *             the results that is no parameter's new value, depends on more than scalar
  *             parameters, and on no gradient of a weight: what the weight's new value is
  *             made of, through elementwise operators. That may reach into the forward
- *             pass, so the one whose last gradient comes first is taken
+ *             pass, so the one whose last gradient comes first is taken; of parts of a
+ *             loss and their sum the sum
  *   alias     from input_output_alias; otherwise by data flow: a new value depends on its
  *             old one through elementwise operators of equal dimensions, outside of what
  *             the loss needs. By this rule the new weight of Adam may belong to the
@@ -28,6 +29,7 @@
 #include "base/csr.h"
 
 #define MAX_CANDIDATES 4
+#define MAX_TERMS      8 /* operators between a loss and a part of it */
 
 struct candidates {
     int n, param[MAX_CANDIDATES]; /* ascending */
@@ -150,6 +152,32 @@ static int *mark_gradients(const struct import *im, const struct candidates *flo
     return last;
 }
 
+/* Whether scalar `node` is a sum of scalar `part` and of others, each scaled. */
+static bool is_sum_of(const struct ap_graph *g, int node, int part, bool added, int steps)
+{
+    const struct ap_node *n = &g->nodes[node];
+
+    if (node == part)
+        return added;
+    if (n->shape.rank || steps == 0)
+        return false;
+    switch ((int)n->op) {
+    case AP_OP_ADD:
+        added = true;
+        break;
+    case AP_OP_MULTIPLY:
+    case AP_OP_DIVIDE:
+    case AP_OP_CONVERT:
+        break;
+    default:
+        return false;
+    }
+    for (int k = 0; k < n->n_in; k++)
+        if (is_sum_of(g, n->in[k], part, added, steps - 1))
+            return true;
+    return false;
+}
+
 static int find_loss(const struct import *im, const struct import_params *params)
 {
     const struct ap_graph *g = &im->g;
@@ -179,7 +207,10 @@ static int find_loss(const struct import *im, const struct import_params *params
             first = i;
         if (of_result(g, flows, i).n)
             continue;
-        if (best < 0 || gradient[g->results[i].node] < gradient[g->results[best].node])
+        const int node_of_best = best < 0 ? -1 : g->results[best].node;
+        if (best < 0 || gradient[g->results[i].node] < gradient[node_of_best] ||
+            (gradient[g->results[i].node] == gradient[node_of_best] &&
+             is_sum_of(g, g->results[i].node, node_of_best, false, MAX_TERMS)))
             best = i;
     }
     return best >= 0 ? best : first >= 0 ? first : any;

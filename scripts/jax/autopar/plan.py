@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh as DeviceMesh
 
 from . import step as steps
-from .arrays import Form, Piece, Placed, Placement, is_key, is_placed
+from .arrays import Form, Piece, Placed, Placement, is_key, is_placed, to_host
 from .errors import PlanError
 from .layouts import Layout, Mesh, parse_shape, shape_text
 from .leaves import Split
@@ -161,7 +161,7 @@ class Plan:
         """
         split, numbers = self.match(tree, argument)
         found = []
-        for leaf, index in zip(split.arrays, numbers):
+        for leaf, index in zip(distinct(split.arrays), numbers):
             form = self.forms[index]
             held = form.holds(leaf)
             found.append(leaf if held else form.leaf(form.arrays(leaf)))
@@ -253,6 +253,17 @@ def rows_of(split):
     """[(path, leaf)] of the arrays of a tree."""
     tree = split.without_rest()
     return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_placed)
+
+
+def distinct(leaves):
+    """Leaves of which no two are one array of JAX's, as averages and weights are at the start: its
+    buffer would be donated twice."""
+    seen, found = set(), []
+    for leaf in leaves:
+        again = isinstance(leaf, jax.Array) and not is_key(leaf) and id(leaf) in seen
+        found.append(to_host(leaf).copy() if again else leaf)
+        seen.add(id(leaf))
+    return found
 
 
 def leaf_text(leaf, form):
@@ -371,7 +382,8 @@ class Step:
     def __call__(self, *args, **kwargs):
         args = self.bound(args, kwargs)
         split, runner, lowered = self.ready(args)
-        held = [form.arrays(leaf) for form, leaf in zip(self.plan.forms, split.arrays)]
+        leaves = distinct(split.arrays)
+        held = [form.arrays(leaf) for form, leaf in zip(self.plan.forms, leaves)]
         found = runner(held, split.arrays)
         if lowered.changed:
             put_back(args, split, dict(zip(lowered.changed, found[-len(lowered.changed) :])))
