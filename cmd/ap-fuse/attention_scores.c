@@ -98,7 +98,8 @@ static bool element(const struct ap_node *n, int64_t i, double *value)
 
 static bool keeps_value(const struct ap_node *n)
 {
-    return n->op == AP_OP_BROADCAST || n->op == AP_OP_CONVERT || n->op == AP_OP_COPY;
+    return n->op == AP_OP_BROADCAST || n->op == AP_OP_CONVERT || n->op == AP_OP_COPY ||
+           n->op == AP_OP_RESHAPE;
 }
 
 /* The number that a node is everywhere. */
@@ -110,11 +111,35 @@ static bool is_number(const struct stretch *s, int v, double *value)
     return n->op == AP_OP_CONSTANT && n->attrs->literal.splat && element(n, 0, value);
 }
 
-/* Where an operand of node n has what n has at p. */
-static struct place place_in(const struct ap_node *n, struct place p)
+/* Where `in` has dimension d of `of`, when they differ in dimensions of size 1 only. */
+static int dim_in(const struct ap_shape *in, const struct ap_shape *of, int d)
+{
+    int found = -1;
+
+    for (int i = 0, k = 0;; i++, k++) {
+        while (i < in->rank && in->dims[i] == 1)
+            i++;
+        while (k < of->rank && of->dims[k] == 1)
+            k++;
+        if (i == in->rank || k == of->rank)
+            return i == in->rank && k == of->rank ? found : -1;
+        if (in->dims[i] != of->dims[k])
+            return -1;
+        found = k == d ? i : found;
+    }
+}
+
+/* Where the operand of node n has what n has at p. */
+static struct place place_in(const struct stretch *s, const struct ap_node *n,
+                             struct place p)
 {
     struct place in = {-1, -1};
 
+    if (n->op == AP_OP_RESHAPE) {
+        const struct ap_shape *shape = &node_at(s, n->in[0])->shape;
+        return (struct place){dim_in(shape, &n->shape, p.query),
+                              dim_in(shape, &n->shape, p.key)};
+    }
     if (n->op != AP_OP_BROADCAST)
         return p;
     for (int d = 0; d < n->attrs->dimensions.n; d++) {
@@ -147,7 +172,7 @@ static struct line line_of(const struct stretch *s, int v, struct place p, int d
         l.query = n->attrs->iota_dimension == p.query;
         l.key = n->attrs->iota_dimension == p.key;
     } else if (keeps_value(n)) {
-        return line_of(s, n->in[0], place_in(n, p), depth + 1);
+        return line_of(s, n->in[0], place_in(s, n, p), depth + 1);
     } else if (n->op == AP_OP_ADD || n->op == AP_OP_SUBTRACT) {
         const double sign = n->op == AP_OP_ADD ? 1 : -1;
         a = line_of(s, n->in[0], p, depth + 1);
@@ -247,7 +272,7 @@ static struct band band_of_pred(const struct stretch *s, int v, struct place p, 
     if (n->op == AP_OP_NOT)
         return band_of_pred(s, n->in[0], p, !is, depth + 1);
     if (keeps_value(n))
-        return band_of_pred(s, n->in[0], place_in(n, p), is, depth + 1);
+        return band_of_pred(s, n->in[0], place_in(s, n, p), is, depth + 1);
     if (n->op == AP_OP_SELECT && is_number(s, n->in[2], &x) && (x != 0) != is)
         return both(band_of_pred(s, n->in[0], p, true, depth + 1),
                     band_of_pred(s, n->in[1], p, is, depth + 1));
@@ -290,7 +315,7 @@ static struct band band_of_bias(const struct stretch *s, int v, struct place p)
             return band_of_constant(n, p, true);
         if (!keeps_value(n))
             break;
-        p = place_in(n, p);
+        p = place_in(s, n, p);
         v = n->in[0];
     }
     return all_pairs;

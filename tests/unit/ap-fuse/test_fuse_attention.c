@@ -201,7 +201,8 @@ static void long_chain(void)
     "{'op':'compare','shape':'pred[6,6]','in':[" a "," b "],'direction':'" direction "'" \
     "}"                                                                                  \
     ","
-#define NUMBER(x) "{'op':'constant','shape':'s32[6,6]','in':[],'value':" x "},"
+#define RESHAPE(dims, x) "{'op':'reshape','shape':'pred[" dims "]','in':[" x "]},"
+#define NUMBER(x)        "{'op':'constant','shape':'s32[6,6]','in':[],'value':" x "},"
 
 struct mask_case {
     const char *what, *nodes, *scores; /* the mask is node 9; of the first contraction */
@@ -224,6 +225,13 @@ static const struct mask_case masks[] = {
      SQUARE NUMBER("0") NUMBER("0") COMPARE("5", "6", "GE") PUT("-5"), "0 1 2"},
     {"equality says nothing",
      SQUARE NUMBER("0") NUMBER("0") COMPARE("5", "6", "EQ") PUT("-1e9"), "0 1 2"},
+    {"dimensions of size 1 come and go",
+     SQUARE COMPARE("5", "6", "GE") RESHAPE("1,6,1,6", "7") RESHAPE("6,6", "8")
+         PUT("-1e9"),
+     "0 1 2 5 0"},
+    {"rows and columns become one dimension",
+     SQUARE COMPARE("5", "6", "GE") RESHAPE("36", "7") RESHAPE("6,6", "8") PUT("-1e9"),
+     "0 1 2"},
     {"a constant",
      SQUARE NUMBER("0") NUMBER(
          "0") "{'op':'constant','shape':'pred[6,6]','in':[],'value':["
