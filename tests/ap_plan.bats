@@ -23,7 +23,9 @@ load helpers
     run -0 --separate-stderr ap-plan --quiet --cluster=cpu-4 "$(imported mlp)"
     [ -z "$stderr" ]
     run -0 --separate-stderr ap-plan "$MODELS/torch_gpt" --cluster cpu-4
-    [[ $stderr == "ap-import $MODELS/torch_gpt/model.onnx |"*'ap-grad --optimizer adam |'* ]]
+    [[ $stderr == "ap-import $MODELS/torch_gpt/model.hlo |"*'ap-grad --optimizer adam |'* ]]
+    run -0 --separate-stderr ap-plan "$MODELS/onnx_gpt" --cluster cpu-4
+    [[ $stderr == "ap-import $MODELS/onnx_gpt/model.onnx |"*'ap-grad --optimizer adam |'* ]]
     echo '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 32, "hidden_act": "silu", "tie_word_embeddings": false}' >config.json
@@ -132,7 +134,7 @@ END
     refuses 2 'have no products in fp8' ap-plan llama --cluster a100-8 --quiet --recipe fp8
     refuses 2 "'half' is not one of mixed, bf16, f32" ap-plan mlp --cluster h100-8 --quiet --recipe half
     refuses 2 '--recipe: ' ap-plan "$(hlo mlp)" --cluster h100-8 --recipe mixed
-    # ONNX keeps its types unless a recipe, or a type of products, is given
+    # modules of PyTorch keep their types unless a recipe, or a type of products, is given
     run -0 --separate-stderr ap-plan "$MODELS/torch_gpt" --cluster cpu-4 --stages 1 --dtype bf16
     [[ $stderr == *'ap-grad --optimizer adam --dtype bf16 --recipe mixed |'* && $output == *'bf16 with f32 master'* ]]
 }

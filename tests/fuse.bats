@@ -25,7 +25,7 @@ counts() {
     # the bias of T5's own attention is learned: its gradient reads the scores
     [ "$(counts "$(imported t5)")" = '[2,2,12,2]' ]
     [ "$(counts "$(imported mlp)")" = '[0,0,0,0]' ]
-    ap-import --quiet "$MODELS/torch_gpt/model.onnx" | ap-grad >"$BATS_TEST_TMPDIR/torch.json"
+    ap-import --quiet "$MODELS/torch_gpt/model.hlo" | ap-grad >"$BATS_TEST_TMPDIR/torch.json"
     [ "$(counts "$BATS_TEST_TMPDIR/torch.json")" = '[2,2,16,0]' ]
     local m
     for m in gpt llama mixtral deepseek gemma qwen bert; do

@@ -280,7 +280,7 @@ kept() { # [MESH]
     refuses 2 "while 'w': unknown trip count; --keep-loops" \
         ap-import <(loop "$start" "$c" "$up")
     refuses 2 "--keep-loops is for HLO text" \
-        ap-import --keep-loops testdata/models/torch_gpt/model.onnx
+        ap-import --keep-loops testdata/models/onnx_gpt/model.onnx
 }
 
 @test "loops: kept, a loop that data ends runs until then" {

@@ -38,7 +38,7 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
 
 @test "onnx: modules exported by PyTorch have its losses, on one rank and on four" {
     needs_exec
-    for name in torch_gpt torch_resnet; do
+    for name in onnx_gpt onnx_resnet; do
         d=$BATS_TEST_TMPDIR/$name
         cp -r "$MODELS/$name/inputs" "$d"
         ap-import --weights "$d" -o "$d/g.json" "$MODELS/$name/model.onnx"
@@ -159,7 +159,7 @@ WEIGHT='"weights": {"w": [1, [2, 3], [1, 2, 3, 4, 5, 6]]}'
 }
 
 @test "onnx: what softmax takes off has no gradient" {
-    ap-import --quiet "$MODELS/torch_gpt/model.onnx" | ap-grad -o "$BATS_TEST_TMPDIR/step.json"
+    ap-import --quiet "$MODELS/onnx_gpt/model.onnx" | ap-grad -o "$BATS_TEST_TMPDIR/step.json"
     run jq '[.graph.nodes[] | select(.phase == "backward" and (.name | test("[.]again[.]") | not))] |
         [length > 100, any(.op == "compare")] == [true, false]' "$BATS_TEST_TMPDIR/step.json"
     [ "$output" = true ] || { echo "$output"; return 1; }

@@ -2,8 +2,8 @@
 
 needs_torch() {
     [ -n "${AP_TORCH_PYTHON:-}" ] || skip "AP_TORCH_PYTHON: a Python with torch and transformers"
-    "$AP_TORCH_PYTHON" -c 'import torch.distributed.tensor, transformers, onnxscript' ||
-        skip "$AP_TORCH_PYTHON lacks torch, transformers or onnxscript"
+    "$AP_TORCH_PYTHON" -c 'import torch.distributed.tensor, transformers, jax' ||
+        skip "$AP_TORCH_PYTHON lacks torch, transformers or jax"
 }
 
 # zoo_step MODEL: the step of zoo.py's function, exported
@@ -11,7 +11,7 @@ zoo_step() {
     local dir=$BATS_FILE_TMPDIR/$1
     [ -s "$dir/step.json" ] || {
         "$AP_TORCH_PYTHON" scripts/torch/export.py "scripts/torch/zoo.py:$1" -o "$dir" &&
-            ap-import --no-history "$dir/model.onnx" |
+            ap-import --no-history "$dir/model.hlo" |
             ap-grad --no-history --optimizer adam --lr 0.01 -o "$dir/step.json"
     } >&2 || return
     echo "$dir/step.json"

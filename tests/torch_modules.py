@@ -40,6 +40,44 @@ def with_inference(_, a, x):
     return t.clone() * a(x)
 
 
+class Bent(nn.Module):
+    """Functions at their kinks: rows of zeros, a bias of zeros."""
+
+    KINKS = (F.relu, F.relu6, F.elu, F.celu, F.selu, F.hardsigmoid, F.hardswish, torch.abs,
+             lambda x: x.clamp(min=0), lambda x: x.amax(1, keepdim=True) + x,
+             lambda x: torch.maximum(x, torch.zeros_like(x)), lambda x: x.norm(dim=-1, keepdim=True),
+             lambda x: F.max_pool1d(x, 2).repeat(1, 2), lambda x: F.smooth_l1_loss(x, x.detach()) + x)
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in self.KINKS)
+        for layer in self.layers:
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x):
+        made = (f(layer(x)) for f, layer in zip(self.KINKS, self.layers))
+        return sum((y * (torch.arange(y.shape[1]) + 1.0)).mean() for y in made)
+
+
+class Layers(nn.Module):
+    """Layers that are made of many operators: their gradients are PyTorch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.EmbeddingBag(20, 8, mode="mean")
+        self.rnn = nn.GRU(8, 8, batch_first=True, bidirectional=True)
+        self.value = nn.utils.parametrizations.weight_norm(nn.Linear(16, 8))
+        self.register_buffer("last", torch.zeros(8))
+
+    def forward(self, tokens, mask):
+        x = self.table(tokens)[None].expand(2, -1, -1)
+        x = self.value(self.rnn(x)[0])
+        with torch.no_grad():
+            self.last.copy_(x.mean((0, 1)))
+        y = F.scaled_dot_product_attention(x, x, x, attn_mask=mask)  # a row of it sees nothing
+        return (torch.fft.rfft(y, dim=1).abs() * torch.arange(3)[:, None]).sum()
+
+
 def with_autocast(_, a, x):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         with torch.no_grad():
@@ -70,13 +108,6 @@ def with_change(_, a, x):
     return a(x)
 
 
-def with_activation_change(_, a, x):
-    y = a(x)
-    with torch.no_grad():
-        y.mul_(0.9)
-    return y
-
-
 def with_memory(self, a, x):
     self.last = a(x)
     return self.last
@@ -86,8 +117,9 @@ no_grad, inference, autocast = case(with_no_grad), case(with_inference), case(wi
 detached = case(lambda _, a, x: a(x).detach() * a(x))
 own = case(lambda _, a, x: Round.apply(a(x)))
 hook, change, memory = case(with_hook), case(with_change), case(with_memory)
-activation = case(with_activation_change)
 dropout = case(lambda _, a, x: F.dropout(a(x), 0.1))
+unruled = case(lambda _, a, x: a(x) * torch.linalg.svdvals(a(x))[0])
+values = case(lambda _, a, x: a(x)[x.sum(1) > 0])
 logits = case(None, forward=lambda self, x, y: {"logits": self.b(self.a(x))})
 second = case(None, forward=lambda self, x, y: (self.a(x), self.b(self.a(x)).sum()))
 
@@ -102,6 +134,20 @@ def counter():
     model, inputs = case(lambda self, a, x: a(x) * self.scale.mul_(0.9))()
     model.register_buffer("scale", torch.ones(8))
     return model, inputs
+
+
+def bent():
+    torch.manual_seed(0)
+    x = torch.randn(8, 8)
+    x[:4] = 0
+    return Bent(), {"x": x}
+
+
+def layers():
+    torch.manual_seed(0)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    mask[3] = False
+    return Layers(), {"tokens": torch.randint(0, 20, (5, 3)), "mask": mask}
 
 
 def norm():

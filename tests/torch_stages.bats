@@ -6,7 +6,7 @@ load torch_helpers
 
 # golden_step: the step of the golden GPT
 golden_step() {
-    ap-import --no-history "$MODELS/torch_gpt/model.onnx" |
+    ap-import --no-history "$MODELS/torch_gpt/model.hlo" |
         ap-grad --no-history --optimizer adam --lr 0.01
 }
 

@@ -1,4 +1,8 @@
-/* ap-grad: a train step of a forward graph. */
+/*
+ * ap-grad: a train step of a forward graph, or of a graph that has its gradients: results
+ * that the section `step` calls the gradient of an argument (scripts/torch/hlo.py).
+ */
+#include <jansson.h>
 #include <string.h>
 
 #include "tool/train_opts.h"
@@ -56,16 +60,60 @@ static int find_loss(const struct ap_doc *doc, const struct ap_graph *g, const c
     return found;
 }
 
-/* The train step of g. Results of g other than the loss stay, after the new ones. */
+/* The parameter that is the argument of this number; -1: none. */
+static int find_argument(const struct ap_graph *g, int number)
+{
+    for (int i = 0; i < g->n_params; i++) {
+        const struct ap_part *part = g->nodes[g->params[i]].attrs->argument;
+        if (part && part->index == number && !part->n)
+            return g->params[i];
+    }
+    return -1;
+}
+
+/* weight[r]: the weight of which result r is the gradient, -1: of none. Their number. */
+static int find_gradients(const struct ap_doc *doc, const struct ap_graph *g, int *weight)
+{
+    const struct ap_section *section = ap_doc_find(doc, "step");
+    int n = 0;
+
+    for (int i = 0; i < g->n_results; i++)
+        weight[i] = -1;
+    if (!section)
+        return 0;
+    json_t *step = json_loadb(section->text, section->len, 0, NULL);
+    const json_t *rows = json_object_get(step, "results");
+    for (int i = 0; i < g->n_results; i++) {
+        const struct ap_part *part = g->results[i].part;
+        const json_t *row = part ? json_array_get(rows, (size_t)part->index) : NULL;
+        const json_t *of = json_object_get(row, "gradient");
+        if (!json_is_integer(of))
+            continue;
+        int w = weight[i] = find_argument(g, (int)json_integer_value(of));
+        if (w < 0 || g->nodes[w].role != AP_ROLE_WEIGHT ||
+            !ap_shape_equal(&g->nodes[w].shape, &g->nodes[g->results[i].node].shape))
+            ap_die(AP_BAD_INPUT,
+                   "%s: /step/results/%d/gradient: expected the number of a weight of "
+                   "the same shape",
+                   doc->file, part->index);
+        n++;
+    }
+    json_decref(step);
+    return n;
+}
+
+/* The train step of g. Results of g other than loss and gradients stay, after the new. */
 static void differentiate(struct ap_arena *arena, const struct ap_doc *doc,
                           struct ap_graph *g, struct ap_grad_params *p)
 {
     struct ap_build b;
     struct ap_err err = {{0}};
     struct ap_result *made, *all;
-    int n_made, n = 0, *others = AP_NEW_N(arena, 2 * g->n_results + 1, int);
+    int n_made, n = 0, *of = AP_NEW_N(arena, g->n_results + 1, int);
+    int *others = AP_NEW_N(arena, 4 * g->n_results + 1, int);
 
-    for (int i = 0; i < g->n_nodes; i++)
+    p->n_given = find_gradients(doc, g, of);
+    for (int i = 0; i < g->n_nodes && !p->n_given; i++)
         if (g->nodes[i].phase == AP_BACKWARD)
             g->nodes[i].phase = AP_FORWARD; /* a side result's */
     ap_build_from(&b, arena, g);
@@ -75,6 +123,15 @@ static void differentiate(struct ap_arena *arena, const struct ap_doc *doc,
     }
     p->keep = others;
     p->n_keep = 2 * g->n_results;
+    int *weights = p->keep + p->n_keep, *grads = weights + p->n_given;
+    for (int i = 0, k = 0; i < g->n_results; i++)
+        if (of[i] >= 0) {
+            weights[k] = of[i];
+            grads[k++] = g->results[i].node;
+        }
+    p->given_weight = weights;
+    p->given_grad = grads;
+    p->n_keep += 2 * p->n_given;
     int loss = p->loss;
     if (ap_grad_train_step(&b, p, &made, &n_made, &err))
         ap_die(AP_USAGE, "%s: %s", doc->file, err.msg);
@@ -83,7 +140,7 @@ static void differentiate(struct ap_arena *arena, const struct ap_doc *doc,
         all[n] = made[n];
     for (int i = 0; i < g->n_results; i++) {
         struct ap_result r = g->results[i];
-        if (r.node == loss)
+        if (r.node == loss || of[i] >= 0)
             continue;
         r.node = others[2 * i];
         r.alias = r.alias < 0 ? -1 : others[2 * i + 1];

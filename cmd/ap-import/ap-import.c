@@ -128,6 +128,21 @@ static char *stats_text(struct ap_arena *arena, const struct ap_graph *g,
     return text;
 }
 
+/* HLO text has no weights: its exporter has written them as DIR/K.npy, or this dies. */
+static void check_weights(const struct ap_graph *g, const char *dir)
+{
+    struct ap_buf path = {0};
+    for (int k = 0; k < g->n_params; k++) {
+        const struct ap_node *node = &g->nodes[g->params[k]];
+        path.len = 0;
+        ap_buf_printf(&path, "%s/%d.npy", dir, k);
+        if (node->role == AP_ROLE_WEIGHT && access(path.data, R_OK))
+            ap_die(AP_BAD_INPUT, "%s: no such file: HLO text has not the values of '%s'",
+                   path.data, node->name);
+    }
+    ap_buf_free(&path);
+}
+
 /* The graph of the input, or dies. */
 static void read_graph(const struct ap_tool *tool, struct ap_arena *arena, int format,
                        struct onnx_options *onnx, struct import_params *params,
@@ -149,14 +164,16 @@ static void read_graph(const struct ap_tool *tool, struct ap_arena *arena, int f
         model.data = (const uint8_t *)text;
         model.len = src.len;
     }
-    if (!is_onnx && (onnx->n_dims || onnx->values || onnx->weights))
-        ap_die_usage("--dim, --values and --weights are for ONNX models");
+    if (!is_onnx && (onnx->n_dims || onnx->values))
+        ap_die_usage("--dim and --values are for ONNX models");
     if (is_onnx && params->keep_loops)
         ap_die_usage("--keep-loops is for HLO text");
     if (is_onnx ? import_onnx(&model, onnx, params, graph, stats)
                 : import_hlo(&src, params, graph, stats))
         ap_die(src.unsupported || model.unsupported ? AP_USAGE : AP_BAD_INPUT, "%s",
                err.msg);
+    if (!is_onnx && onnx->weights)
+        check_weights(graph, onnx->weights);
 }
 
 int main(int argc, char **argv)
@@ -201,7 +218,7 @@ int main(int argc, char **argv)
          .kind = AP_OPT_STR,
          .out = &onnx.weights,
          .arg = "DIR",
-         .help = "ONNX: write weights as DIR/K.npy, K the parameter"},
+         .help = "write weights as DIR/K.npy, K the parameter; HLO: check"},
         {.name = NULL},
     };
     struct ap_tool tool = {.name = "ap-import",

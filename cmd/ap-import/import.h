@@ -52,6 +52,7 @@ struct import {
     bool warned_pins;             /* said that a stack's sharding is dropped */
     bool warned_branches;    /* said that all branches of conditionals are computed */
     const bool *step_frozen; /* per argument of the section `step`; NULL: no section */
+    const enum ap_role *step_role; /* likewise; NULL: the section says no roles */
     int step_loss; /* 1 + the result that the section `step` calls the loss; 0: none */
 };
 

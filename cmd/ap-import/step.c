@@ -53,6 +53,24 @@ static int opt_bool(const json_t *o, const struct ap_at *at, const char *key,
     return v && !json_is_boolean(v) ? ap_at_err(&here, err, "expected true or false") : 0;
 }
 
+/* The role that a row gives its argument; AP_ROLE_NONE: none. */
+static enum ap_role role_of(const json_t *row)
+{
+    const char *name = json_string_value(json_object_get(row, "role"));
+    for (int i = AP_ROLE_NONE + 1; name && i <= AP_ROLE_CONSTANT; i++)
+        if (strcmp(ap_role_names[i], name) == 0)
+            return (enum ap_role)i;
+    return AP_ROLE_NONE;
+}
+
+static int check_role(const json_t *row, const struct ap_at *at, struct ap_err *err)
+{
+    struct ap_at here = {at, "role", 0};
+    return json_object_get(row, "role") && role_of(row) == AP_ROLE_NONE
+               ? ap_at_err(&here, err, "expected weight, state, input or constant")
+               : 0;
+}
+
 static int check_row(struct reader *r, const json_t *row, const struct ap_at *at,
                      const struct ap_shape *shape)
 {
@@ -63,7 +81,8 @@ static int check_row(struct reader *r, const json_t *row, const struct ap_at *at
     if (ap_get_str(row, at, "path", &path, &r->err) ||
         ap_get_str(row, at, "shape", &text, &r->err) ||
         ap_opt_str(row, at, "key", &key, &r->err) ||
-        opt_bool(row, at, "donated", &r->err) || opt_bool(row, at, "frozen", &r->err))
+        opt_bool(row, at, "donated", &r->err) || opt_bool(row, at, "frozen", &r->err) ||
+        check_role(row, at, &r->err))
         return -1;
     struct ap_buf want = {0};
     ap_shape_print(shape, &want);
@@ -164,6 +183,16 @@ static const bool *frozen_of(struct ap_arena *arena, const json_t *o)
     return frozen;
 }
 
+static const enum ap_role *roles_of(struct ap_arena *arena, const json_t *o)
+{
+    const json_t *rows = json_object_get(o, "arguments");
+    const size_t n = json_array_size(rows);
+    enum ap_role *roles = AP_NEW_N(arena, n + 1, enum ap_role);
+    for (size_t i = 0; i < n; i++)
+        roles[i] = role_of(json_array_get(rows, i));
+    return n && roles[0] != AP_ROLE_NONE ? roles : NULL;
+}
+
 int import_step(struct import *im, const char **section)
 {
     const struct hlo_module *module = im->module;
@@ -181,6 +210,7 @@ int import_step(struct import *im, const char **section)
         return fail(&r);
     }
     im->step_frozen = frozen_of(im->src->arena, o);
+    im->step_role = roles_of(im->src->arena, o);
     char *text = json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII);
     *section = ap_arena_strdup(im->src->arena, text ? text : "");
     free(text);

@@ -38,6 +38,10 @@ struct ap_grad_params {
     enum ap_dtype moments;
     /* Further node ids that the caller needs: `compute` puts the new ones here. */
     int *keep, n_keep;
+    /* Gradients that the graph has: given_grad[k] is that of given_weight[k]; these are
+       node ids, and parts of `keep`. n_given 0: the graph is differentiated. */
+    const int *given_weight, *given_grad;
+    int n_given;
     /*
      * 0: none. Otherwise the first value of a dynamic scale of the loss, a state: halved
      * after a step with a gradient that is not finite (which changes nothing else),

@@ -309,6 +309,9 @@ static int check_params(const struct ap_build *b, const struct ap_grad_params *p
     if (!(p->loss_scale >= 0 && p->loss_scale <= SCALE_MAX))
         return ap_err_set(err, "a loss scale of %g is not between 0 and %g",
                           p->loss_scale, SCALE_MAX);
+    if (p->loss_scale > 0 && p->n_given)
+        return ap_err_set(err, "a loss scale changes how gradients are computed, and the "
+                               "graph has its gradients already");
     return 0;
 }
 
@@ -319,14 +322,22 @@ static bool is_frozen(const struct train *t, const char *name)
            (p->frozen(name, p->ctx) || p->frozen(path_of(t->b, name), p->ctx));
 }
 
+static void take_given(struct train *t)
+{
+    const struct ap_grad_params *p = t->p;
+    for (int k = 0; k < p->n_given; k++)
+        if (!is_frozen(t, t->b->nodes[p->given_weight[k]].name)) {
+            t->weight[t->n] = p->given_weight[k];
+            t->grad[t->n++] = p->given_grad[k];
+        }
+}
+
 /* Weights, and their gradients; those without one are left out. */
 static int differentiate(struct train *t, int loss, struct ap_err *err)
 {
     struct ap_build *b = t->b;
     int n = 0, kept = 0;
 
-    t->weight = AP_NEW_N(b->arena, b->n_params + 1, int);
-    t->grad = AP_NEW_N(b->arena, b->n_params + 1, int);
     for (int i = 0; i < b->n; i++) {
         const struct ap_node *w = &b->nodes[i];
         if (w->op == AP_OP_PARAMETER && w->role == AP_ROLE_WEIGHT &&
@@ -341,7 +352,21 @@ static int differentiate(struct train *t, int loss, struct ap_err *err)
             t->grad[kept++] = t->grad[k];
         }
     t->n = kept;
-    if (kept == 0)
+    return 0;
+}
+
+/* Gradients of weights that are not frozen; there is one at least. */
+static int find_gradients(struct train *t, struct ap_err *err)
+{
+    struct ap_build *b = t->b;
+
+    t->weight = AP_NEW_N(b->arena, b->n_params + 1, int);
+    t->grad = AP_NEW_N(b->arena, b->n_params + 1, int);
+    if (t->p->n_given)
+        take_given(t);
+    else if (differentiate(t, scaled_loss(t), err))
+        return -1;
+    if (t->n == 0)
         return ap_err_set(err, "no weight that is not frozen reaches the loss (%s)",
                           b->nodes[t->p->loss].name);
     return 0;
@@ -420,7 +445,7 @@ int ap_grad_train_step(struct ap_build *b, const struct ap_grad_params *given,
         t.scale = state(&t, "scale", NULL, ap_build_shape(b, AP_F32, 0, NULL));
         t.good = state(&t, "good_steps", NULL, ap_build_shape(b, AP_S32, 0, NULL));
     }
-    int rc = differentiate(&t, scaled_loss(&t), err);
+    int rc = find_gradients(&t, err);
     if (rc == 0) {
         b->phase = AP_UPDATE;
         add_states(&t);

@@ -2,7 +2,9 @@
  * Which phase of the step a node belongs to, inferred from data flow, so that a step gets
  * the same phases whatever its metadata says or lacks:
  *
- * - forward: what the loss depends on, and masks (y > 0) made of such values;
+ * - forward: what the loss depends on, and masks (y > 0) made of such values; so is what
+ *   states depend on in a step without update, of which the section `step` says the
+ * roles;
  * - update: an elementwise node, or one that depends on no gradient, if all its users are
  *   updates; being a parameter's new value counts as such a user. Two kinds of node stay
  *   in the backward pass: a sum of gradients that depends on no state, and a gradient's
@@ -33,14 +35,17 @@ struct phases {
     bool loss;     /* there is one */
 };
 
-static void mark(struct phases *p)
+static void mark(struct phases *p, bool said)
 {
     const struct ap_graph *g = p->g;
     bool trains = false;
-    for (int i = 0; i < g->n_results; i++) {
+    for (int i = 0; i < g->n_results; i++)
         trains |= g->results[i].role == AP_ROLE_WEIGHT;
-        if (g->results[i].role == AP_ROLE_LOSS)
-            p->loss = p->forward[g->results[i].node] = true;
+    for (int i = 0; i < g->n_results; i++) {
+        const enum ap_role role = g->results[i].role;
+        p->loss |= role == AP_ROLE_LOSS;
+        p->forward[g->results[i].node] |=
+            role == AP_ROLE_LOSS || (said && !trains && role == AP_ROLE_STATE);
     }
     import_mark_needed(g->nodes, g->n_nodes, p->forward);
     for (int i = 0; i < g->n_nodes; i++) {
@@ -220,7 +225,7 @@ int import_phases(struct import *im, struct import_params *params)
     p.state = AP_NEW_N(arena, g->n_nodes + 1, bool);
     p.after = AP_NEW_N(arena, g->n_nodes + 1, bool);
     p.least = AP_NEW_N(arena, g->n_nodes + 1, int);
-    mark(&p);
+    mark(&p, im->step_role != NULL);
     mark_after(&p, arena);
     for (int i = 0; i < g->n_nodes; i++)
         p.least[i] = AP_N_PHASES;

@@ -19,7 +19,8 @@
  *             calls it frozen; state: updated otherwise
  *   constant  not updated, and its name is that of a state; input: not updated otherwise
  *
- * Without a loss there is nothing to train, and only the text's own aliases count.
+ * Where the section `step` gives the arguments their roles, these hold. There, and
+ * without a loss, when there is nothing to train, only the text's own aliases count.
  * Linear: at most MAX_CANDIDATES candidates are kept per node.
  */
 #include "import.h"
@@ -323,7 +324,7 @@ static void find_aliases(struct roles *r)
     for (int i = 0; i < g->n_results; i++)
         if (g->results[i].alias >= 0)
             r->taken[g->results[i].alias] = i;
-    if (r->loss < 0) /* no train step: only what the text says */
+    if (r->loss < 0 || r->im->step_role) /* only what the text says */
         return;
     collect(r);
     resolve(r);
@@ -348,6 +349,8 @@ static enum ap_role param_role(const struct roles *r, int param)
     bool state_name = has_key(name, "opt_state") || has_key(name, "batch_stats");
     bool weight_name = has_key(name, "params") && !state_name;
     const struct ap_part *argument = node->attrs->argument;
+    if (argument && r->im->step_role)
+        return r->im->step_role[argument->index];
     if (r->taken[param] < 0 && argument && r->im->step_frozen[argument->index])
         return AP_ROLE_WEIGHT;
     if (r->taken[param] < 0)

@@ -1,0 +1,306 @@
+"""A module's training step as PyTorch differentiates it: AOTAutograd's joint graph, with names.
+
+A joint graph computes the loss, the gradient of every trained parameter, and the next value of
+every buffer that the forward pass changes, in operators of ATen without side effects.  PyTorch's
+own autograd made the backward part: gradients at kinks, of masked rows and of one's own
+torch.autograd.Function are PyTorch's.  Its nodes keep the name of the module that they belong to.
+"""
+import contextlib
+import dataclasses
+import sys
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch._decomp import core_aten_decompositions
+from torch._functorch import aot_autograd
+from torch._functorch._aot_autograd import descriptors
+from torch._subclasses import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+def fail(message):
+    sys.exit(f"export.py: {message}")
+
+
+@dataclasses.dataclass
+class Tensor:
+    """An argument of the step."""
+
+    name: str
+    role: str  # input, weight, state or constant
+    value: torch.Tensor  # may be a fake one
+    nodes: list  # placeholders of the graph, several of a tied parameter
+    trained: bool = False
+
+
+@dataclasses.dataclass
+class Step:
+    """The joint graph with what its ends mean."""
+
+    name: str  # the module's class
+    graph: torch.fx.Graph
+    module: torch.fx.GraphModule  # has the graph's constants as attributes
+    arguments: list  # of Tensor: inputs first, then in the module's order
+    ones: list  # placeholders: the loss's own gradient
+    loss: torch.fx.Node
+    gradients: dict  # name of a trained parameter to the nodes that are summed
+    states: dict  # name of a state to the node of its next value
+
+    def reached(self):
+        """Names of the trained parameters that the loss depends on."""
+        return [name for name, nodes in self.gradients.items() if nodes]
+
+    def changed(self):
+        """(number, argument) of what a step gives new values."""
+        reached = self.reached()
+        return [(k, t) for k, t in enumerate(self.arguments)
+                if t.role == "state" or t.name in reached]
+
+
+# ---- the loss ----
+
+
+def leaves(result, path=()):
+    """(path, value) of what lies in dictionaries, tuples and lists."""
+    if isinstance(result, Mapping):
+        for key, part in result.items():
+            yield from leaves(part, (*path, str(key)))
+    elif isinstance(result, (tuple, list)):
+        for k, part in enumerate(result):
+            yield from leaves(part, (*path, str(k)))
+    else:
+        yield path, result
+
+
+def loss_in(result, say=False):
+    """The loss among what the forward pass returns: what is called so, else the first scalar."""
+    found = [(".".join(path), x) for path, x in leaves(result) if isinstance(x, torch.Tensor)]
+    scalars = {name: x for name, x in found if x.dim() == 0 and x.is_floating_point()}
+    if not scalars:
+        shapes = ", ".join(f"'{name}' {list(x.shape)}" if name else f"{list(x.shape)}"
+                           for name, x in found)
+        fail("the forward pass returns no floating-point scalar that could be the loss (but "
+             f"{shapes or 'nothing'}): give it the labels, or wrap the module in one that "
+             "returns the loss")
+    taken = "loss" if "loss" in scalars else next(iter(scalars))
+    if say and len(scalars) > 1 and taken != "loss":
+        print(f"export.py: {len(scalars)} results may be the loss ({', '.join(scalars)}): took "
+              f"{taken}; one that is called loss would be taken", file=sys.stderr)
+    return scalars[taken]
+
+
+class LossOf(nn.Module):
+    """The module as a function of tensors by position that returns its loss alone."""
+
+    def __init__(self, module, names):
+        super().__init__()
+        self.module, self.names = module, names
+
+    def forward(self, *inputs):
+        return loss_in(self.module(**dict(zip(self.names, inputs))), say=True)
+
+
+# ---- what tracing needs ----
+
+
+@contextlib.contextmanager
+def patched(owner, **values):
+    old = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def named_scopes(model):
+    """Tells the tracer, by hooks, which module of the model runs: node.meta["custom"]["scope"]."""
+    outer, hooks, traceback = [], [], torch.fx.traceback
+
+    def enter(name):
+        def hook(*_):
+            outer.append(traceback.current_meta.get("custom", {}))
+            traceback.current_meta["custom"] = outer[-1] | {"scope": name}
+
+        return hook
+
+    def leave(*_):
+        traceback.current_meta["custom"] = outer.pop()
+
+    for name, module in model.named_modules():
+        hooks += [module.register_forward_pre_hook(enter(name)),
+                  module.register_forward_hook(leave, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def tensor_attributes(model):
+    """Attributes of modules that are tensors, but neither parameters nor buffers."""
+    return {(module, name): value for module in model.modules()
+            for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+
+
+@contextlib.contextmanager
+def unassigned(model):
+    """Undoes what the forward pass assigns to attributes, and says so."""
+    before, names = tensor_attributes(model), {m: n for n, m in model.named_modules()}
+    yield
+    changed = [key for key, value in tensor_attributes(model).items()
+               if before.get(key) is not value]
+    for module, name in changed:
+        if (module, name) in before:
+            setattr(module, name, before[module, name])
+        else:
+            delattr(module, name)
+    if changed:
+        places = ", ".join(f"{names[m] or 'self'}.{name}" for m, name in changed)
+        print(f"export.py: the forward pass assigns {places}: the next step does not see it, "
+              "unless it is a buffer (register_buffer)", file=sys.stderr)
+
+
+def apply_without_memory(self, function, recurse=True):
+    """nn.Module._apply (of to, half, ...) for tensors that cannot be swapped; ties are kept."""
+    made = {}
+
+    def changed(old):
+        if id(old) not in made:
+            new = function(old.detach())
+            is_parameter = isinstance(old, nn.Parameter)
+            made[id(old)] = old, nn.Parameter(new, old.requires_grad) if is_parameter else new
+        return made[id(old)][1]
+
+    for module in self.modules() if recurse else [self]:
+        for own in (module._parameters, module._buffers):
+            own.update({name: changed(t) for name, t in own.items() if t is not None})
+    return self
+
+
+@contextlib.contextmanager
+def without_memory():
+    """Tensors made in it have shapes and types, but no memory."""
+    with FakeTensorMode(allow_non_fake_inputs=True), patched(nn.Module,
+                                                             _apply=apply_without_memory):
+        yield
+
+
+def joint_graph(model, inputs):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(unassigned(model))
+        # transformers builds masks without looking at their values, and attention is made of
+        # products and softmaxes, instead of kernels for CPUs
+        stack.enter_context(patched(torch.compiler, _is_exporting_flag=True,
+                                    _is_compiling_flag=True))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(named_scopes(model))
+        stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        try:
+            made = aot_autograd.aot_export_joint_with_descriptors(
+                stack, LossOf(model, list(inputs)), tuple(inputs.values()),
+                decompositions=core_aten_decompositions())
+        except Exception as e:  # whatever the module and PyTorch raise
+            fail(f"PyTorch cannot trace this module: {type(e).__name__}: {e}")
+        return made.graph_module
+
+
+# ---- refusals ----
+
+
+def check_module(model):
+    for name, p in [*model.named_parameters(), *model.named_buffers()]:
+        if p.is_meta or isinstance(p, nn.parameter.UninitializedTensorMixin):
+            fail(f"'{name}' has no values yet (lazy, or on the device meta): PyTorch gives no "
+                 "gradients there; --shapes-only makes modules without memory")
+    for name, p in model.named_parameters():
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            fail(f"parameter '{name}' has a hook on its gradient, which is not supported")
+
+
+def check_gradients(step):
+    without = [name for name, nodes in step.gradients.items() if not nodes]
+    if not step.reached():
+        fail("no parameter that requires a gradient gets one from the loss")
+    if without:
+        print(f"export.py: the loss does not depend on {', '.join(without)}", file=sys.stderr)
+
+
+# ---- the step ----
+
+
+def first_names(model):
+    """Each parameter's and buffer's name: the first of those that the same tensor has."""
+    first, name_of = {}, {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            name_of[name] = first.setdefault(id(tensor), name)
+    return name_of
+
+
+def collect(model, inputs, placeholders):
+    """Tensors of the step by name, roles as if nothing changed, and the loss's own gradients."""
+    name_of, tensors, ones = first_names(model), {}, []
+    for name, value in inputs.items():
+        tensors["input", name] = Tensor(name, "input", value, [])
+    for node in placeholders:
+        desc = node.meta["desc"]
+        if isinstance(desc, descriptors.TangentAOTInput):
+            ones.append(node)
+        elif isinstance(desc, descriptors.PlainAOTInput):
+            tensors["input", list(inputs)[desc.idx]].nodes.append(node)
+        else:
+            name = name_of[desc.target.removeprefix("module.")]
+            if name not in tensors:
+                is_weight = isinstance(desc, descriptors.ParamAOTInput)
+                value = (model.get_parameter if is_weight else model.get_buffer)(name)
+                tensors[name] = Tensor(name, "weight" if is_weight else "constant",
+                                       value.detach(), [], is_weight and value.requires_grad)
+            tensors[name].nodes.append(node)
+    return tensors, ones
+
+
+def tensor_of(tensors, placeholders, desc):
+    node = next(node for node in placeholders if node.meta["desc"] == desc)
+    return next(t for t in tensors.values() if node in t.nodes)
+
+
+def change(step, tensor, node):
+    """The forward pass changes the tensor."""
+    if tensor.role == "input":
+        fail(f"the forward pass changes its input '{tensor.name}', which is not supported")
+    if tensor.trained:
+        fail(f"the forward pass changes '{tensor.name}' in place, which is supported for buffers "
+             "and for parameters that require no gradient")
+    tensor.role = "state"
+    step.states[tensor.name] = node
+
+
+def capture(model, inputs):
+    """The Step of a module in training mode for example inputs by name."""
+    check_module(model)
+    module = joint_graph(model, inputs)
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    output = next(n for n in module.graph.nodes if n.op == "output")
+    tensors, ones = collect(model, inputs, placeholders)
+    trained = [t.name for t in tensors.values() if t.trained]
+    step = Step(type(model).__name__, module.graph, module, list(tensors.values()), ones, None,
+                {name: [] for name in trained}, {})
+    for node, desc in zip(output.args[0], output.meta["desc"]):
+        if node is None or desc is None:
+            continue
+        if isinstance(desc, descriptors.GradAOTOutput):
+            step.gradients[tensor_of(tensors, placeholders, desc.grad_of).name].append(node)
+        elif isinstance(desc, descriptors.InputMutationAOTOutput):
+            change(step, tensor_of(tensors, placeholders, desc.mutated_input), node)
+        else:
+            step.loss = node
+    check_gradients(step)
+    return step

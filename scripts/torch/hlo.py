@@ -1,0 +1,100 @@
+"""HLO text of a captured step: parameters and results named as the module names them.
+
+The text is lowered and described as JAX's own steps are (../jax/autopar/step.py). Parameters are
+inputs, then the module's tensors in its own order, and the key of random numbers, if the step
+draws some. Results are the loss, gradients of trained parameters, and the next values of states.
+"""
+import re
+import sys
+from pathlib import Path
+
+import jax
+import torch
+from jax import numpy as jnp
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "jax"))
+
+import rules
+import rules_image  # these two fill the table
+import rules_index
+from autopar import step as jax_step
+from lower import Lowering
+
+KEY = "random_key"  # name of the state that random numbers come from
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_traceback_in_locations_limit", 0)  # no lines of rules.py in the text
+
+
+def draws(step):
+    """Whether the step draws random numbers."""
+    return any(rules.is_random(node) and node.users for node in step.graph.nodes)
+
+
+def function_of(step):
+    """The step as a function of arrays, in order of its arguments."""
+    random = draws(step)
+    nodes = [step.loss, *(n for of in step.gradients.values() for n in of), *step.states.values()]
+
+    def run(*arrays):
+        arrays, key, after = list(arrays), None, []
+        if random:
+            key, next_key = jax.random.split(jax.random.wrap_key_data(arrays.pop()))
+            after = [jax.random.key_data(next_key)]
+        of = {n: array for t, array in zip(step.arguments, arrays) for n in t.nodes}
+        of |= {n: jnp.ones(tuple(n.meta["val"].shape), rules.dtype_of(n.meta["val"].dtype))
+               for n in step.ones}
+        loss, *made = Lowering(step.module, of, key).run(nodes)
+        gradients = []
+        for parts in step.gradients.values():
+            own, made = made[:len(parts)], made[len(parts):]
+            if own:
+                gradients.append(sum(own[1:], own[0]))
+        return loss, gradients, made + after
+
+    run.__name__ = step.name
+    return run
+
+
+def named(text, names):
+    """The text with these names for the parameters of its entry computation."""
+    start = text.index("\nENTRY ")
+
+    def name(match):
+        return re.sub(r'op_name="[^"]*"', lambda _: f'op_name="{names[int(match[1])]}"', match[0])
+
+    return text[:start] + re.sub(r"parameter\((\d+)\).*", name, text[start:])
+
+
+def leaf(path, array, **more):
+    return {"path": path, "shape": jax_step.shape_text(array), **more}
+
+
+def section_of(lowered, step, arguments, results):
+    """The section `step`: the arguments' roles, and what each result is."""
+    place = {row["path"]: k for k, row in enumerate(arguments)}
+    reached = step.reached()
+    rows = [leaf("loss", results[0])]
+    rows += [leaf(f"{name}.grad", array, gradient=place[name])
+             for name, array in zip(reached, results[1:])]
+    states = [*step.states, *([KEY] if KEY in place else [])]
+    rows += [leaf(name, array) for name, array in zip(states, results[1 + len(reached):])]
+    pairs = [(1 + len(reached) + k, place[name]) for k, name in enumerate(states)]
+    return {"framework": "torch", "version": torch.__version__,
+            "hash": jax_step.canonical_hash(lowered), "arguments": arguments, "results": rows,
+            "loss": {"result": 0, "guessed": False}}, pairs
+
+
+def text_of(step):
+    """HLO text with the step's description in its header."""
+    arrays = [jax.ShapeDtypeStruct(tuple(t.value.shape), rules.dtype_of(t.value.dtype))
+              for t in step.arguments]
+    rows = [leaf(t.name, array, role=t.role) for t, array in zip(step.arguments, arrays)]
+    if draws(step):
+        arrays.append(jax.ShapeDtypeStruct((2,), jnp.uint32))
+        rows.append(leaf(KEY, arrays[-1], role="state"))
+    lowered = jax.jit(function_of(step), keep_unused=True).trace(*arrays).lower(
+        lowering_platforms=("cpu",))
+    text = named(jax_step.module_text(lowered), [row["path"] for row in rows])
+    results = jax.tree.leaves(lowered.out_info)
+    return jax_step.with_header(text, *section_of(lowered, step, rows, results))

@@ -1,0 +1,278 @@
+"""Proves an export: what PyTorch computes beside what ap-exec computes of the exported text.
+
+PyTorch trains the module some steps, and once more from weights that are changed by a rounding
+error (of the narrowest type that the step computes with). The second run says how far rounding
+alone may carry each value: Adam makes a whole step of a gradient that is zero but for rounding. A tensor of ap-exec may differ from PyTorch's by a
+thousandth of its norm (weights and states: of their change), 3 % where the step computes in bf16
+or f16, or by a few times what the second run differs.
+"""
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import types
+from pathlib import Path
+
+import jax
+import numpy as np
+import torch
+from jax import numpy as jnp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import rules
+from capture import first_names, loss_in
+from rules import to_numpy
+
+NOISE, NARROW_NOISE = 16, 3  # times what the second run differs
+TOLERANCE, NARROW_TOLERANCE = 1e-3, 3e-2
+NARROW = torch.bfloat16, torch.float16
+STATES = {"sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"),
+          "adamw": ("exp_avg", "exp_avg_sq")}
+OPTIMIZERS = {
+    "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr),
+    "momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
+    "adam": lambda p, lr: torch.optim.Adam(p, lr=lr),
+    "adamw": lambda p, lr: torch.optim.AdamW(p, lr=lr),
+}
+
+
+class Differs(Exception):
+    """ap-exec's numbers are not PyTorch's, or a tool refuses the text."""
+
+
+@dataclasses.dataclass
+class Run:
+    """Numbers of PyTorch: losses of all steps, the first gradients, tensors after the last."""
+
+    losses: list
+    gradients: dict  # by parameter
+    after: dict  # parameters and buffers
+    moments: list  # the optimizer's states in the order in which ap-grad has them
+
+
+def tensors_of(model):
+    names = first_names(model)
+    every = dict(model.named_parameters()) | dict(model.named_buffers())
+    return {name: every[name] for name in dict.fromkeys(names.values())}
+
+
+def moments_of(model, optimizer, kind):
+    """The optimizer's states as ap-grad numbers them, its counter of steps last."""
+    trained = [p for p in model.parameters() if p.grad is not None]
+    found = [optimizer.state[p][key].clone() for key in STATES[kind] for p in trained]
+    if kind.startswith("adam"):
+        found.append(optimizer.state[trained[0]]["step"].to(torch.int32))
+    return found
+
+
+class Drawn(torch.fx.Interpreter):
+    """The joint graph, by PyTorch's operators, with the random numbers of the exported text."""
+
+    def __init__(self, step):
+        super().__init__(step.module)
+        self.step, self.key, self.n = step, None, 0
+
+    def run_node(self, n):
+        if not rules.is_random(n):
+            return super().run_node(n)
+        of = types.SimpleNamespace(node=n, results=n.meta["val"], key=self.next_key)
+        first = of.results[0] if isinstance(of.results, tuple) else of.results
+        of.shape, of.dtype = tuple(first.shape), rules.dtype_of(first.dtype)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args = [jnp.asarray(to_numpy(a)) if isinstance(a, torch.Tensor) else a for a in args]
+        kwargs = {k: v for k, v in kwargs.items() if k not in rules.IGNORED}
+        made = rules.TABLE[str(n.target)](of, *args, **kwargs)
+        to_torch = lambda x, like: torch.from_numpy(np.array(x, np.float32)).to(like.dtype)
+        if isinstance(of.results, tuple):
+            return tuple(map(to_torch, made, of.results))
+        return to_torch(made, of.results)
+
+    def next_key(self):
+        self.n += 1
+        return jax.random.fold_in(self.key, self.n - 1)
+
+    def __call__(self, model, inputs, seed, k):
+        """Loss, gradients by name and next states of step k."""
+        key = jnp.asarray(seed)
+        for _ in range(k + 1):
+            self.key, following = jax.random.split(jax.random.wrap_key_data(key))
+            key = jax.random.key_data(following)
+        self.n, values = 0, tensors_of(model) | inputs
+        of = {node: values[t.name].detach() for t in self.step.arguments for node in t.nodes}
+        of |= {node: torch.ones(node.meta["val"].shape) for node in self.step.ones}
+        ends = [n for n in self.step.graph.nodes if n.op == "placeholder"]
+        out = dict(zip(next(n for n in self.step.graph.nodes if n.op == "output").args[0],
+                       self.run(*(of[n] for n in ends), enable_io_processing=False)))
+        gradients = {name: sum(out[n] for n in nodes)
+                     for name, nodes in self.step.gradients.items() if nodes}
+        return out[self.step.loss], gradients, {n: out[v] for n, v in self.step.states.items()}
+
+
+def one_step(model, inputs, drawn, seed, k):
+    """Sets gradients and changes buffers; returns the loss."""
+    if drawn is None:
+        loss = loss_in(model(**inputs))
+        loss.backward()
+        return loss
+    with torch.no_grad():
+        loss, gradients, states = drawn(model, inputs, seed, k)
+        tensors = tensors_of(model)
+        for name, gradient in gradients.items():
+            tensors[name].grad = gradient
+        for name, state in states.items():
+            tensors[name].copy_(state)
+    return loss
+
+
+def train(model, inputs, step, seed, kind, lr, steps):
+    """A Run, from the module's present values, which stay; seed: of random numbers, or None."""
+    before = {name: t.detach().clone() for name, t in tensors_of(model).items()}
+    optimizer = OPTIMIZERS[kind]([p for p in model.parameters() if p.requires_grad], lr)
+    losses, gradients = [], {}
+    drawn = None if seed is None else Drawn(step)
+    with sdpa_kernel(SDPBackend.MATH):
+        for k in range(steps):
+            optimizer.zero_grad()
+            losses.append(one_step(model, inputs, drawn, seed, k).item())
+            if k == 0:
+                gradients = {name: p.grad.detach().clone() for name, p in model.named_parameters()
+                             if p.grad is not None}
+            optimizer.step()
+    after = {name: t.detach().clone() for name, t in tensors_of(model).items()}
+    moments = moments_of(model, optimizer, kind)
+    optimizer.zero_grad()
+    with torch.no_grad():
+        for name, t in tensors_of(model).items():
+            t.copy_(before[name])
+    return Run(losses, gradients, after, moments)
+
+
+def narrowest(step):
+    """The floating-point type with the largest rounding error among the step's tensors."""
+    types = {t.value.dtype for t in step.arguments}
+    types |= {getattr(node.meta.get("val"), "dtype", None) for node in step.graph.nodes}
+    return next((t for t in NARROW if t in types), torch.float32)
+
+
+def train_nearby(model, inputs, step, *how):
+    """The Run from weights that are changed by a rounding error, relative to them."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    rounding = torch.finfo(narrowest(step)).eps / 2
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            up = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
+            p.copy_(p * (1 + up * max(rounding, torch.finfo(p.dtype).eps)))
+    run = train(model, inputs, step, *how)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(before[name])
+    return run
+
+
+# ---- the tools ----
+
+
+def find_tools():
+    """The folder of ap-exec and the others, None where they are not there."""
+    built = Path(__file__).resolve().parents[2] / "build" / "bin" / "ap-exec"
+    found = shutil.which("ap-exec") or (str(built) if built.exists() else None)
+    return found and str(Path(found).parent)
+
+
+def pipe(folder, *commands):
+    """Standard output of commands in a pipe; Differs with the message of one that fails."""
+    data = None
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    for name, *words in commands:
+        done = subprocess.run([f"{folder}/{name}", *map(str, words)], input=data, check=False,
+                              capture_output=True, env=environment)
+        if done.returncode:
+            said = done.stderr.decode().strip().splitlines() or [f"exit {done.returncode}"]
+            raise Differs(f"{name} fails: {said[-1]}")
+        data = done.stdout
+    return data
+
+
+# ---- the comparison ----
+
+
+def norm(x):
+    x = np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)
+    return float(np.linalg.norm(x.ravel()))
+
+
+class Comparison:
+    def __init__(self, narrow):
+        self.tolerance = NARROW_TOLERANCE if narrow else TOLERANCE
+        self.noise = NARROW_NOISE if narrow else NOISE
+        self.wrong, self.largest, self.n, self.n_rounding = [], 0.0, 0, 0
+
+    def add(self, what, ours, want, nearby, base=0, least=0.0):
+        """base: what the change is from; least: a size below which a difference is rounding."""
+        ours, want, nearby = (np.asarray(a).astype(np.float64) if np.asarray(a).dtype.kind != "c"
+                              else np.asarray(a) for a in (ours, want, nearby))
+        off, size, noise = norm(ours - want), norm(want - base), norm(nearby - want)
+        self.n += 1
+        if off <= self.tolerance * size:
+            self.largest = max(self.largest, off / size if size else 0)
+        elif off <= max(self.noise * noise, least):
+            self.n_rounding += 1
+        else:
+            self.wrong.append(f"{what}: norm {norm(ours - base):.6g}, PyTorch's {size:.6g}, the "
+                              f"difference's {off:.2g}")
+
+
+def load(path):
+    """An array of ap-exec, which writes bf16 as two bytes that numpy has no name for."""
+    array = np.load(path)
+    if array.dtype.kind == "V":
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return array
+
+
+def plain(tensor):
+    tensor = tensor.detach()
+    return to_numpy(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
+
+
+def compare_gradients(found, folder, step, run, nearby):
+    largest = max((norm(plain(g)) for g in run.gradients.values()), default=0.0)
+    for k, name in enumerate(step.reached()):
+        want = run.gradients[name]
+        found.add(f"the gradient of '{name}'", load(f"{folder}/result_{1 + k}.npy"),
+                  plain(want), plain(nearby.gradients[name]), least=1e-6 * largest)
+
+
+def compare_tensors(found, folder, step, run, nearby):
+    for k, t in step.changed():
+        want, start = run.after[t.name], plain(t.value)
+        found.add(f"'{t.name}' after the last step", load(f"{folder}/{k}.npy"), plain(want),
+                  plain(nearby.after[t.name]), start, least=1e-6 * norm(start))
+
+
+def prove(path, model, inputs, step, run, how, bin_):
+    """Compares a Run with ap-exec's; returns a line of text, raises Differs with what is wrong."""
+    _, kind, lr, steps = how
+    nearby = train_nearby(model, inputs, step, *how)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(path) / "inputs"
+        start = "ap-import", "--quiet", f"{path}/model.hlo"
+        pipe(bin_, start, ("ap-rewrite", "--quiet"),
+             ("ap-exec", "--data", data, "--steps", 1, "--out", f"{folder}/first"))
+        said = pipe(bin_, start, ("ap-grad", "--optimizer", kind, "--lr", lr),
+                    ("ap-rewrite", "--quiet"), ("ap-exec", "--data", data, "--steps", steps,
+                                                "--out", f"{folder}/last", "--json"))
+        found = Comparison(narrowest(step) in NARROW)
+        for k, ours in enumerate(json.loads(said)["losses"]):
+            found.add(f"the loss of step {k}", ours, run.losses[k], nearby.losses[k])
+        compare_gradients(found, f"{folder}/first", step, run, nearby)
+        compare_tensors(found, f"{folder}/last", step, run, nearby)
+    if found.wrong:
+        raise Differs("ap-exec computes other numbers than PyTorch:\n  " + "\n  ".join(found.wrong))
+    rounding = f", {found.n_rounding} that are rounding error" if found.n_rounding else ""
+    return (f"checked: {found.n} losses, gradients and tensors, {found.largest:.1e} off at most"
+            + rounding)
