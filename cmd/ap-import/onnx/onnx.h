@@ -35,27 +35,6 @@ int import_onnx(struct onnx_file *f, struct onnx_options *options,
                 struct import_params *params, struct ap_graph *g,
                 struct import_stats *stats);
 
-/* ---- roles ---- */
-
-/* A buffer that the forward pass changes. */
-struct onnx_state {
-    int init,
-        output; /* number of the initialiser, and of the output with its next value */
-};
-
-/* The model's metadata; see onnx_roles.c. */
-struct onnx_roles {
-    bool given;
-    enum ap_role *of_init; /* [n_inits]: weight, state or constant */
-    int n_states;
-    struct onnx_state *states;
-    int loss; /* number of an output, -1: not said */
-};
-
-/* All false and empty if the model has no such metadata; -1 with f->err set. */
-int onnx_read_roles(struct onnx_file *f, const struct onnx_model *m,
-                    struct onnx_roles *roles);
-
 /* ---- lowering ---- */
 
 /* Elements that are known while lowering, row-major; as i or f by the node's dtype. */
@@ -86,7 +65,6 @@ struct ox {
     struct onnx_file *file;
     struct onnx_model *model;
     struct onnx_options *opt;
-    const struct onnx_roles *roles;
     struct ap_build b;
     struct ap_names values; /* name to node */
     int n_leaves, cap_leaves;
@@ -223,7 +201,5 @@ int ox_gather_elements(struct ox *c, int x, int indices, int d);
 extern const struct ox_op ox_math_ops[], ox_reduce_ops[], ox_shape_ops[], ox_index_ops[],
     ox_nn_ops[], ox_pool_ops[], ox_loss_ops[], ox_resize_ops[], ox_quant_ops[],
     ox_einsum_ops[];
-/* Those of domain "autopar", whatever its version. */
-extern const struct ox_op ox_own_ops[];
 
 #endif

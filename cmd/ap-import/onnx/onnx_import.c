@@ -113,12 +113,9 @@ static bool made_up(const char *name)
     return strstr(name, "::") || *name == '/' || !name[strspn(name, "0123456789")];
 }
 
-/* What the file says, or else a guess: floats are weights. */
-static enum ap_role init_role(const struct ox *c, int k)
+/* The file does not say it: floats are weights. */
+static enum ap_role init_role(const struct onnx_tensor *t)
 {
-    const struct onnx_tensor *t = &c->model->inits[k];
-    if (c->roles->given)
-        return c->roles->of_init[k];
     if (!ap_dtype_is_float(t->shape.dtype) || (t->shape.rank == 0 && made_up(t->name)))
         return AP_ROLE_CONSTANT;
     return AP_ROLE_WEIGHT;
@@ -128,7 +125,7 @@ static int add_init(struct ox *c, int k)
 {
     struct onnx_tensor *t = &c->model->inits[k];
     int64_t n = ap_shape_elems(&t->shape);
-    enum ap_role role = init_role(c, k);
+    enum ap_role role = init_role(t);
     if (t->shape.dtype == AP_C64 || t->shape.dtype == AP_C128)
         return onnx_refuse(c->file,
                            "initialiser '%s': complex numbers are not supported "
@@ -288,9 +285,6 @@ static bool *live_nodes(const struct ox *c, const struct import *im)
     bool *live = AP_NEW_N(c->file->arena, c->b.n + 1, bool);
     for (int k = 0; k < im->g.n_results; k++)
         live[im->g.results[k].node] = true;
-    for (int i = 0; i < c->b.n; i++)
-        live[i] |=
-            c->b.nodes[i].op == AP_OP_PARAMETER && c->b.nodes[i].role == AP_ROLE_STATE;
     import_mark_needed(c->b.nodes, c->b.n, live);
     return live;
 }
@@ -330,11 +324,10 @@ static void move_nodes(struct ox *c, struct import *im)
     im->g.reducers = im->reducers;
 }
 
-/* The result that the file or --roles names, or the first floating-point scalar. */
-static int find_loss(const struct ox *c, const struct ap_graph *g,
-                     struct import_params *params)
+/* The result that --roles names, or the first floating-point scalar; -1: none. */
+static int find_loss(const struct ap_graph *g, struct import_params *params)
 {
-    int loss = c->roles->loss;
+    int loss = -1;
     for (int k = 0; k < g->n_results && loss < 0; k++) {
         const struct ap_node *node = &g->nodes[g->results[k].node];
         if (node->shape.rank == 0 && ap_dtype_is_float(node->shape.dtype))
@@ -351,60 +344,16 @@ static int find_loss(const struct ox *c, const struct ap_graph *g,
     return loss;
 }
 
-static int check_loss(const struct ox *c, const struct ap_graph *g)
-{
-    const int loss = c->roles->loss;
-    if (loss < 0)
-        return 0;
-    const struct ap_shape *s = &g->nodes[g->results[loss].node].shape;
-    if (s->rank == 0 && ap_dtype_is_float(s->dtype))
-        return 0;
-    struct ap_buf text = {0};
-    ap_shape_print(s, &text);
-    onnx_fail(c->file,
-              "metadata \"autopar.roles\": /loss: '%s' is %s: expected a "
-              "floating-point scalar",
-              c->model->outputs[loss].name, text.data);
-    ap_buf_free(&text);
-    return -1;
-}
-
-/* The outputs that are the next values of states. */
-static int set_states(struct ox *c, struct import *im)
+static int set_roles(struct import *im, struct import_params *params)
 {
     struct ap_graph *g = &im->g;
-    for (int k = 0; k < c->roles->n_states; k++) {
-        const struct onnx_state *state = &c->roles->states[k];
-        struct ap_result *result = &g->results[state->output];
-        int param = 0;
-        while (c->leaves[param].init != state->init)
-            param++; /* states are never dropped */
-        if (!ap_shape_equal(&g->nodes[param].shape, &g->nodes[result->node].shape))
-            return onnx_fail(
-                c->file,
-                "metadata \"autopar.roles\": output '%s' has not the shape of "
-                "state '%s'",
-                c->model->outputs[state->output].name, g->nodes[param].name);
-        result->alias = param;
-        result->role = AP_ROLE_STATE;
-    }
-    return 0;
-}
-
-static int set_roles(struct ox *c, struct import *im, struct import_params *params)
-{
-    struct ap_graph *g = &im->g;
-    int loss = find_loss(c, g, params);
-    if (check_loss(c, g) || set_states(c, im) || import_override_roles(im, params))
+    int loss = find_loss(g, params);
+    if (import_override_roles(im, params))
         return -1;
     for (int k = 0; k < g->n_results; k++)
-        if (g->results[k].alias >= 0 &&
-            g->nodes[g->results[k].alias].role != AP_ROLE_STATE)
-            g->results[k] = (struct ap_result){
-                .node = g->results[k].node, .role = AP_ROLE_AUX, .alias = -1};
-    if (loss >= 0)
-        g->results[loss] = (struct ap_result){
-            .node = g->results[loss].node, .role = AP_ROLE_LOSS, .alias = -1};
+        g->results[k] = (struct ap_result){.node = g->results[k].node,
+                                           .role = k == loss ? AP_ROLE_LOSS : AP_ROLE_AUX,
+                                           .alias = -1};
     return 0;
 }
 
@@ -446,7 +395,7 @@ static int run(struct ox *c, struct import *im, struct import_params *params)
                              c->opt->dims[i].name);
     move_nodes(c, im);
     import_clean(im);
-    if (set_roles(c, im, params))
+    if (set_roles(im, params))
         return -1;
     return import_phases(im, params);
 }
@@ -456,16 +405,11 @@ int import_onnx(struct onnx_file *f, struct onnx_options *options,
                 struct import_stats *stats)
 {
     struct onnx_model model;
-    struct onnx_roles roles;
-    if (onnx_read(f, &model) || onnx_read_roles(f, &model, &roles))
+    if (onnx_read(f, &model))
         return -1;
     struct hlo_src src = {.arena = f->arena, .file = f->path, .err = f->err};
     struct import im = {.src = &src, .g.name = *model.name ? model.name : "onnx"};
-    struct ox c = {.file = f,
-                   .model = &model,
-                   .opt = options,
-                   .roles = &roles,
-                   .opset = model.opset};
+    struct ox c = {.file = f, .model = &model, .opt = options, .opset = model.opset};
     ap_build_init(&c.b, f->arena);
     int rc = run(&c, &im, params);
     stats->n_instrs = model.n_nodes;

@@ -3,15 +3,6 @@
 
 #include <string.h>
 
-/* The operators that scripts/torch/exported.py adds to ONNX's. */
-static const struct ox_op *find_own(const char *name)
-{
-    for (const struct ox_op *op = ox_own_ops; op->name; op++)
-        if (strcmp(op->name, name) == 0)
-            return op;
-    return NULL;
-}
-
 const struct ox_op *ox_find(const char *domain, const char *name, int64_t opset,
                             bool *known_name)
 {
@@ -20,8 +11,6 @@ const struct ox_op *ox_find(const char *domain, const char *name, int64_t opset,
         ox_pool_ops, ox_resize_ops, ox_loss_ops,   ox_quant_ops, ox_einsum_ops};
     static const char preview[] = "ai.onnx.preview.training";
     bool training = strcmp(domain, preview) == 0;
-    if (strcmp(domain, "autopar") == 0)
-        return find_own(name);
     if (*domain && strcmp(domain, "ai.onnx") != 0 && !training)
         return NULL;
     for (size_t t = 0; t < sizeof tables / sizeof(void *); t++)

@@ -321,20 +321,6 @@ static int identity(struct ox *c)
     return c->in[0];
 }
 
-/* The same number by way of its bits, for integers carry no gradient. */
-static int stop_gradient(struct ox *c)
-{
-    enum ap_dtype dtype = ox_dtype(c, c->in[0]);
-    struct ap_shape bits = ox_shape(c, c->in[0]);
-    if (!ap_dtype_is_float(dtype))
-        return c->in[0];
-    int size = ap_dtype_size(dtype);
-    bits.dtype = size == 8 ? AP_U64 : size == 4 ? AP_U32 : size == 2 ? AP_U16 : AP_U8;
-    int x = ox_node(c, AP_OP_BITCAST_CONVERT, bits, NULL, 1, c->in);
-    bits.dtype = dtype;
-    return ox_node(c, AP_OP_BITCAST_CONVERT, bits, NULL, 1, &x);
-}
-
 /* At inference nothing is dropped. */
 static int dropout(struct ox *c)
 {
@@ -446,10 +432,5 @@ const struct ox_op ox_math_ops[] = {
     {"CastLike", 15, 20, 2, 2, cast_like, 0},
     {"Identity", 1, 20, 1, 1, identity, 0},
     {"Dropout", 7, 20, 1, 3, dropout, 0},
-    {NULL, 0, 0, 0, 0, NULL, 0},
-};
-
-const struct ox_op ox_own_ops[] = {
-    {"StopGradient", 1, 1, 1, 1, stop_gradient, 0},
     {NULL, 0, 0, 0, 0, NULL, 0},
 };

@@ -411,25 +411,6 @@ static void read_opset(struct onnx_file *f, struct pb m, struct onnx_model *mode
         model->opset = version;
 }
 
-/* One StringStringEntryProto of the model's metadata. */
-static int read_metadata(struct onnx_file *f, struct pb m, struct onnx_model *model)
-{
-    struct pb_field field;
-    const char *key = "", *value = "";
-    while (pb_next(&m, &field)) {
-        if (field.number == 1)
-            key = text_of(f, &field);
-        if (field.number == 2)
-            value = text_of(f, &field);
-    }
-    if (strcmp(key, "autopar.roles") != 0)
-        return 0;
-    if (model->roles)
-        return onnx_fail(f, "metadata \"autopar.roles\" is there twice");
-    model->roles = value;
-    return 0;
-}
-
 int onnx_read(struct onnx_file *f, struct onnx_model *model)
 {
     struct pb m = {f->data, f->data + f->len, false}, graph = {0};
@@ -440,9 +421,6 @@ int onnx_read(struct onnx_file *f, struct onnx_model *model)
             graph = field.bytes;
         if (field.number == 8 && field.wire == PB_BYTES)
             read_opset(f, field.bytes, model);
-        if (field.number == 14 && field.wire == PB_BYTES &&
-            read_metadata(f, field.bytes, model))
-            return -1;
     }
     if (m.bad)
         return onnx_fail(f, "not an ONNX model, or cut off at byte %lld",

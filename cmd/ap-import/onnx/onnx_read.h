@@ -51,8 +51,7 @@ struct onnx_value {
 
 struct onnx_model {
     const char *name;
-    const char *roles; /* metadata "autopar.roles", or NULL */
-    int64_t opset;     /* of the domain "", 0 if none */
+    int64_t opset; /* of the domain "", 0 if none */
     int n_nodes, n_inits, n_inputs, n_outputs;
     struct onnx_node *nodes;
     struct onnx_tensor *inits;
