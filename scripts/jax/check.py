@@ -162,8 +162,26 @@ def load(path, like):
 # ---- comparing ----
 
 
-def norm(array):
-    return float(np.linalg.norm(np.asarray(array, np.complex128).ravel()))
+def pieces(*arrays):
+    """Parts of arrays of equal size, a million elements at a time, in f64 or c128."""
+    flat = [np.ravel(a) for a in arrays]
+    kind = np.complex128 if any(a.dtype.kind == "c" for a in flat) else np.float64
+    for i in range(0, flat[0].size, 1 << 20):
+        yield [a[i : i + (1 << 20)].astype(kind) for a in flat]
+
+
+def norms(got, want, start, other):
+    """Norms of got - want, want - start and other - want where want is finite; infinite, 0, 0 where
+    another element than want's is not."""
+    sums = np.zeros(3)
+    for g, w, o, *s in pieces(got, want, other, *(() if start is None else (start,))):
+        finite = np.isfinite(w)
+        if not np.array_equal(np.isfinite(g), finite):
+            return np.inf, 0.0, 0.0
+        o = np.where(np.isfinite(o), o, w)
+        for k, d in enumerate((g - w, w - s[0] if s else w, o - w)):
+            sums[k] += np.sum(np.abs(d[finite]) ** 2)
+    return tuple(map(float, np.sqrt(sums)))
 
 
 class Rows:
@@ -178,14 +196,9 @@ class Rows:
             n, free = int(np.sum(got != want)), int(np.sum(other != want))
             self.rows.append((n, 0, want.size, max(NOISE * free, 0.5), path))
             return
-        got, want, other = (np.asarray(x, np.complex128) for x in (got, want, other))
-        if not np.array_equal(np.isfinite(got), np.isfinite(want)):
-            self.rows.append((np.inf, 0, want.size, 1, path))
-            return
-        got, want, other = (np.where(np.isfinite(want), x, 0) for x in (got, want, other))
-        change = norm(want - start) if start is not None else norm(want)
-        limit = max(self.part * change, NOISE * norm(other - want), 1e-30)
-        self.rows.append((norm(got - want), change / want.size**0.5, want.size, limit, path))
+        error, change, noise = norms(got, want, start, other)
+        limit = max(self.part * change, NOISE * noise, 1e-30)
+        self.rows.append((error, change / want.size**0.5, want.size, limit, path))
 
     def judge(self):
         """[(error by what is allowed, path)], the worst first; Differs where it is more than 1."""

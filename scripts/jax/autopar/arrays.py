@@ -80,8 +80,10 @@ class Placement:
         if self.plain and isinstance(value, jax.Array):
             if not value.is_fully_addressable:
                 return jax.jit(lambda x: x, out_shardings=self.sharding)(value)
-            if jax.process_count() == 1:
-                return jax.device_put(value, self.sharding, may_alias=False)
+            if jax.process_count() == 1:  # a copy: to several devices, may_alias=False may alias
+                if value.sharding.device_set & self.sharding.device_set:
+                    value = value.copy()
+                return jax.device_put(value, self.sharding)
         value = np.asarray(value)
         if not self.plain:
             value = self.hold(value)

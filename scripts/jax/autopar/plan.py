@@ -161,7 +161,7 @@ class Plan:
         """
         split, numbers = self.match(tree, argument)
         found = []
-        for leaf, index in zip(distinct(split.arrays), numbers):
+        for leaf, index in zip(split.arrays, numbers):
             form = self.forms[index]
             held = form.holds(leaf)
             found.append(leaf if held else form.leaf(form.arrays(leaf)))
