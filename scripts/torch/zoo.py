@@ -78,7 +78,7 @@ def unet():
 
 
 class Vae(nn.Module):
-    """Variational autoencoder; the noise is an input, for random numbers are refused."""
+    """Variational autoencoder; the noise is an input."""
 
     def __init__(self):
         super().__init__()
@@ -452,7 +452,7 @@ def mixtral():
     config = hf.MixtralConfig(vocab_size=64, hidden_size=32, intermediate_size=32,
                               num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                               num_local_experts=4, use_cache=False, output_router_logits=True)
-    config._experts_implementation = "batched_mm"  # "grouped_mm" has no ONNX operator
+    config._experts_implementation = "batched_mm"  # "grouped_mm" has no rule
     return hf.MixtralForCausalLM(config), tokens_of()
 
 
