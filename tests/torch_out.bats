@@ -64,7 +64,7 @@ parameter() { jq -c --arg name "$1" '.parameters[] | select(.name == $name) | de
         and all(.inputs[]; .placements == ["Shard(0)", "Shard(0)"])
         and ([.activations[] | select(.module == "blocks.0" and .output == 0) | .shape]
             == [[4, 16, 32]])
-        and ([.activations[] | select(.module == "tokens" and .input == 0) | .shape] == [[4, 16]])' "$plan"
+        and ([.activations[] | select(.module == "blocks.1" and .input == 0) | .shape] == [[4, 16, 32]])' "$plan"
 }
 
 @test "torch out: documents validate against the schema" {
