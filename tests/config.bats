@@ -184,6 +184,8 @@ unbuilt() { refuses 2 "$3" ap-model --config "$(edited "$1" "$2")"; }
     wrong llama3-8b '.num_hidden_layers = 100000' '/num_hidden_layers: '
     wrong llama3-8b '.tie_word_embeddings = 1' '/tie_word_embeddings: expected true or false'
     wrong llama3-8b '.rope_scaling = 3' '/rope_scaling: expected an object or null'
+    wrong llama3-8b '.partial_rotary_factor = 2' '/partial_rotary_factor: expected at most 1'
+    wrong gemma2-9b '.windows = ""' '/windows: expected a digit for each layer'
     wrong llama3-8b '.rms_norm_eps = -1' '/rms_norm_eps: expected a number >= 0'
     wrong qwen3-8b '.num_hidden_layers = 2 | .layer_types = ["full_attention", "sliding_attention"]' \
         '/layer_types: windows need a sliding_window and use_sliding_window'
@@ -209,6 +211,7 @@ unbuilt() { refuses 2 "$3" ap-model --config "$(edited "$1" "$2")"; }
     unbuilt llama3-8b '.model_type = "qwen3_next"' '/model_type: qwen3_next: gated delta layers are not built'
     unbuilt llama3-8b '.model_type = "gemma3"' "/model_type: gemma3: its vision tower is not built; the text model alone"
     unbuilt llama3-8b '.hidden_act = "sillu"' "/hidden_act: no activation 'sillu'; did you mean 'silu'?"
+    unbuilt nemotron-h-8b '.chunk_size = null' 'a size of the scan is missing'
     unbuilt llama3-8b '.partial_rotary_factor = 0.01' '--head-dim 1: rotary embedding needs an even number'
     unbuilt qwen2-7b '.use_sliding_window = true' '/use_sliding_window: expected 0: windows'
     unbuilt qwen3-8b '.layer_types = [range(36) | "linear_attention"]' '/layer_types/0: such layers are not built'

@@ -157,6 +157,8 @@ static int join_members(struct config_reader *r)
 
     if (json_is_false(json_object_get(r->all, "use_sliding_window")))
         *window = -1;
+    if (style->rope_share > 1)
+        return ap_err_set(r->err, "/partial_rotary_factor: expected at most 1");
     if (style->choice == MODEL_GREEDY)
         style->groups = 0;
     if (style->windows && !strcmp(style->windows, "rotated"))

@@ -239,6 +239,8 @@ static int read_pattern(struct config_reader *r, const struct config_field *f,
 
     if (json_is_null(v))
         return 0;
+    if (f->kind == PATTERN && json_string_length(v) == 0)
+        return ap_at_err(at, r->err, "expected a digit for each layer");
     if (f->kind == PATTERN) {
         *pattern = ap_arena_strdup(r->arena, json_string_value(v));
         return 0;

@@ -47,12 +47,16 @@ static int check_experts(struct model *m)
 
 static int check_scan(struct model *m)
 {
-    int64_t seq = m->size[MODEL_SEQ], chunk = m->style.scan_chunk;
+    const struct model_style *style = &m->style;
+    int64_t seq = m->size[MODEL_SEQ], chunk = style->scan_chunk;
 
-    if (m->style.scan_heads % m->style.scan_groups != 0)
-        return ap_err_set(
-            m->err, "%lld heads of the scan are not a multiple of %lld groups",
-            (long long)m->style.scan_heads, (long long)m->style.scan_groups);
+    if (!style->scan_heads || !style->scan_width || !style->scan_states ||
+        !style->scan_groups || !style->scan_conv || !style->scan_chunk)
+        return ap_err_set(m->err, "a size of the scan is missing");
+    if (style->scan_heads % style->scan_groups != 0)
+        return ap_err_set(m->err,
+                          "%lld heads of the scan are not a multiple of %lld groups",
+                          (long long)style->scan_heads, (long long)style->scan_groups);
     if (seq > chunk && seq % chunk != 0)
         return ap_err_set(m->err,
                           "--seq %lld is not a multiple of %lld, the scan's chunk",
@@ -79,7 +83,7 @@ static int check_sizes(struct model *m)
     if (m->style.rope && m->size[MODEL_KV_RANK] <= 0 &&
         check_even(m, MODEL_HEAD_DIM, turned(m, head_dim)))
         return -1;
-    if (m->style.scan_heads && check_scan(m))
+    if (m->style.mixers && strchr(m->style.mixers, 'M') && check_scan(m))
         return -1;
     return m->size[MODEL_EXPERTS] > 0 ? check_experts(m) : 0;
 }
