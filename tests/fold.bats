@@ -50,15 +50,6 @@ search() {
         .sharding.lower_bound_sec <= .sharding.objective_sec' >/dev/null
 }
 
-@test "fold: layers that alternate are tied with a period of 2" {
-    one=$(search "$(deep)" --rounds 8)
-    two=$(search "$(deep)" --rounds 8 --period 2)
-    jq -en --argjson one "$one" --argjson two "$two" '
-        $one.folded_objective_sec > $one.objective_sec * 1.001 and
-        $two.folded_objective_sec <= $two.objective_sec * (1 + 1e-9)' ||
-        { echo "$one $two"; return 1; }
-}
-
 @test "fold: groups with different pins are not tied" {
     doc=$BATS_TEST_TMPDIR/pinned.json
     jq -c '(.graph.nodes[] | select(.name == "gpt/h_3/mlp/fc/w")).pin = "{devices=[2,2]<=[4]}"' \
@@ -102,7 +93,7 @@ search() {
 }
 
 @test "fold: the same bytes twice" {
-    for options in "--unfold 0" "--period 2" "--rounds 1"; do
+    for options in "--unfold 0" "--rounds 1"; do
         # shellcheck disable=SC2086
         ap-shard --no-history --mesh 2x4 $options -o "$BATS_TEST_TMPDIR/a" "$(mlp)"
         # shellcheck disable=SC2086

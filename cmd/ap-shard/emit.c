@@ -96,7 +96,7 @@ int shard_emit(struct ap_arena *arena, const struct shard_task *task,
     struct ilp_problem ip;
     int rc = 0;
 
-    shard_fold_find(arena, task, NULL, 1, &alone);
+    shard_fold_find(arena, task, NULL, &alone);
     if (shard_ilp_build(arena, task, &alone, plans, task->n_plans, &ip, err))
         return -1;
     const struct ap_problem p = ip.problem;

@@ -234,20 +234,9 @@ struct timing {
 
 static void add_timing(struct timing *t, const struct timing *more)
 {
-    if (t->n_searches == 0) {
-        *t = *more;
-        return;
-    }
-    t->fold += more->fold;
     t->space += more->space;
     t->build += more->build;
     t->solve += more->solve;
-    t->bound += more->bound;
-    t->rounds += more->rounds;
-    if (more->n_tied > 0) {
-        t->folded_objective = fmin(t->folded_objective, more->folded_objective);
-        t->folded_bound = fmax(t->folded_bound, more->folded_bound);
-    }
     t->work += more->work;
     t->n_searches++;
 }
@@ -363,7 +352,7 @@ static int search_unfolded(struct ap_arena *arena, const struct shard_task *task
     more[task->n_plans] = answer->plan;
     if (start < 0 || answer->objective <= task->plan_sec[start])
         start = task->n_plans;
-    shard_fold_find(arena, task, NULL, 1, &alone);
+    shard_fold_find(arena, task, NULL, &alone);
     double t0 = ap_now_sec();
     if (shard_space_build(arena, task, &alone, more, task->n_plans + 1, &space, err))
         return -1;
@@ -508,21 +497,21 @@ static int search_bounded(struct ap_arena *arena, const struct shard_task *task,
     return rc;
 }
 
-/* Searches folded with a period and finds the bound. */
+/* Searches folded and finds the bound. */
 static int search_folded(struct ap_arena *arena, const struct shard_task *task,
-                         const struct ap_plan *plans, int period, struct folded *f,
+                         const struct ap_plan *plans, struct folded *f,
                          struct ap_err *err)
 {
     struct timing *took = &f->took;
     double t0 = ap_now_sec();
 
     *f = (struct folded){.fold = {0}};
-    if (task->fold && period == 1)
+    if (task->fold)
         f->fold = *task->fold;
     else
-        shard_fold_find(arena, task, task->families, period, &f->fold);
+        shard_fold_find(arena, task, task->families, &f->fold);
     if (f->fold.n_tied * WORTH_FOLDING < task->nests->n)
-        shard_fold_find(arena, task, NULL, period, &f->fold);
+        shard_fold_find(arena, task, NULL, &f->fold);
     took->fold = ap_now_sec() - t0;
     t0 = ap_now_sec();
     if (shard_space_build(arena, task, &f->fold, plans, task->n_plans, &f->space, err))
@@ -544,18 +533,6 @@ static int search_folded(struct ap_arena *arena, const struct shard_task *task,
     took->folded_objective = f->answer.objective;
     took->folded_bound = f->answer.bound;
     return 0;
-}
-
-/* Keeps the better answer and the higher bound. */
-static void keep_folded(const struct folded *f, struct shard_answer *answer)
-{
-    const double bound = fmax(answer->bound, f->answer.bound);
-
-    if (!answer->plan.choice || f->answer.objective < answer->objective)
-        *answer = f->answer;
-    answer->bound = fmin(bound, answer->objective);
-    if (answer->bound >= answer->objective * (1 - PROVEN))
-        answer->stopped = "optimal";
 }
 
 static const char *stats_of(struct ap_arena *arena, const struct shard_task *task,
@@ -607,15 +584,13 @@ static int search_all(struct ap_arena *arena, const struct shard_task *task,
     const struct ap_work *work = task->work;
     const double near = 1 - fmax(PROVEN, task->params->gap);
 
-    for (int period = 1; period <= (int)task->params->period; period++) {
-        if (search_folded(arena, task, plans, period, &folded, err))
-            return -1;
-        add_timing(t, &folded.took);
-        keep_folded(&folded, answer);
-        if (t->n_tied == 0 || answer->bound >= answer->objective * near ||
-            ap_work_over(work))
-            break;
-    }
+    if (search_folded(arena, task, plans, &folded, err))
+        return -1;
+    *t = folded.took;
+    *answer = folded.answer;
+    answer->bound = fmin(answer->bound, answer->objective);
+    if (answer->bound >= answer->objective * (1 - PROVEN))
+        answer->stopped = "optimal";
     bool open = t->n_tied > 0 && answer->bound < answer->objective * near;
     int best = open ? cheapest(task) : -1;
     bool named_is_better = best >= 0 && task->plan_sec[best] < answer->objective;

@@ -70,12 +70,12 @@ static const struct {
 } only_for[] = {
     {"no-padding", SHARD_TAKES_PADDING},   {"solver", SHARD_TAKES_SOLVER},
     {"work-limit", SHARD_TAKES_SOLVER},    {"prove", SHARD_TAKES_FOLDING},
-    {"no-families", SHARD_TAKES_FAMILIES}, {"period", SHARD_TAKES_FOLDING},
-    {"rounds", SHARD_TAKES_FOLDING},       {"unfold", SHARD_TAKES_FOLDING},
-    {"batch-axis", SHARD_TAKES_SPACE},     {"start", SHARD_TAKES_START},
-    {"emit-problem", SHARD_TAKES_EMIT},    {"tofu-space", SHARD_TAKES_TOFU},
-    {"tofu-ties", SHARD_TAKES_TOFU},       {"level", SHARD_TAKES_RHINO},
-    {"critical", SHARD_TAKES_RHINO},       {"explain", SHARD_TAKES_RHINO},
+    {"no-families", SHARD_TAKES_FAMILIES}, {"rounds", SHARD_TAKES_FOLDING},
+    {"unfold", SHARD_TAKES_FOLDING},       {"batch-axis", SHARD_TAKES_SPACE},
+    {"start", SHARD_TAKES_START},          {"emit-problem", SHARD_TAKES_EMIT},
+    {"tofu-space", SHARD_TAKES_TOFU},      {"tofu-ties", SHARD_TAKES_TOFU},
+    {"level", SHARD_TAKES_RHINO},          {"critical", SHARD_TAKES_RHINO},
+    {"explain", SHARD_TAKES_RHINO},
 };
 
 /* "ilp, tap and rhino": the algorithms that take such an option. */
@@ -222,7 +222,7 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
     *req = (struct shard_request){
         .max_axes = 2,
         .alpa = ap_alpa_defaults(),
-        .params = {.rounds = 12, .unfold = 120000, .period = 1, .tofu_ties = 1}};
+        .params = {.rounds = 12, .unfold = 120000, .tofu_ties = 1}};
     const struct ap_opt opts[] = {
         {"mesh", AP_OPT_STR, &req->mesh_text, "MESH",
          "logical mesh: 8, 2x4, dp=2,tp=4, or auto for the best", NULL, 0, 0, 0, NULL},
@@ -290,8 +290,6 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
          "more"},
         {"no-families", AP_OPT_FLAG, &req->params.no_families, NULL,
          "do not fold repeated layers", NULL, 0, 0, 0, "more"},
-        {"period", AP_OPT_INT, &req->params.period, "N",
-         "also fold every 2nd, ..., N-th layer to one (1)", NULL, 0, 1, 16, "more"},
         {"rounds", AP_OPT_INT, &req->params.rounds, "N",
          "rounds for the lower bound of a folded search (12)", NULL, 0, 0, 10000, "more"},
         {"unfold", AP_OPT_INT, &req->params.unfold, "N",

@@ -623,7 +623,7 @@ int shard_overlap(struct ap_arena *arena, const struct shard_task *task, shard_f
     b.serial.plan_sec = AP_NEW_N(arena, task->n_plans + MOST_FOUND, double);
     *answer = (struct shard_answer){.objective = INFINITY};
     if (run == shard_ilp) {
-        shard_fold_find(&scratch, task, task->families, 1, &fold);
+        shard_fold_find(&scratch, task, task->families, &fold);
         b.twin = fold.twin;
         b.serial.fold = &fold;
         find_waited(&b, &scratch);

@@ -159,7 +159,7 @@ static int state_problems(struct limiter *l, const struct ap_plan *answer,
         plans[i].scatters = false;
     }
     plans[task->n_plans] = *answer;
-    shard_fold_find(l->arena, task, task->families, 1, &l->layers);
+    shard_fold_find(l->arena, task, task->families, &l->layers);
     alone = l->layers;
     alone.tied = AP_NEW_N(l->arena, task->nests->n, int);
     alone.weight = AP_NEW_N(l->arena, task->nests->n, int);

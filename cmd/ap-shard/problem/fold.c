@@ -500,8 +500,7 @@ static void find_cells(struct folder *f)
     int *cell_at = AP_NEW_N(f->arena, start[all->n] + 1, int);
     for (int i = 0; i < all->n; i++)
         for (int k = 0; k < all->family[i].n_instances; k++)
-            cells[start[i] + k] = (struct cell){
-                .hash = (uint64_t)(k % fold->period), .family = i, .instance = k};
+            cells[start[i] + k] = (struct cell){.family = i, .instance = k};
     describe_tensors(f, sum);
     for (int i = 0; i < f->nests->n; i++) {
         if (fold->family[i] < 0)
@@ -543,8 +542,7 @@ static void tie(struct folder *f)
 }
 
 void shard_fold_find(struct ap_arena *arena, const struct shard_task *task,
-                     const struct ap_families *families, int period,
-                     struct shard_fold *fold)
+                     const struct ap_families *families, struct shard_fold *fold)
 {
     static const struct ap_families none;
     const struct ap_graph *g = task->graph;
@@ -562,8 +560,7 @@ void shard_fold_find(struct ap_arena *arena, const struct shard_task *task,
                                 .weight = AP_NEW_N(arena, nests->n, int),
                                 .cell = AP_NEW_N(arena, nests->n, int),
                                 .family = AP_NEW_N(arena, nests->n, int),
-                                .instance = AP_NEW_N(arena, nests->n, int),
-                                .period = period};
+                                .instance = AP_NEW_N(arena, nests->n, int)};
     f.place = AP_NEW_N(arena, g->n_nodes, uint64_t);
     f.family = AP_NEW_N(arena, g->n_nodes, int);
     f.instance = AP_NEW_N(arena, g->n_nodes, int);

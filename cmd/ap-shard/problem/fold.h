@@ -28,18 +28,15 @@ struct shard_fold {
     int *family;   /* [group]: the family that it is folded by, -1 for none */
     int *instance; /* [group]: within the family, -1 for none */
     int n_tied;    /* groups that follow another one */
-    int period;
 };
 
 /*
  * Of the task's graph, nests, pins and microbatches. families: the task's; NULL: no
  * groups are tied. Groups whose tensors are pinned to different layouts, or with
- * different choices on the microbatch axis, are not twins. With a period of p, only every
- * p-th instance is tied, for layers that alternate. O(nodes + edges).
+ * different choices on the microbatch axis, are not twins. O(nodes + edges).
  */
 void shard_fold_find(struct ap_arena *arena, const struct shard_task *task,
-                     const struct ap_families *families, int period,
-                     struct shard_fold *fold);
+                     const struct ap_families *families, struct shard_fold *fold);
 /* Equal factors, operands and results: both groups have the same strategies and costs. */
 bool shard_fold_same_nest(const struct ap_graph *ga, const struct ap_nest *a,
                           const struct ap_graph *gb, const struct ap_nest *b);

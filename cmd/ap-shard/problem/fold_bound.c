@@ -135,7 +135,7 @@ static uint64_t key_of(const struct bounder *b, struct site site, int group, boo
 
     return by_distance
                ? hash4(16 + site.family, fold->twin[group], site.instance - home.instance,
-                       home.instance % fold->period)
+                       0)
                : hash4(2, wide ? group : fold->twin[group], site.family, home.family);
 }
 

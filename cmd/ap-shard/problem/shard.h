@@ -59,7 +59,6 @@ struct shard_params {
     bool no_families;  /* the whole graph at once, whatever repeats */
     int64_t rounds;    /* of the folded search's bound */
     int64_t unfold;    /* most strategies left for a search of the whole graph */
-    int64_t period;    /* distance of layers that are tied: 1, then 2, ... */
     int tofu_space;    /* row of shard_tofu_spaces */
     int64_t tofu_ties; /* orders among equally good cuts that are tried */
     /* rhino */
@@ -190,7 +189,7 @@ struct shard_task {
     struct ap_choice_vec *pinned_choice;
     const bool *fixed;
     const int16_t *microbatch_choice; /* [group]: on the microbatch axis; NULL: none */
-    const struct shard_fold *fold; /* of the families, for a period of 1; NULL: unknown */
+    const struct shard_fold *fold; /* of the families; NULL: unknown */
     struct ap_work *work;          /* the budget of all that a search does; NULL: none */
 };
 

@@ -80,7 +80,7 @@ void serve_tie(struct ap_arena *arena, const struct ap_graph *g,
 
     *ties = (struct serve_ties){.n_shares = 0};
     const struct shard_task task = {.graph = g, .nests = nests};
-    shard_fold_find(arena, &task, families, 1, fold);
+    shard_fold_find(arena, &task, families, fold);
     fold->tied = fold->twin;
     fold->n_tied = 0;
     for (int i = 0; i < nests->n; i++)

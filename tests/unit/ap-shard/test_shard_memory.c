@@ -33,7 +33,7 @@ static bool ask(struct question *q, const char *json, const char *mesh, int micr
 {
     struct shard_fold fold;
 
-    *q = (struct question){.params = {.rounds = 12, .period = 1}};
+    *q = (struct question){.params = {.rounds = 12}};
     q->task = (struct shard_task){.graph = &q->sample.g,
                                   .nests = &q->sample.nests,
                                   .cost = &q->cost,
@@ -46,7 +46,7 @@ static bool ask(struct question *q, const char *json, const char *mesh, int micr
                                &q->task.microbatch_choice, &q->err)) ||
         make_cost(&q->arena, AP_COST_DEFAULT, &q->mesh, &q->cost, &q->err))
         return false;
-    shard_fold_find(&q->arena, &q->task, NULL, 1, &fold);
+    shard_fold_find(&q->arena, &q->task, NULL, &fold);
     return shard_ilp_build(&q->arena, &q->task, &fold, NULL, 0, &q->ip, &q->err) == 0;
 }
 

@@ -135,7 +135,7 @@ static int ask(struct question *q, const char *json, uint64_t seed)
     struct shard_fold fold;
     uint64_t state = seed ^ 99;
 
-    *q = (struct question){.params = {.rounds = 12, .period = 1, .unfold = 120000},
+    *q = (struct question){.params = {.rounds = 12, .unfold = 120000},
                            .work = {.limit = 1000000000}};
     q->task = (struct shard_task){.graph = &q->sample.g,
                                   .nests = &q->sample.nests,
@@ -162,7 +162,7 @@ static int ask(struct question *q, const char *json, uint64_t seed)
     shard_list_named_plans(&q->arena, &q->task);
     struct shard_task plain = q->task;
     plain.cost = &q->serial;
-    shard_fold_find(&q->arena, &plain, NULL, 1, &fold);
+    shard_fold_find(&q->arena, &plain, NULL, &fold);
     return shard_ilp_build(&q->arena, &plain, &fold, NULL, 0, &q->ip, &q->err);
 }
 
