@@ -59,11 +59,4 @@ typedef int ap_solver_fn(struct ap_arena *arena, const struct ap_problem *p,
 ap_solver_fn ap_solve_exact; /* reductions, dual bound, branch and bound */
 ap_solver_fn ap_solve_glpk;  /* one-hot nodes, tight edges, dual simplex, then MIP */
 
-/*
- * least[node][strategy]: a lower bound on the cost of choices with this strategy;
- * INFINITY if no such choice costs less than limit. Returns the bound of all choices.
- */
-double ap_solve_least(struct ap_arena *arena, const struct ap_problem *p, double limit,
-                      double **least);
-
 #endif

@@ -39,7 +39,7 @@ static int by_cells(const void *x, const void *y)
     return order ? order : (a->strategy > b->strategy) - (a->strategy < b->strategy);
 }
 
-/* Strategies with equal rows have the same need; those that are left out have none. */
+/* Strategies with equal rows have the same need. */
 static void name_needs(struct ap_arena *arena, struct set_user *u, const double *cells,
                        int n_strategies, int width)
 {
@@ -51,9 +51,7 @@ static void name_needs(struct ap_arena *arena, struct set_user *u, const double 
     u->one = AP_NEW_N(arena, n_strategies, int);
     u->n_needs = 0;
     for (int s = 0; s < n_strategies; s++) {
-        u->need[s] = -1;
-        if (!u->out || !u->out[s])
-            row[n++] = (struct row){cells + (size_t)s * (size_t)width, size, s};
+        row[n++] = (struct row){cells + (size_t)s * (size_t)width, size, s};
     }
     qsort(row, (size_t)n, sizeof *row, by_cells);
     for (int i = 0; i < n; i++) {
@@ -108,7 +106,7 @@ static double count_cells(const struct ap_memory *m, const struct priced_set *se
 }
 
 bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int first, int n,
-                     bool *const *left_out, double *cells, struct priced_set *out)
+                     double *cells, struct priced_set *out)
 {
     int most = 0;
 
@@ -123,7 +121,6 @@ bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int firs
             if (!user) {
                 user = &out->user[out->n_users++];
                 user->var = var;
-                user->out = left_out ? left_out[var] : NULL;
             }
             user->n_uses++;
         }

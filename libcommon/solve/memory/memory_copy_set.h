@@ -9,7 +9,6 @@ struct set_user {
     int n_needs,
         *need; /* [strategy]: strategies with equal needs ask for the same layouts */
     int *one;  /* [need]: a strategy with this need */
-    const bool *out;         /* [strategy]: whether it is left out; NULL: none is */
     int n_between, *between; /* edges of the problem between it and the home */
 };
 
@@ -25,12 +24,11 @@ struct priced_set {
 };
 
 /*
- * The set of n copies of a tensor, without strategies that are left out (per variable;
- * may be NULL). False if the set is too large, or if all sets together have too many
- * cells. kept and wait are NULL.
+ * The set of n copies of a tensor. False if the set is too large, or if all sets together
+ * have too many cells. kept and wait are NULL.
  */
 bool priced_set_find(struct ap_arena *arena, const struct ap_memory *m, int first, int n,
-                     bool *const *left_out, double *cells, struct priced_set *out);
+                     double *cells, struct priced_set *out);
 /*
  * Moves edges between homes and users into the problem's sets, which have so many cells,
  * as far as these do not get too large, then adds the edges of the sets' nodes: there are

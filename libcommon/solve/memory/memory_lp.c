@@ -20,15 +20,9 @@ struct prices {
     glp_prob *lp;
     double limit;
     bool only_memory;
-    const bool *inside;
     int *index; /* [row + 1] of a column */
     double *value;
 };
-
-static bool counts(const struct prices *p, int cut)
-{
-    return !p->inside || p->inside[cut];
-}
 
 /* The columns of theta and of the times from j on. */
 static void add_times(struct prices *p, int j)
@@ -39,8 +33,6 @@ static void add_times(struct prices *p, int j)
         const int column = glp_add_cols(p->lp, 1);
         int n = 0;
         for (int i = 0; i < ms->n_cuts; i++) {
-            if (!counts(p, i))
-                continue;
             p->index[++n] = i + 1;
             p->value[n] = (p->only_memory ? 0 : 1) -
                           (double)ms->cut[i].held[ms->time[j]] / p->limit;
@@ -61,8 +53,6 @@ static void open_prices(struct prices *p)
     glp_set_obj_dir(p->lp, GLP_MAX);
     glp_add_rows(p->lp, ms->n_cuts + 1);
     for (int i = 0; i < ms->n_cuts; i++) {
-        if (!counts(p, i))
-            continue;
         p->index[++n] = i + 1;
         p->value[n] = 1;
         glp_set_row_bnds(p->lp, i + 1, GLP_UP, 0,
@@ -103,15 +93,13 @@ static bool find_time(const struct prices *p)
     return found;
 }
 
-static void take_prices(const struct prices *p, double *price, double *weight)
+static void take_prices(const struct prices *p, double *price)
 {
     const struct memory_search *ms = p->ms;
 
     memset(price, 0, (size_t)ms->max_times * sizeof *price);
     for (int j = 0; j + 2 <= glp_get_num_cols(p->lp); j++)
         price[j] = fmax(glp_get_col_prim(p->lp, j + 2), 0);
-    for (int i = 0; i < ms->n_cuts && weight; i++)
-        weight[i] = fmax(glp_get_row_dual(p->lp, i + 1), 0);
 }
 
 /*
@@ -121,9 +109,9 @@ static void take_prices(const struct prices *p, double *price, double *weight)
  * times: those at which it does not are added.
  */
 static double find_prices(struct memory_search *ms, double limit, bool only_memory,
-                          const bool *inside, double *price, double *weight)
+                          double *price)
 {
-    struct prices p = {ms, NULL, limit, only_memory, inside, NULL, NULL};
+    struct prices p = {ms, NULL, limit, only_memory, NULL, NULL};
     const struct ap_mark mark = ap_arena_mark(ms->arena);
     glp_smcp params;
     double theta = INFINITY;
@@ -138,7 +126,7 @@ static double find_prices(struct memory_search *ms, double limit, bool only_memo
         if (glp_simplex(p.lp, &params) != 0 || glp_get_status(p.lp) != GLP_OPT)
             break;
         theta = glp_get_obj_val(p.lp);
-        take_prices(&p, price, weight);
+        take_prices(&p, price);
         if (!find_time(&p))
             break;
         add_times(&p, ms->n_times - 1);
@@ -148,13 +136,12 @@ static double find_prices(struct memory_search *ms, double limit, bool only_memo
     return theta;
 }
 
-double search_prices(struct memory_search *ms, double limit, const bool *inside,
-                     double *price, double *weight)
+double search_prices(struct memory_search *ms, double limit, double *price)
 {
-    return find_prices(ms, limit, false, inside, price, weight);
+    return find_prices(ms, limit, false, price);
 }
 
 double search_least_prices(struct memory_search *ms, double limit, double *price)
 {
-    return find_prices(ms, limit, true, NULL, price, NULL);
+    return find_prices(ms, limit, true, price);
 }

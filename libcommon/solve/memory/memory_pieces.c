@@ -190,8 +190,8 @@ double search_bound_pieces(struct memory_search *ms, const double *price,
     struct ap_pieces_answer answer = {0};
     struct ap_err err = {0};
 
-    const struct at_prices at = {price, ms->unit / (double)ms->task->limit, 1, NULL};
-    search_price_problem(&scratch, ms, &ms->whole, &at, &priced);
+    search_price_problem(&scratch, ms, &ms->whole, price,
+                         ms->unit / (double)ms->task->limit, 1, &priced);
     struct cutter k = {.arena = &scratch, .p = &priced.problem};
     const int n = k.p->n_nodes;
     const int *start = priced_start(&scratch, ms->model, &priced, choice);

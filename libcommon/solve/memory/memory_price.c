@@ -49,7 +49,6 @@ struct pricer {
     const double *share;       /* [copy]: of what is saved, the later copy's */
     struct priced_wait **wait; /* [2 * copy + later], NULL */
     struct priced_problem *out;
-    bool *const *left_out; /* [var][strategy], NULL */
     double set_cells;
     double **cost;
     int *n_strategies;
@@ -257,8 +256,7 @@ static void find_sets(struct pricer *k)
             wanted |= wants_set(k, c + n);
             out->set_of[c + n] = -1;
         }
-        if (!wanted ||
-            !priced_set_find(k->arena, k->m, c, n, k->left_out, &k->set_cells, set))
+        if (!wanted || !priced_set_find(k->arena, k->m, c, n, &k->set_cells, set))
             continue;
         take_prices(k, set);
         set->node = out->problem.n_nodes++;
@@ -432,10 +430,7 @@ static void add_costs(struct pricer *k)
     for (int v = 0; v < n; v++) {
         k->cost[v] = AP_NEW_N(k->arena, k->n_strategies[v], double);
         for (int s = 0; v < base->n_nodes && s < base->n_strategies[v]; s++)
-            k->cost[v][s] =
-                v < k->m->n_vars && k->left_out && k->left_out[v] && k->left_out[v][s]
-                    ? AP_FORBIDDEN
-                    : weighed(k, base->cost[v][s]);
+            k->cost[v][s] = weighed(k, base->cost[v][s]);
     }
 }
 
@@ -447,14 +442,10 @@ static void add_set_node(struct pricer *k, const struct priced_set *set)
 
 void price_problem(struct ap_arena *arena, const struct ap_memory *m,
                    const double *before, double weight, const double *share,
-                   bool *const *left_out, struct priced_problem *out)
+                   struct priced_problem *out)
 {
-    struct pricer k = {.arena = arena,
-                       .m = m,
-                       .weight = weight,
-                       .share = share,
-                       .left_out = left_out,
-                       .out = out};
+    struct pricer k = {
+        .arena = arena, .m = m, .weight = weight, .share = share, .out = out};
 
     *out = (struct priced_problem){0};
     out->problem.n_nodes = m->problem->n_nodes;

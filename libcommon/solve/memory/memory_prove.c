@@ -82,8 +82,7 @@ void search_prove_tied(struct memory_search *ms)
     take_shares(ms);
     for (int i = 0; !search_is_wide(ms) && i < SEARCH_PROOFS && !search_is_near(ms);
          i++) {
-        double value =
-            search_solve(ms, &ms->whole, ms->best_price, ms->unit / limit, 1, NULL);
+        double value = search_solve(ms, &ms->whole, ms->best_price, ms->unit / limit, 1);
         if (value < 0)
             break;
         search_raise_bound(ms, value,
@@ -106,7 +105,7 @@ void search_prove(struct memory_search *ms)
     if (ms->gave_up && !ms->tied && !search_is_wide(ms)) {
         ms->solve_work = memory_tuning.proof_work;
         const double value =
-            search_solve(ms, &ms->whole, ms->best_price, ms->unit / limit, 1, NULL);
+            search_solve(ms, &ms->whole, ms->best_price, ms->unit / limit, 1);
         if (value >= 0) {
             search_raise_bound(ms, value,
                                search_price_sum(ms, ms->best_price, n_times, limit));

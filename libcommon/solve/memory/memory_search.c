@@ -4,19 +4,16 @@
  * the few times at which it binds. Usage is priced on the tables of the selection
  * problem, which stays as easy as it was and is solved exactly; its value minus the price
  * of the limit is a lower bound for all prices. Prices come from a linear program over
- * the choices met so far (memory_lp.c). Between two solutions of the whole problem prices
- * settle among the strategies that cost little by a message-passing bound, which takes a
- * small part of the time (memory_near.c). If repeated layers were priced as one, the
+ * the choices met so far (memory_lp.c). If repeated layers were priced as one, the
  * bound still holds for the whole problem (memory_prove.c). Then choices are looked for
  * by what their programs have in use at each time, which the model may not see in full;
  * since a program may need more than is in use at once, also for lower limits, by as much
  * as was missing, then between one that is kept and one that is not. The best choice that
- * fits takes over strategies of cheaper choices, layer by layer (memory_mend.c), and
- * strategies of known choices are combined by branching (memory_branch.c). Cost: an exact
- * solution of the problem per round, a program per choice that may fit. Source: Held,
- * Wolfe and Crowder, "Validation of subgradient optimization", 1974, for the relaxation;
- * Kelley, "The cutting-plane method", 1960, for the prices. Where copies are kept or
- * gathered again (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
+ * fits takes over strategies of cheaper choices, layer by layer (memory_mend.c). Cost: an
+ * exact solution of the problem per round, a program per choice that may fit. Source:
+ * Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974, for the
+ * relaxation; Kelley, "The cutting-plane method", 1960, for the prices. Where copies are
+ * kept or gathered again (ZeRO-3): Rajbhandari et al. 2020, section 5.3.
  */
 #include "solve/memory/memory_search.h"
 
@@ -27,10 +24,8 @@
 #define LEAN        0.5  /* of what the starts need: a limit that asks for little */
 #define ABOUT       1.02 /* times a limit that prices are for: choices that keep it */
 #define INWARD      0.5  /* of the best prices, in the next ones */
-#define MOST_CUTS   4000 /* choices met among few strategies */
 #define MOST_STALLS 2    /* choices met again, one after the other */
 #define GIVEN_UP    1.2  /* times the gap asked for: more was left open */
-#define SETTLES     2    /* times that these are chosen before all are asked */
 #define SEARCHED    10   /* nodes that take as long as reading the tables */
 
 const struct memory_tuning memory_tuning = {
@@ -40,7 +35,6 @@ const struct memory_tuning memory_tuning = {
     .open_to = 20,
     .cheap = 0.2,
     .cheap_wait = 0.05,
-    .nearest = 0.15,
     .step = 0.02,
     .fine = 0.01,
     .lower = 0.85,
@@ -53,16 +47,9 @@ const struct memory_tuning memory_tuning = {
     .few_rounds = 3,
     .rounds = 8,
     .most_rounds = 32,
-    .branch_rounds = 6,
-    .settle_rounds = 24,
     .tries = 3,
     .most_tries = 40,
     .n_lower = 12,
-    .n_fitting = 8,
-    .n_among = 16,
-    .among_solves = 40,
-    .most_among_solves = 200,
-    .among_work = 400000,
     .changes = 20000,
     .tries_work = 1e6,
     .whole = 120000,
@@ -187,48 +174,51 @@ static void meet_view(struct memory_search *ms, const struct search_view *v,
     meet(ms, v == &ms->whole ? choice : untie(ms, choice));
 }
 
-bool search_is_inside(const struct memory_search *ms, bool *const *out, const int *choice)
-{
-    for (int v = 0; v < ms->model->n_vars; v++)
-        if (out[v] && out[v][choice[v]])
-            return false;
-    return true;
-}
-
-/* Of the choices met that leave these strategies out; -1: there is none. */
-static int cheapest_inside(const struct memory_search *ms, bool *const *out,
-                           const double *price, double per_byte, double weight)
-{
-    double least = INFINITY;
-    int best = -1;
-
-    for (int i = 0; i < ms->n_cuts; i++) {
-        double cost = weight * ms->cut[i].sec;
-        if (!search_is_inside(ms, out, ms->cut[i].choice))
-            continue;
-        for (int j = 0; j < ms->n_times; j++)
-            cost += price[j] * per_byte * (double)ms->cut[i].held[ms->time[j]];
-        if (cost < least) {
-            least = cost;
-            best = i;
-        }
-    }
-    return best;
-}
-
 /* Of a priced problem: little beside what is open, and beside what is good enough. */
-static double gap_of(const struct memory_search *ms, bool *const *out)
+static double gap_of(const struct memory_search *ms)
 {
     const double open = ms->best_sec < INFINITY ? 1 - ms->bound / ms->best_sec : 1;
 
     return ms->near *
-           (out || !ms->tied
+           (!ms->tied
                 ? memory_tuning.solved_to
                 : fmin(fmax(open * memory_tuning.open_to, memory_tuning.solved_to), 1));
 }
 
+/* Table cells of a priced problem, without the tables between copy sets (from node
+ * first_set on) and users, which do not measure the work. */
+static int64_t count_cells(struct ap_arena *scratch, const struct priced_problem *priced,
+                           int first_set)
+{
+    const struct ap_problem *p = &priced->problem;
+    const int end = first_set + priced->n_sets;
+    int *n_left = AP_NEW_N(scratch, p->n_nodes, int);
+    int64_t n = 0;
+
+    for (int v = 0; v < p->n_nodes; v++)
+        for (int s = 0; s < p->n_strategies[v]; s++)
+            n_left[v] += p->cost[v][s] < AP_FORBIDDEN;
+    for (int e = 0; e < p->n_edges; e++)
+        if (p->edges[e].a < first_set || p->edges[e].a >= end)
+            n += (int64_t)n_left[p->edges[e].a] * n_left[p->edges[e].b];
+    return n;
+}
+
+void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
+                          const struct search_view *v, const double *price,
+                          double per_byte, double weight, struct priced_problem *priced)
+{
+    double *before = AP_NEW_N(scratch, v->model->n_times + 1, double);
+
+    for (int j = 0; j < ms->n_times; j++)
+        before[ms->time[j] + 1] += price[j] * per_byte;
+    for (int t = 0; t < v->model->n_times; t++)
+        before[t + 1] += before[t];
+    price_problem(scratch, v->model, before, weight, v->share, priced);
+}
+
 double search_solve(struct memory_search *ms, struct search_view *v, const double *price,
-                    double per_byte, double weight, bool *const *out)
+                    double per_byte, double weight)
 {
     struct ap_arena scratch = {0};
     struct ap_err err = {0};
@@ -236,10 +226,9 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
     struct priced_problem priced;
     double bound = -1;
 
-    const struct at_prices at = {price, per_byte, weight, out};
-    search_price_problem(&scratch, ms, v, &at, &priced);
+    search_price_problem(&scratch, ms, v, price, per_byte, weight, &priced);
     struct ap_solve_params params = {
-        .work_limit = ms->solve_work, .gap = gap_of(ms, out), .work = ms->task->work};
+        .work_limit = ms->solve_work, .gap = gap_of(ms), .work = ms->task->work};
     ap_work_tell(ms->task->work, "plans within the memory limit", ms->best_sec,
                  ms->bound);
     if (search_is_late(ms)) {
@@ -248,18 +237,12 @@ double search_solve(struct memory_search *ms, struct search_view *v, const doubl
     }
     if (ms->task->until_sec > 0)
         params.time_limit_sec = ms->task->until_sec - ap_now_sec();
-    const int from =
-        out ? cheapest_inside(ms, out, price, per_byte, weight) : ms->n_cuts - 1;
-    if (from >= 0)
-        params.start = start_at(&scratch, ms, v, &priced, ms->cut[from].choice);
+    if (ms->n_cuts > 0)
+        params.start = start_at(&scratch, ms, v, &priced, ms->cut[ms->n_cuts - 1].choice);
     int rc = ap_solve_exact(&scratch, &priced.problem, &params, &sol, &err);
-    const int first = v->model->problem->n_nodes;
-    const int64_t cells = search_cells(&scratch, &priced, first);
+    const int64_t cells = count_cells(&scratch, &priced, v->model->problem->n_nodes);
     ms->effort += cells * (SEARCHED + sol.work) / SEARCHED;
-    if (rc && out && !sol.stopped)
-        bound = INFINITY;
-    if (!out)
-        ms->gave_up = rc || sol.bound < sol.objective * (1 - GIVEN_UP * params.gap);
+    ms->gave_up = rc || sol.bound < sol.objective * (1 - GIVEN_UP * params.gap);
     if (rc == 0) {
         bound = sol.bound;
         v->moved = price_move_shares(v->model, &priced, sol.choice,
@@ -279,7 +262,9 @@ bool search_is_late(const struct memory_search *ms)
     return ms->task->until_sec > 0 && ap_now_sec() >= ms->task->until_sec;
 }
 
-bool search_met_before(const struct memory_search *ms)
+/* Whether the last cut equals an earlier one, so that its prices give no new information.
+ */
+static bool met_before(const struct memory_search *ms)
 {
     const size_t size = choice_size(ms->model);
     const int last = ms->n_cuts - 1;
@@ -306,11 +291,6 @@ static bool pay_more(struct memory_search *ms)
     return true;
 }
 
-bool search_pays_more(struct memory_search *ms, const double *price)
-{
-    return at_highest(ms, price) && pay_more(ms);
-}
-
 void search_try_last(struct memory_search *ms)
 {
     const int64_t peak = search_try(ms, ms->cut[ms->n_cuts - 1].choice);
@@ -330,13 +310,9 @@ static struct search_view *view_of(struct memory_search *ms)
 static bool next_prices(struct memory_search *ms, double limit, double aimed, bool inward,
                         double *price)
 {
-    const double theta = search_prices(ms, limit, NULL, price, NULL);
+    const double theta = search_prices(ms, limit, price);
     if (theta * ms->unit <= aimed * (1 + ms->near / 4) || !isfinite(theta))
         return false;
-    for (int i = 0; i < SETTLES && !ms->tied; i++) {
-        search_find_far(ms, limit, price);
-        search_settle(ms, limit, price);
-    }
     for (int j = 0; j < ms->n_times && inward; j++)
         price[j] = INWARD * ms->last_price[j] + (1 - INWARD) * price[j];
     return true;
@@ -366,7 +342,7 @@ static void price_memory(struct memory_search *ms, double limit)
             return;
         const bool is_highest = at_highest(ms, price);
         double paid = search_price_sum(ms, price, ms->n_times, limit);
-        double value = search_solve(ms, v, price, ms->unit / limit, 1, NULL);
+        double value = search_solve(ms, v, price, ms->unit / limit, 1);
         if (value < 0)
             return;
         inward = ms->tied || value - paid * limit <= aimed;
@@ -381,7 +357,7 @@ static void price_memory(struct memory_search *ms, double limit)
         if (v == &ms->whole)
             search_raise_bound(ms, value, paid);
         search_try_last(ms);
-        stalls = search_met_before(ms) ? stalls + 1 : 0;
+        stalls = met_before(ms) ? stalls + 1 : 0;
         if (stalls == 0 || between || (v->moved && stalls < MOST_STALLS))
             continue;
         if (!is_highest || !pay_more(ms))
@@ -403,7 +379,7 @@ static void find_least(struct memory_search *ms)
         if (!isfinite(theta) ||
             (round > 0 && theta * limit <= aimed * (1 + memory_tuning.gap_small)))
             break;
-        value = search_solve(ms, v, price, 1, 0, NULL);
+        value = search_solve(ms, v, price, 1, 0);
         if (value < 0)
             break;
         if (value > aimed) {
@@ -413,7 +389,7 @@ static void find_least(struct memory_search *ms)
         search_try_last(ms);
     }
     if (v != &ms->whole && aimed > 0) {
-        aimed = fmax(search_solve(ms, &ms->whole, ms->last_price, 1, 0, NULL), 0);
+        aimed = fmax(search_solve(ms, &ms->whole, ms->last_price, 1, 0), 0);
         search_try_last(ms);
     }
     ms->least_proven = (int64_t)(aimed * (1 - 1e-9));
@@ -458,36 +434,6 @@ static double next_limit(const struct memory_search *ms, struct bracket *b, doub
     return next > full / 2 ? next : 0;
 }
 
-/* The same for a lower limit, of which no bound is asked for. */
-static void price_below(struct memory_search *ms, double limit)
-{
-    if (ms->tied) {
-        price_memory(ms, limit);
-        return;
-    }
-    ms->limit = limit;
-    ms->excess = ms->slack = INFINITY;
-    search_settle(ms, limit, ms->last_price);
-}
-
-/* Tries the cheapest choices met of which no more is in use at once than fits. */
-static void try_fitting(struct memory_search *ms)
-{
-    for (int i = 0; i < memory_tuning.n_fitting; i++) {
-        int best = -1;
-        for (int c = 0; c < ms->n_cuts; c++) {
-            const struct search_cut *cut = &ms->cut[c];
-            if (!cut->tried && cut->sec < ms->best_sec && cut->peak <= ms->task->limit &&
-                (best < 0 || cut->sec < ms->cut[best].sec))
-                best = c;
-        }
-        if (best < 0)
-            return;
-        ms->cut[best].tried = true;
-        search_measure(ms, ms->cut[best].choice);
-    }
-}
-
 /* Choices for lower limits, since arenas are larger than what is in use. */
 static void search_below(struct memory_search *ms)
 {
@@ -502,10 +448,8 @@ static void search_below(struct memory_search *ms)
         if (limit <= 0 ||
             (i >= memory_tuning.tries && ms->effort >= memory_tuning.effort))
             return;
-        price_below(ms, limit);
+        price_memory(ms, limit);
         search_mend(ms);
-        search_among(ms, limit, ms->last_price);
-        try_fitting(ms);
         fits = ms->tied && (ms->excess <= 0 || ms->best_sec < before);
     }
 }
@@ -514,10 +458,8 @@ static void search_below(struct memory_search *ms)
 static void search_programs(struct memory_search *ms)
 {
     look_at(ms, ms->task->measure.held != NULL);
-    price_below(ms, (double)ms->task->limit);
+    price_memory(ms, (double)ms->task->limit);
     search_mend(ms);
-    search_among(ms, (double)ms->task->limit, ms->last_price);
-    try_fitting(ms);
     search_below(ms);
     look_at(ms, false);
 }
@@ -566,8 +508,6 @@ static void search(struct memory_search *ms)
     if (ms->best_sec == INFINITY)
         return;
     if (!search_is_near(ms))
-        search_among(ms, full, ms->last_price);
-    if (!search_is_near(ms))
         search_programs(ms);
     search_prove_tied(ms);
     if (!search_is_near(ms))
@@ -578,7 +518,6 @@ static void search(struct memory_search *ms)
         const double limit = full - i * full * memory_tuning.step;
         price_memory(ms, limit);
         search_mend(ms);
-        search_among(ms, limit, ms->last_price);
     }
     search_change(ms);
 }
@@ -592,8 +531,7 @@ static int meet_starts(struct memory_search *ms)
         search_try(ms, ms->task->start[i]);
         meet(ms, ms->task->start[i]);
     }
-    return ms->n_cuts > 0 || search_solve(ms, view_of(ms), none, 1, 1, NULL) >= 0 ? 0
-                                                                                  : -1;
+    return ms->n_cuts > 0 || search_solve(ms, view_of(ms), none, 1, 1) >= 0 ? 0 : -1;
 }
 
 static void open_search(struct memory_search *ms)
@@ -613,8 +551,9 @@ static void open_search(struct memory_search *ms)
     ms->n_tries = (int)fmin(fmax(tries, memory_tuning.tries), memory_tuning.most_tries);
     ms->near =
         ms->n_tries > memory_tuning.tries ? memory_tuning.gap_small : memory_tuning.gap;
-    ms->max_cuts = memory_tuning.most_rounds * (ms->n_tries + 1) + MOST_CUTS +
-                   SEARCH_PROOFS + task->n_starts + 1;
+    ms->max_cuts =
+        memory_tuning.most_rounds * (ms->n_tries + 2 * memory_tuning.n_lower + 2) +
+        SEARCH_PROOFS + task->n_starts + 1;
     ms->max_times =
         task->model->n_times + 2 * (ms->max_cuts + memory_tuning.most_rounds) + 1;
     ms->cut = AP_NEW_N(ms->arena, ms->max_cuts + 2 * memory_tuning.most_rounds + 1,

@@ -15,7 +15,6 @@ struct memory_tuning {
     double open_to;        /* the same, of the gap that is still open, if that is more */
     double cheap;          /* keeping a copy costs nothing below this part of making it */
     double cheap_wait;     /* the same of its wait between users of a phase */
-    double nearest;        /* part of the strategies that prices are made among first */
     double step, fine;     /* parts of the limit: to lower ones, between two of them */
     double lower;          /* of a limit that no choice met: the next one */
     double highest_price;  /* of the whole memory, in choices without a limit */
@@ -25,13 +24,8 @@ struct memory_tuning {
     int solve_work,
         proof_work; /* of the exact solver; where a bound is all that is left */
     int few_rounds, rounds, most_rounds; /* of prices, per limit: costly, enough, cheap */
-    int branch_rounds, settle_rounds;    /* per branch; among few strategies */
     int tries, most_tries;               /* of lower limits; in small problems */
     int n_lower;                         /* limits looked at for programs that fit */
-    int n_fitting;                       /* choices that may fit: measured at a time */
-    int n_among;                         /* choices whose strategies are combined */
-    int among_solves, most_among_solves; /* of such a combination */
-    double among_work;                   /* strategies * solutions of it */
     double changes;    /* of choices in small problems, looked at one by one */
     double tries_work; /* strategies * us of a program * tries */
     int64_t whole;     /* strategies of a problem that is bounded uncut */
@@ -80,12 +74,10 @@ struct priced_problem {
  * The problem in which costs count `weight` (0 or 1) and usage costs its prices;
  * before[t]: the sum of prices of the times before t. share[copy], 0 .. 1: the share of
  * the saving by keeping a copy that is subtracted from the later copy's cost.
- * out[var][strategy]: whether it is left out (NULL, as a whole or of a variable: none
- * is).
  */
 void price_problem(struct ap_arena *arena, const struct ap_memory *m,
                    const double *before, double weight, const double *share,
-                   bool *const *out, struct priced_problem *priced);
+                   struct priced_problem *priced);
 /* Moves shares from copies that the solution makes without the other copy; false if there
  * are none. */
 bool price_move_shares(const struct ap_memory *m, const struct priced_problem *priced,
@@ -105,7 +97,6 @@ struct search_cut {
     double sec;                     /* without prices */
     int64_t *held;                  /* [time], by the model or, with programs, measured */
     int64_t peak;                   /* the largest of held */
-    bool tried;                     /* measured because its program may fit */
     int64_t *by_model, *by_program; /* held is one of these two; by_program may be NULL */
 };
 
@@ -133,8 +124,6 @@ struct memory_search {
     double near;                     /* a gap that is good enough */
     bool by_program;                 /* what choices hold is what their programs do */
     double unit, bound;              /* proven lower bound of choices that fit */
-    bool **far; /* [var][strategy]: whether it costs too much at the last prices; NULL:
-                   not known */
     int *best;
     double best_sec; /* INFINITY: none fits */
     int64_t least_proven;
@@ -165,12 +154,10 @@ void search_change(struct memory_search *ms);
 
 /*
  * Prices that make choices keep the limit, in units of it, price[max_times], from the
- * cuts (inside[cut]; NULL: all). Returns the value at these prices if there were no other
- * choices; INFINITY if no prices are found. weight[cut] (may be NULL): the weights of the
- * mixture of choices with this value.
+ * cuts. Returns the value at these prices if there were no other choices; INFINITY if no
+ * prices are found.
  */
-double search_prices(struct memory_search *ms, double limit, const bool *inside,
-                     double *price, double *weight);
+double search_prices(struct memory_search *ms, double limit, double *price);
 /* Prices with sum 1 that make choices hold little memory, whatever they cost. Returns the
  * least memory that a mixture of choices holds at its fullest time. */
 double search_least_prices(struct memory_search *ms, double limit, double *price);
@@ -182,23 +169,18 @@ double search_least_prices(struct memory_search *ms, double limit, double *price
 /* The cost of a cut at prices, in units of the limit, for memory above the limit. */
 double search_priced(const struct memory_search *ms, const struct search_cut *cut,
                      const double *price, double limit);
-/* Whether prices have reached their maximum, which is then raised. */
-bool search_pays_more(struct memory_search *ms, const double *price);
 /*
- * Solves at prices (times per_byte) without the strategies out[var][strategy] (NULL: with
- * all); adds the choice as a cut. Returns its proven value; INFINITY if there is no
- * choice without these strategies, -1 if the solver gave up.
+ * Solves at prices (times per_byte); adds the choice as a cut. Returns its proven value,
+ * -1 if the solver gave up.
  */
 double search_solve(struct memory_search *ms, struct search_view *v, const double *price,
-                    double per_byte, double weight, bool *const *out);
-bool search_is_inside(const struct memory_search *ms, bool *const *out,
-                      const int *choice);
+                    double per_byte, double weight);
+/* The priced problem that search_solve solves. */
+void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
+                          const struct search_view *v, const double *price,
+                          double per_byte, double weight, struct priced_problem *priced);
 /* Whether the time is over. */
 bool search_is_late(const struct memory_search *ms);
-/*
- * Whether the last cut equals an earlier one, so that its prices give no new information.
- */
-bool search_met_before(const struct memory_search *ms);
 /* Measures the last cut. */
 void search_try_last(struct memory_search *ms);
 
@@ -221,32 +203,6 @@ void search_prove_tied(struct memory_search *ms);
 /* Closes the remaining gap: solves with more work if solutions were given up, then bounds
  * the layers one by one. */
 void search_prove(struct memory_search *ms);
-
-/* ---- memory_branch.c ---- */
-
-/* Tries choices of strategies that cuts near the bound have, for a limit of the model. */
-void search_among(struct memory_search *ms, double limit, const double *price);
-/* Better prices among these strategies, in place. */
-void search_settle(struct memory_search *ms, double limit, double *price);
-
-/* ---- memory_near.c: which strategies matter ---- */
-
-/* Table cells of strategies that are not left out, without the tables between copy sets
- * (from node first_set on) and users, which do not measure the work. */
-int64_t search_cells(struct ap_arena *scratch, const struct priced_problem *priced,
-                     int first_set);
-/* The prices of the problem: see price_problem, search_solve. */
-struct at_prices {
-    const double *price; /* of the times that are priced */
-    double per_byte, weight;
-    bool *const *out;
-};
-/* The priced problem that search_solve solves. */
-void search_price_problem(struct ap_arena *scratch, const struct memory_search *ms,
-                          const struct search_view *v, const struct at_prices *at,
-                          struct priced_problem *priced);
-/* Finds ms->far at prices for a limit. */
-void search_find_far(struct memory_search *ms, double limit, const double *price);
 
 /* ---- memory_pieces.c ---- */
 

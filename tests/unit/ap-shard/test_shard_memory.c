@@ -191,7 +191,7 @@ static void test_priced(const char *mesh)
                 before[t + 1] = before[t] + 1e-6 * random_below(&state, 10);
             for (int v = 0; v < q.ip.n_vars; v++)
                 choice[v] = random_below(&state, q.ip.problem.n_strategies[v]);
-            price_problem(&q.arena, &m.memory, before, 1, share, NULL, &priced);
+            price_problem(&q.arena, &m.memory, before, 1, share, &priced);
             priced_states(&m.memory, &priced, choice);
             sec = ap_memory_score(&m.memory, choice);
             ap_memory_held(&m.memory, choice, held);
@@ -222,7 +222,7 @@ static void test_mixture(void)
     int64_t held[2][3] = {{20, 18, 0}, {0, 4, 12}};
     struct search_cut cut[] = {{.sec = 1, .held = held[0]}, {.sec = 2, .held = held[1]}};
     int time[3] = {0};
-    double price[3] = {0}, weight[2] = {0};
+    double price[3] = {0};
     const struct ap_memory model = {.n_times = 3};
     struct memory_search ms = {.arena = &arena,
                                .cut = cut,
@@ -232,13 +232,11 @@ static void test_mixture(void)
                                .unit = 1,
                                .highest = 100,
                                .model = &model};
-    const double theta = search_prices(&ms, 10, NULL, price, weight);
+    const double theta = search_prices(&ms, 10, price);
 
     CHECK(fabs(theta - 11. / 7) < 1e-9, "a mixture is worth %.6f", theta);
     CHECK(ms.n_times == 2 && ms.time[1] == 1 && price[0] < 1e-9 && price[1] > 0,
           "%d times are priced", ms.n_times);
-    CHECK(fabs(weight[0] - 3. / 7) < 1e-9 && fabs(weight[1] - 4. / 7) < 1e-9,
-          "weights are %.6f %.6f", weight[0], weight[1]);
     ap_arena_free(&arena);
 }
 
@@ -251,8 +249,7 @@ static double solve_priced(struct memory_search *ms, const double *price, int **
     struct ap_solution sol = {0};
     struct ap_err err = {0};
 
-    const struct at_prices at = {price, per_byte, 1, NULL};
-    search_price_problem(ms->arena, ms, &ms->whole, &at, &priced);
+    search_price_problem(ms->arena, ms, &ms->whole, price, per_byte, 1, &priced);
     if (ap_solve_exact(ms->arena, &priced.problem, &params, &sol, &err) ||
         sol.bound < sol.objective * (1 - 1e-9))
         return -1;

@@ -318,48 +318,8 @@ static void test_small(void)
     ap_arena_free(&arena);
 }
 
-/* The bound of a strategy is at most what the best choice with it costs; some is exact.
- */
-static void test_least(void)
-{
-    int n_exact = 0, n_wrong = 0;
-
-    for (int seed = 1; seed <= 30; seed++) {
-        struct ap_arena arena = {0};
-        struct ap_err err = {0};
-        gen_state = (uint64_t)seed;
-        struct ap_problem p = gen_random(&arena, 6, 8, 3, 10, 0, 0);
-        double **least = AP_NEW_N(&arena, p.n_nodes, double *);
-        for (int v = 0; v < p.n_nodes; v++)
-            least[v] = AP_NEW_N(&arena, p.n_strategies[v], double);
-        const double **cost =
-            ap_arena_dup(&arena, p.cost, (size_t)p.n_nodes * sizeof *cost);
-        p.cost = cost;
-        double bound = ap_solve_least(&arena, &p, INFINITY, least);
-        for (int v = 0; v < p.n_nodes; v++) {
-            const double *all = p.cost[v];
-            for (int s = 0; s < p.n_strategies[v]; s++) {
-                struct ap_solution x = {.objective = INFINITY};
-                double *only = AP_NEW_N(&arena, p.n_strategies[v], double);
-                for (int t = 0; t < p.n_strategies[v]; t++)
-                    only[t] = t == s ? all[t] : AP_FORBIDDEN;
-                cost[v] = only;
-                gen_exhaustive(&arena, &p, &plain, &x, &err);
-                n_wrong += least[v][s] > x.objective * (1 + 1e-9) ||
-                           bound > x.objective * (1 + 1e-9);
-                n_exact += near(least[v][s], x.objective);
-            }
-            cost[v] = all;
-        }
-        ap_arena_free(&arena);
-    }
-    CHECK(n_wrong == 0 && n_exact > 30, "least costs: %d wrong, %d exact", n_wrong,
-          n_exact);
-}
-
 int main(void)
 {
-    test_least();
     test_small();
     test_tiny();
     test_random();
