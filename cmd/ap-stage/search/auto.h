@@ -157,14 +157,6 @@ int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
 bool plan_is_chain(const struct plan_instance *inst);
 /* The bound of plans whose stages are not runs; INFINITY if there are none. */
 double space_sets_bound(const struct space *sp);
-/*
- * Seconds of a step that no interleaved plan on `groups` groups is below, by whole
- * blocks; sec[lo * n + hi]: of a run and microbatch at least, INFINITY: is in no plan;
- * way: what groups after a run wait for it. 0: nothing is known. At least as many blocks
- * as groups.
- */
-double groups_least_sec(const double *sec, const double *way, int n, int groups,
-                        double microbatches);
 /* Microbatches that a stage of an interleaved plan holds when its device has run the
  * forwards that come before its first backward. */
 int chunk_flights(const struct config *c, int groups, int n_stages, int stage);

@@ -5,8 +5,8 @@
  * must do B microbatches of all of its stages, and ends before the way back through those
  * g. The average over the groups is a sum over stages with the weight B + max(0, G - 1 -
  * s) for stage s, whose least value over all cuts a programme finds, for every number of
- * stages at once: a bound. The busiest group (auto_whole.c), the memory of each device
- * (auto_room.c) and both together (auto_loads.c) raise it. Another programme finds the
+ * stages at once: a bound. The memory of each device (auto_room.c), and that with
+ * blocks that cannot be cut (auto_loads.c), raise it. Another programme finds the
  * cuts of least maximum and, among those, least sum: the plan, in which each device's
  * stages have the quickest points that fit together (auto_points.c). Small settings are
  * searched whole, the bounds being what is chosen and the rest's programme. Cost:
@@ -22,7 +22,6 @@
 
 struct run_cost {
     double sum, rest; /* least per microbatch; least B * sum + what is done once */
-    double way;       /* least of a microbatch's forward */
 };
 
 struct chunks {
@@ -33,7 +32,6 @@ struct chunks {
     struct run_cost *cost; /* [lo * n + hi], sum INFINITY: not usable */
     double *least[2];      /* [stages * (n + 1) + block]: by weights; by rest */
     double *max, *sum;     /* likewise: least maximum, its sum */
-    double busiest;        /* no plan is below, whatever its cuts are */
     int *cut;              /* where the last stage of that begins */
     /* the tree */
     int n_stages;
@@ -65,7 +63,6 @@ static void fill_cost(const struct chunks *x, const struct plan_front *front,
             continue;
         cost->sum = least_of(cost->sum, p->forward_sec + p->backward_sec);
         cost->rest = least_of(cost->rest, rest);
-        cost->way = least_of(cost->way, p->forward_sec);
     }
 }
 
@@ -80,7 +77,7 @@ static bool may_do(const struct chunks *x, int lo, int hi)
 static int fill_costs(struct chunks *x, struct ap_err *err)
 {
     for (int i = 0; i < x->n * x->n; i++)
-        x->cost[i] = (struct run_cost){INFINITY, INFINITY, INFINITY};
+        x->cost[i] = (struct run_cost){INFINITY, INFINITY};
     for (int size = 1; size <= x->n; size++) {
         for (int lo = 0, hi = size - 1; hi < x->n; lo++, hi++)
             if (may_do(x, lo, hi))
@@ -288,7 +285,6 @@ static void one_count(struct chunks *x, int n_stages)
     int at = n_stages * (x->n + 1) + x->n;
     double bound = most_of(x->least[0][at], x->least[1][at]) / x->groups;
 
-    bound = most_of(bound, x->busiest);
     if (!isfinite(bound) || auto_is_over(x->search, bound))
         return;
     if (!x->search->proves) {
@@ -313,28 +309,6 @@ static void one_count(struct chunks *x, int n_stages)
         x->search->bound = least_of(x->search->bound, bound);
 }
 
-/* Of the busiest group, whatever the cuts are: by its microbatches and their way there
- * and back, or with what it does once. */
-static double busiest_sec(const struct chunks *x)
-{
-    const int n = x->n;
-    const double microbatches = (double)x->c->microbatches;
-    struct ap_arena scratch = {0};
-    double *sec = AP_NEW_N(&scratch, n * n, double);
-    double *rest = AP_NEW_N(&scratch, n * n, double);
-    double *way = AP_NEW_N(&scratch, n * n, double);
-
-    for (int i = 0; i < n * n; i++) {
-        sec[i] = x->cost[i].sum;
-        rest[i] = x->cost[i].rest / microbatches;
-        way[i] = x->cost[i].way;
-    }
-    const double least = most_of(groups_least_sec(sec, sec, n, x->groups, microbatches),
-                                 groups_least_sec(rest, way, n, x->groups, microbatches));
-    ap_arena_free(&scratch);
-    return least;
-}
-
 static int one_mesh(struct chunks *x, struct ap_err *err)
 {
     int n = x->n, want = x->sp->params->n_stages;
@@ -354,9 +328,6 @@ static int one_mesh(struct chunks *x, struct ap_err *err)
     x->now.stage = AP_NEW_N(x->sp->arena, n, struct plan_stage);
     if (fill_costs(x, err))
         return -1;
-    x->busiest = busiest_sec(x);
-    if (auto_is_over(x->search, x->busiest))
-        return 0;
     fill_programs(x);
     for (int s = 2 * x->groups; s <= n; s += x->groups)
         if (want == 0 || want == s)

@@ -1,7 +1,7 @@
 /*
  * Problem: how long does an interleaved plan take at least, because blocks are whole and
- * because all chunks of a device must fit, both at once? auto_whole.c has no memory, and
- * auto_room.c an average over the groups.
+ * because all chunks of a device must fit, both at once? auto_room.c has an average
+ * over the groups.
  * Idea: some blocks count, N in all: those that take no less than the commonest. Group
  * g has V chunks, each a run with x_c counted blocks. For a price mu >= 0 of bytes it is
  * busy with X of them for at least

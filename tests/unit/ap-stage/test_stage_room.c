@@ -1,6 +1,6 @@
 /*
  * Bounds of interleaved plans, against all plans of one number of groups and stages: of
- * chunks that must fit together, of the busiest group, and of both at once.
+ * chunks that must fit together, and of whole blocks that must.
  */
 #include "search/auto.h"
 #include "stage_oracle.h"
@@ -247,69 +247,6 @@ static void points(void)
           n_fit, worst);
 }
 
-/* ---- the busiest group ---- */
-
-/* Least time until all groups are done, over all cuts into stages of which each group has
- * as many, two at least: waits and all microbatches. */
-static double least_done(const double *sec, const double *way, int n, int groups,
-                         double microbatches, int *end, int s)
-{
-    const int lo = s > 0 ? end[s - 1] + 1 : 0;
-    double least = INFINITY;
-
-    for (int hi = lo; hi < n; hi++) {
-        end[s] = hi;
-        least = fmin(least, least_done(sec, way, n, groups, microbatches, end, s + 1));
-    }
-    if (lo == n && s % groups == 0 && s >= 2 * groups) {
-        double done = 0, wait = 0;
-        for (int g = 0; g < groups; g++) {
-            double load = 0;
-            for (int k = g; k < s; k += groups)
-                load += sec[(k > 0 ? end[k - 1] + 1 : 0) * n + end[k]];
-            done = fmax(done, wait + microbatches * load);
-            wait += way[(g > 0 ? end[g - 1] + 1 : 0) * n + end[g]];
-        }
-        least = done;
-    }
-    return least;
-}
-
-/* Blocks of which most are alike; runs take as much as their blocks, or a little less or
- * more. */
-static void busiest(void)
-{
-    int n_wrong = 0, n_near = 0, n_over = 0;
-
-    for (uint64_t seed = 1; seed <= N_CASES; seed++) {
-        struct random_case c = {.state = seed};
-        const int groups = case_int(&c, 2, 3), n = case_int(&c, 2 * groups, 9);
-        const double noise = seed % 3 ? 0 : 0.1, same = case_num(&c, 0.5, 2);
-        const double microbatches = case_int(&c, 4, 32);
-        double sec[81] = {0}, way[81], sum = 0;
-        const bool once = seed % 2; /* is in sec, and groups wait for forwards alone */
-        int end[9];
-        for (int b = 0; b < n; b++) {
-            sec[b * n + b] = case_int(&c, 0, 3) ? same : case_num(&c, 0, 4);
-            sum += sec[b * n + b];
-        }
-        for (int lo = 0; lo < n; lo++)
-            for (int hi = lo + 1; hi < n; hi++)
-                sec[lo * n + hi] = (sec[lo * n + hi - 1] + sec[hi * n + hi]) *
-                                   case_num(&c, 1 - noise, 1 + noise);
-        for (int i = 0; i < n * n; i++)
-            way[i] = once ? sec[i] * case_num(&c, 0.3 - noise, 0.3 + noise) : sec[i];
-        const double bound = groups_least_sec(sec, way, n, groups, microbatches);
-        const double least = least_done(sec, way, n, groups, microbatches, end, 0);
-        n_wrong += !(bound <= least);
-        n_near += noise == 0 && bound >= 0.98 * least;
-        n_over += bound > microbatches * sum / groups * 1.01;
-    }
-    CHECK(n_wrong == 0, "no plan is done before: %d are", n_wrong);
-    CHECK(n_near >= N_CASES / 3, "%d bounds are near the best plan", n_near);
-    CHECK(n_over >= N_CASES / 3, "%d are above the groups' average", n_over);
-}
-
 static void check_bounds(const char *name, const struct tally *t)
 {
     printf("# %s: %d shapes: %d have no room, %d are raised, %d of these near, %d above "
@@ -337,6 +274,5 @@ int main(void)
           t[1].n_over);
     equal_blocks();
     points();
-    busiest();
     return tap_done();
 }
