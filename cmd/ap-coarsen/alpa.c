@@ -19,19 +19,17 @@
  * values, while the first operator sweeps from the back. Which cuts L layers can reach is
  * then a union of intervals per layer, and M follows by bisection over the costs that
  * occur. Sum and squares are a dynamic program over numbers of layers and first
- * operators, from the back. Last operators between which a layer receives nothing new are
- * one question to a tree (cut_tree.h).
+ * operators, from the back.
  *
  * Cost: O((n + edges) log n + n L) per threshold, some tens of thresholds; then O(L (n +
- * edges) log n + L steps log n), steps: pairs of a first operator and a value that a
- * layer below M may receive from there on, which are far below n^2.
+ * edges) log n + L steps log n + L ends), steps: pairs of a first operator and a value
+ * that a layer below M may receive from there on; ends: pairs of the first and last
+ * operator of such a layer. Both are far below n^2.
  */
 #include "layers.h"
 
 #include <math.h>
 #include <string.h>
-
-#include "cut_tree.h"
 
 #define SCAN                                                                  \
     32 /* operators looked at one by one for the next that receives something \
@@ -249,6 +247,14 @@ static bool exist(void *ctx, int n_layers, double at_most, double *found)
 
 /* ---- ties ---- */
 
+/* The best layers from a cut to the end. */
+struct layers_rest {
+    int64_t sum;
+    double squares; /* INFINITY if there are none */
+    double max;
+    int next; /* cut after the first of them */
+};
+
 static bool is_better(const struct layers_rest *a, const struct layers_rest *b)
 {
     return a->sum < b->sum || (a->sum == b->sum && a->squares < b->squares);
@@ -295,9 +301,30 @@ static int same_until(const struct search *s, const int *next_heavy, int64_t byt
     return n - 1 < most ? n - 1 : most;
 }
 
+/* The best end of a layer that receives and costs the same up to all cuts from..to: the
+ * least sum after it, then the least squares, then the first; -1 where none has layers
+ * after it. */
+static int best_cut(const struct layers *l, const struct layers_rest *rest, int first,
+                    int from, int to)
+{
+    double least = INFINITY;
+    int best = -1;
+
+    for (int p = from; p <= to; p++) {
+        const double count = l->optimized ? 0 : p - first;
+        const double squares = count * count + rest[p].squares;
+        if (isinf(squares) ||
+            (best >= 0 && (rest[p].sum > rest[best].sum ||
+                           (rest[p].sum == rest[best].sum && squares >= least))))
+            continue;
+        best = p;
+        least = squares;
+    }
+    return best;
+}
+
 /* The best layers from the sweep's operator on, with one more than those after it. */
-static struct layers_rest best_layer(struct search *s, struct cut_tree *tree, int first,
-                                     const int *next_heavy,
+static struct layers_rest best_layer(struct search *s, int first, const int *next_heavy,
                                      const struct layers_rest *rest)
 {
     const struct layers *l = s->l;
@@ -307,7 +334,7 @@ static struct layers_rest best_layer(struct search *s, struct cut_tree *tree, in
     for (int last = s->lo[first], end; last <= s->hi[first]; last = end + 1) {
         bytes += s->at[last];
         end = same_until(s, next_heavy, bytes, last, s->hi[first]);
-        int cut = cut_tree_best(tree, first, last + 1, end + 1);
+        int cut = best_cut(l, rest, first, last + 1, end + 1);
         if (cut < 0)
             continue;
         double cost = layers_cost(l, first, cut - 1, bytes);
@@ -342,7 +369,6 @@ static struct layer_score break_ties(struct search *s, const struct layer_rule *
     int64_t row = n + 1;
     struct layers_rest *best =
         AP_NEW_N(s->arena, (n_layers + 1) * row, struct layers_rest);
-    struct cut_tree *tree = cut_tree_new(s->arena, n, !s->l->optimized);
     const int *next_heavy = list_next_heavy(s);
 
     find_intervals(s, rule, at_most);
@@ -352,12 +378,11 @@ static struct layer_score break_ties(struct search *s, const struct layer_rule *
     best[n] = (struct layers_rest){0};
     for (int q = 1; q <= n_layers; q++) {
         const struct layers_rest *rest = best + (q - 1) * row;
-        cut_tree_reset(tree, rest);
         sweep_start(s);
         for (int first = n - 1; first >= 0; first--) {
             sweep_step(s, first);
             if (q <= n_layers - before[first])
-                best[q * row + first] = best_layer(s, tree, first, next_heavy, rest);
+                best[q * row + first] = best_layer(s, first, next_heavy, rest);
         }
     }
     for (int q = n_layers; q > 0; q--)
