@@ -6,6 +6,8 @@
  * fewer. Children are tried best first; what is not below the best plan is cut.
  * Cost: exponential at worst, ended by the search's limits; the setting's bound stands
  * then.
+ * Worth: without it the step of Llama-3 8B on hosts of two kinds is 1.0 % longer, and
+ * bounds of Wide-ResNet, MoE and U-Net on 8 GPUs are 1.5 to 2.3 % lower.
  */
 #include "search/auto.h"
 
