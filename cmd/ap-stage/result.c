@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "oracle/stage_memo.h"
+#include "oracle/oracle.h"
 #include "line/line.h"
 #include "planners/recompute_select.h"
 
@@ -63,8 +63,8 @@ const char *stage_result_words(struct ap_arena *arena, const struct stage_model 
     struct ap_err err = {0};
     const char *text = NULL;
 
-    if (ap_stages_from_text(&scratch, section->data, section->len, &of, NULL, &read,
-                            &err) == 0) {
+    if (ap_stages_from_text(&scratch, section->data, section->len, &of, &read, &err) ==
+        0) {
         ap_line_of_stages(&scratch, &of, &read, &says, &each);
         ap_plan_line_words(&says, each, &read, &words);
         if (read.n == 1)
@@ -111,7 +111,6 @@ struct pricing {
     const struct stage_model *m;
     const struct plan_instance *inst;
     struct stage_oracle *oracle;
-    struct stage_memo *memo;
     bool select;
     const struct plan_answer *light;   /* as in struct stage_candidates */
     const struct stage_replan *replan; /* likewise */
@@ -213,27 +212,47 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
     return 0;
 }
 
+/* The plan as it is read back, and its shardings as they are written: those that only
+ * name a named plan are written out. */
+static int read_back(struct ap_arena *arena, struct ap_arena *scratch,
+                     const struct stage_model *m, const struct stage_detail *detail,
+                     struct ap_stages *stages, struct ap_stages *read, struct ap_err *err)
+{
+    const struct ap_staged_graph of = {&m->graph, NULL, &m->blocks, &m->cluster};
+    struct ap_buf json = {0};
+
+    for (int s = 0; s < stages->n; s++)
+        stages->stage[s].sharding_json = detail[s].sharding;
+    ap_stages_to_json(stages, &json);
+    int rc = ap_stages_from_text(scratch, json.data, json.len, &of, read, err);
+    ap_buf_free(&json);
+    for (int s = 0; s < stages->n && rc == 0; s++)
+        if (detail[s].names_only) {
+            rc = ap_stage_put_sharding(arena, &m->cluster, &read->stage[s], err);
+            stages->stage[s].sharding_json = read->stage[s].sharding_json;
+        }
+    return rc;
+}
+
 static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
                         const struct pricing *x, const struct stage_detail *detail,
                         struct ap_stages *stages, struct price *price, struct ap_err *err)
 {
     const struct stage_model *m = x->m;
-    struct ap_pipeline_cache known = {.micro = &m->micro};
-    struct stage_memo_plan plan;
+    struct ap_stages read = {0};
     struct ap_pipeline_price pipe;
 
-    if (stage_memo_read(x->memo, scratch, detail, stages, &plan, err))
+    if (read_back(arena, scratch, m, detail, stages, &read, err))
         return -1;
-    known.stage = plan.priced;
     if (x->select)
-        return select_recomputed(arena, scratch, x, &plan.read, stages, price, err);
+        return select_recomputed(arena, scratch, x, &read, stages, price, err);
     int rc = ap_pipeline_compare(
         scratch, &(struct ap_staged_graph){&m->graph, &m->nests, &m->blocks, &m->cluster},
-        &plan.read, &known, &pipe, err);
+        &read, &m->micro, &pipe, err);
     if (rc == 0)
         *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
                                                    : pipe.result.step_sec,
-                                stage_result_peak(x->m, x->inst, &plan.read, &pipe)};
+                                stage_result_peak(x->m, x->inst, &read, &pipe)};
     return rc;
 }
 
@@ -646,7 +665,6 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
     const struct pricing x = {.m = of->model,
                               .inst = of->inst,
                               .oracle = of->oracle,
-                              .memo = stage_memo_start(of->model),
                               .select = of->light != NULL,
                               .light = of->light,
                               .replan = of->replan,
@@ -654,10 +672,8 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                               .work = of->work,
                               .bound_sec = first.bound};
 
-    if (find_best(arena, &x, &best, answer, stages, err)) {
-        stage_memo_stop(x.memo);
+    if (find_best(arena, &x, &best, answer, stages, err))
         return -1;
-    }
     stages->lower_bound_sec =
         fmin(of->light ? of->light->bound : first.bound, stages->objective_sec);
     *out = (struct stage_result){.objective_sec = stages->objective_sec,
@@ -668,7 +684,6 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
     int rc = of->simple > 0
                  ? find_simpler(arena, &x, &first, &best.blank, of->simple, out, err)
                  : 0;
-    stage_memo_stop(x.memo);
     ap_arena_free(&best.own);
     free(best.priced);
     stages->stage = NULL;
@@ -701,8 +716,7 @@ int stage_result_check(const struct stage_model *m, const struct ap_buf *section
 
     if (!goes_against_flow(&m->graph, m->blocks.block_of))
         return 0;
-    int rc = ap_stages_from_text(&scratch, section->data, section->len, &of, NULL, &read,
-                                 &why);
+    int rc = ap_stages_from_text(&scratch, section->data, section->len, &of, &read, &why);
     if (rc == 0)
         rc = ap_pipeline_build(&scratch, &of, &read, &(struct ap_program_form){0},
                                &program, &unsupported, &why);

@@ -448,37 +448,24 @@ int ap_pipeline_price(struct ap_arena *arena, const struct ap_staged_graph *of,
 
 /* ---- for comparison ---- */
 
-struct comparison {
-    const struct ap_pricing *p;
-    const struct ap_pipeline_cache *known;
-};
-
 static int compare_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
 {
-    const struct comparison *all = ctx;
-    struct ap_pricing p = *all->p;
-    struct ap_stage_breakdown *part = &p.out->breakdown[i];
-    struct ap_stage_priced *known = all->known->stage[i];
+    struct ap_pricing p = *(const struct ap_pricing *)ctx;
     struct ap_stage_point points[2];
 
-    if (known->there)
-        return 0;
     if (p.like[i] < i)
         return check_stage(&p.stages->stage[i], i, err);
     p.arena = arena;
     int rc = check_rows(&p, i, err) || lay_stage(&p, i, err) ? -1 : 0;
     if (!rc)
         price_stage(&p, i, points);
-    ap_cost_free(&part->cost);
-    if (!rc)
-        *known =
-            (struct ap_stage_priced){true, part->cost, p.out->point[i], p.out->stage[i]};
+    ap_cost_free(&p.out->breakdown[i].cost);
     return rc;
 }
 
 int ap_pipeline_compare(struct ap_arena *arena, const struct ap_staged_graph *of,
                         const struct ap_stages *stages,
-                        const struct ap_pipeline_cache *known,
+                        const struct ap_stage_microbatch *micro,
                         struct ap_pipeline_price *out, struct ap_err *err)
 {
     struct ap_pricing p = {.arena = arena,
@@ -487,21 +474,17 @@ int ap_pipeline_compare(struct ap_arena *arena, const struct ap_staged_graph *of
                            .cluster = of->cluster,
                            .stages = stages,
                            .out = out};
-    struct comparison all = {&p, known};
 
-    if (prepare(&p, of->nests, known->micro, err))
+    if (prepare(&p, of->nests, micro, err))
         return -1;
     p.like = ap_stages_alike(&p);
-    if (ap_in_arenas(arena, stages->n, compare_one, &all, err))
+    if (ap_in_arenas(arena, stages->n, compare_one, &p, err))
         return -1;
     for (int i = 0; i < stages->n; i++) {
-        struct ap_stage_priced *own = known->stage[i];
-        if (!own->there)
-            *own = *known->stage[p.like[i]];
-        out->breakdown[i].cost = own->cost;
-        out->point[i] = own->point;
+        out->breakdown[i].cost = out->breakdown[p.like[i]].cost;
+        out->point[i] = out->point[p.like[i]];
         out->point[i].algorithm = stages->stage[i].sharding.algorithm;
-        out->stage[i] = own->sim;
+        out->stage[i] = out->stage[p.like[i]];
     }
     return simulate(&p, err);
 }

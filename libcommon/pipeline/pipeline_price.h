@@ -130,28 +130,11 @@ int ap_pipeline_price(struct ap_arena *arena, const struct ap_staged_graph *of,
                       const struct ap_stages *stages, struct ap_pipeline_price *out,
                       struct ap_err *err);
 
-/*
- * A stage that was priced as part of another plan: the same blocks with the same sharding
- * and recompute, with equal numbers of microbatches, on devices for which ap_cluster_take
- * gives the same cluster. Starts zeroed.
- */
-struct ap_stage_priced {
-    bool there;
-    struct ap_cost cost; /* the memo is freed */
-    struct ap_stage_point point;
-    struct ap_sim_stage sim; /* without what it sends */
-};
-struct ap_pipeline_cache {
-    const struct ap_stage_microbatch
-        *micro; /* for any number of microbatches; NULL: unknown */
-    struct ap_stage_priced *const *stage; /* [stage]: used if it is there, else filled */
-};
-
 /* The same for plans that are only compared: fills sim, stage, point, time, result, sends
- * and peak_bytes, and uses the parts in `known`. */
+ * and peak_bytes. micro: for any number of microbatches; NULL: unknown. */
 int ap_pipeline_compare(struct ap_arena *arena, const struct ap_staged_graph *of,
                         const struct ap_stages *stages,
-                        const struct ap_pipeline_cache *known,
+                        const struct ap_stage_microbatch *micro,
                         struct ap_pipeline_price *out, struct ap_err *err);
 
 /* ---- private to the price: pipeline_sends.c ---- */

@@ -335,15 +335,7 @@ struct loaded {
     json_t **stage;
     const struct ap_doc *doc;
     const struct ap_item *text;
-    const struct ap_stage *const *known; /* ap_stages_from_text; may be NULL */
 };
-
-static void take_known(const struct ap_stage *known, struct ap_stage *st)
-{
-    st->sub = known->sub;
-    st->nests = known->nests;
-    st->sharding = known->sharding;
-}
 
 struct completion {
     struct loaded *from;
@@ -358,21 +350,18 @@ static int complete(const struct completion *c, int i, struct ap_arena *arena,
                     struct ap_err *err)
 {
     const struct ap_at here = {c->list, NULL, i}, *at = &here;
-    const struct ap_stage *known = c->from->known ? c->from->known[i] : NULL;
     const int *stage_of_node = c->stage_of_node;
     struct ap_stage *st = &c->s->stage[i];
     struct ap_err why = {0};
 
-    if (known)
-        take_known(known, st);
-    else if (ap_subgraph_blocks(arena, c->g, stage_of_node, i, i, &st->sub, &why) ||
-             ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
+    if (ap_subgraph_blocks(arena, c->g, stage_of_node, i, i, &st->sub, &why) ||
+        ap_nests_build(arena, &st->sub.graph, &st->nests, &why))
         return ap_at_err(at, err, "%s", why.msg);
     for (int k = 0; k < st->n_recomputed; k++)
         if (stage_of_node[st->recomputed[k]] != i)
             return ap_at_err(at, err, "recomputed: node %d is in stage %d",
                              st->recomputed[k], stage_of_node[st->recomputed[k]]);
-    if (!known && read_sharding(arena, c->from->stage[i], at, st, err))
+    if (read_sharding(arena, c->from->stage[i], at, st, err))
         return -1;
     return check_mesh(at, st, err);
 }
@@ -662,8 +651,7 @@ static int load(struct ap_arena *arena, const struct ap_doc *doc,
 }
 
 int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
-                        const struct ap_staged_graph *of,
-                        const struct ap_stage *const *known, struct ap_stages *s,
+                        const struct ap_staged_graph *of, struct ap_stages *s,
                         struct ap_err *err)
 {
     const struct ap_doc doc = {.file = "stages", .text = text, .len = len};
@@ -671,7 +659,6 @@ int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
     struct ap_at at = {.key = "stages"};
     struct loaded from;
     int rc = load(arena, &doc, &section, &from, err);
-    from.known = known;
     if (!rc)
         rc = read_section(arena, &from, &at, of, s, err);
     unload(&from);

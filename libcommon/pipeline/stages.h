@@ -109,13 +109,10 @@ int ap_stage_put_sharding(struct ap_arena *arena, const struct ap_cluster *clust
  * disjoint and as many as the mesh has, the shardings fit the stages' graphs. A
  * hand-written stage may leave out members with defaults, and its sharding may have only
  * "algorithm" (a named plan's name) and "mesh" (an object, or text such as "dp=2,tp=4").
- * known: NULL, or for each stage NULL or a stage of another plan with the same blocks,
- * whose graph and sharding are then used instead of the text; it must outlive the stages.
  * -1 with the place in the message.
  */
 int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
-                        const struct ap_staged_graph *of,
-                        const struct ap_stage *const *known, struct ap_stages *s,
+                        const struct ap_staged_graph *of, struct ap_stages *s,
                         struct ap_err *err);
 
 /* ---- a document's plan (planned.c) ---- */

@@ -23,7 +23,7 @@ static int read_bytes(struct ap_arena *arena, const struct stage_case *c,
         return ap_err_set(err, "no object: %s", bad.text);
     }
     json_decref(o);
-    return ap_stages_from_text(arena, data, size, &of, NULL, s, err);
+    return ap_stages_from_text(arena, data, size, &of, s, err);
 }
 
 /* -1: one of the plans that a hand-written section names is not legal. */

@@ -41,7 +41,7 @@ static inline int read_stages_text(struct ap_arena *arena, const struct stage_ca
                                    struct ap_err *err)
 {
     const struct ap_staged_graph of = {&c->sample.g, NULL, &c->blocks, &c->cluster};
-    return ap_stages_from_text(arena, text, strlen(text), &of, NULL, s, err);
+    return ap_stages_from_text(arena, text, strlen(text), &of, s, err);
 }
 
 #endif

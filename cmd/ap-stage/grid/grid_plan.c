@@ -40,16 +40,11 @@ void grid_model_find(struct ap_arena *arena, const struct stage_model *m,
 int grid_build(struct line_maker *k, const struct stage_model *m,
                struct ap_pipeline_price *price, struct ap_err *err)
 {
-    struct ap_pipeline_cache own = {.micro = m->micro.n > 0 ? &m->micro : NULL};
+    const struct ap_stage_microbatch *micro = m->micro.n > 0 ? &m->micro : NULL;
 
     if (line_build(k, err))
         return -1;
-    struct ap_stage_priced **stage =
-        AP_NEW_N(k->arena, k->stages->n, struct ap_stage_priced *);
-    for (int s = 0; s < k->stages->n; s++)
-        stage[s] = AP_NEW(k->arena, struct ap_stage_priced);
-    own.stage = stage;
-    return ap_pipeline_compare(k->arena, &k->model->of, k->stages, &own, price, err);
+    return ap_pipeline_compare(k->arena, &k->model->of, k->stages, micro, price, err);
 }
 
 int grid_write(struct line_maker *k, double step_sec, int64_t peak_bytes,
