@@ -281,8 +281,6 @@ static int lay_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
 {
     struct ap_pricing p = *(const struct ap_pricing *)ctx;
 
-    if (p.like[i] < i)
-        return check_stage(&p.stages->stage[i], i, err);
     p.arena = arena;
     return check_rows(&p, i, err) || lay_stage(&p, i, err) ? -1 : 0;
 }
@@ -295,8 +293,6 @@ static int price_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
     struct kept_price *kept = &rounds->kept[i / 2];
 
     (void)err;
-    if (p.like[i / 2] < i / 2)
-        return 0;
     p.arena = arena;
     if (i % 2 == 0)
         price_stage(&p, i / 2, kept->with);
@@ -319,36 +315,19 @@ static int simulate(struct ap_pricing *p, struct ap_err *err)
     return 0;
 }
 
-/* The price of a stage that another one has, too; it has no cache. */
-static void take_price(const struct ap_pricing *p, int stage)
-{
-    struct ap_pipeline_price *out = p->out;
-    const int from = p->like[stage];
-
-    out->stage[stage] = out->stage[from];
-    out->point[stage] = out->point[from];
-    out->point[stage].algorithm = p->stages->stage[stage].sharding.algorithm;
-    out->breakdown[stage] = out->breakdown[from];
-    out->breakdown[stage].cost.cache = NULL;
-}
-
 static int price(struct ap_pricing *p, struct ap_err *err)
 {
     struct ap_pipeline_price *out = p->out;
     int n = p->stages->n;
     struct pricing_rounds rounds = {p, AP_NEW_N(p->arena, n, struct kept_price)};
 
-    p->like = ap_stages_alike(p);
     if (ap_in_arenas(p->arena, n, lay_one, p, err) ||
         ap_in_arenas(p->arena, 2 * n, price_half, &rounds, err))
         return -1;
     for (int i = 0; i < n; i++)
-        if (p->like[i] < i)
-            take_price(p, i);
-        else
-            price_conversions(&rounds.kept[i],
-                              p->stages->stage[i].recompute != AP_RECOMPUTE_NONE,
-                              &out->breakdown[i]);
+        price_conversions(&rounds.kept[i],
+                          p->stages->stage[i].recompute != AP_RECOMPUTE_NONE,
+                          &out->breakdown[i]);
     for (int i = 0; i < n; i++)
         if (count_inside(p, i, err))
             return -1;
@@ -453,8 +432,6 @@ static int compare_one(void *ctx, int i, struct ap_arena *arena, struct ap_err *
     struct ap_pricing p = *(const struct ap_pricing *)ctx;
     struct ap_stage_point points[2];
 
-    if (p.like[i] < i)
-        return check_stage(&p.stages->stage[i], i, err);
     p.arena = arena;
     int rc = check_rows(&p, i, err) || lay_stage(&p, i, err) ? -1 : 0;
     if (!rc)
@@ -477,14 +454,7 @@ int ap_pipeline_compare(struct ap_arena *arena, const struct ap_staged_graph *of
 
     if (prepare(&p, of->nests, micro, err))
         return -1;
-    p.like = ap_stages_alike(&p);
     if (ap_in_arenas(arena, stages->n, compare_one, &p, err))
         return -1;
-    for (int i = 0; i < stages->n; i++) {
-        out->breakdown[i].cost = out->breakdown[p.like[i]].cost;
-        out->point[i] = out->point[p.like[i]];
-        out->point[i].algorithm = stages->stage[i].sharding.algorithm;
-        out->stage[i] = out->stage[p.like[i]];
-    }
     return simulate(&p, err);
 }

@@ -152,12 +152,8 @@ struct ap_pricing {
     struct ap_microbatched whole;
     const uint8_t *when;
     const bool *rows; /* [node of g]: has rows of the batch; NULL: a batch of one row */
-    const int *like;  /* [stage]: the first with the same price */
     struct ap_pipeline_price *out;
 };
-/* [stage]: the first stage that has the same price, but for what it sends (stage_alike.c,
- * arena). */
-const int *ap_stages_alike(const struct ap_pricing *p);
 /* Fills sends and tied_bytes, adds their times and bytes to the stages. */
 void ap_pipeline_sends(struct ap_pricing *p);
 /* Fills links by the sends (pipeline_links.c). */
