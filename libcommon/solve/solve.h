@@ -182,15 +182,9 @@ struct sel_join;
 struct sel_join *sel_join_copies(struct sel_core *c, int *max_sets);
 /* Whether some group does not have all its sets. */
 bool sel_join_relaxed(const struct sel_join *j);
-/* Whether node v represents copies; its labels are then not strategies of the problem. */
-bool sel_join_is_group(const struct sel_join *j, int v);
-struct sel_dual;
-/*
- * Raises max_sets of groups for which best[] (labels) uses a proxy, or a proxy costs less
- * than limit by the bound d (may be NULL); false if none can be raised.
- */
-bool sel_join_refine(const struct sel_join *j, const int *best, const struct sel_dual *d,
-                     double limit);
+/* Raises max_sets of groups for which best[] (labels) uses a proxy; false if none can be
+ * raised. */
+bool sel_join_refine(const struct sel_join *j, const int *best);
 /* Decides the copies by their consumers' choices. */
 void sel_join_decide(const struct sel_join *j, const struct ap_problem *p, int *choice);
 
@@ -236,22 +230,6 @@ struct sel_core *sel_dual_fold(const struct sel_dual *d, double limit, int only,
                                int strategy);
 /* Decides nodes in order, by decided neighbours and messages of the others. */
 void sel_dual_round(struct sel_dual *d, int *state);
-
-/* ---- solve_slack.c: nodes that were taken out ---- */
-
-/*
- * [node][label]: a lower bound on the cost of solutions with this label, INFINITY if that
- * is limit or more; dominated strategies count as INFINITY. left: the same for the
- * remaining nodes, per strategy; bound: of every solution. n_labels [node]: strategies
- * before sel_reduce. In the core's arena.
- */
-double **sel_least_costs(struct sel_core *c, const int *n_labels, double *const *left,
-                         double bound, double limit);
-/* The number of strategies of each node, 0 for nodes that are gone, for a later
- * sel_least_costs; arena. */
-int *sel_count_labels(const struct sel_core *c);
-/* `left` from a bound, minus shift. NULL for nodes that are gone. */
-double **sel_dual_least(const struct sel_dual *d, double shift);
 
 /* ---- solve_local.c: local search ---- */
 

@@ -26,8 +26,6 @@
 #define MAX_WORK      4e8
 #define LOOKS         1
 #define RELAXED_GAP   1e-3 /* of a relaxation that lacks sets of copies */
-#define IN_PLAY       0.01 /* proxies so far into the gap are worth replacing */
-#define CLOSE         5e-3 /* a relative gap that makes the bound tell something */
 #define LOOK_SWEEPS   24
 #define OPEN          0.01 /* a gap after the look that is worth the caller's search */
 #define EARLY         0.2  /* part of the strategies that a guess between sweeps leaves */
@@ -533,19 +531,6 @@ static double limit_of(const struct search *s, const struct answer *best)
     return best->cost < AP_FORBIDDEN ? best->cost * (1 - near(s)) : INFINITY;
 }
 
-/* Forbids in the whole what costs limit or more by a bound on a relaxation of it. */
-static void forbid(struct sel_core *whole, const struct sel_dual *d, const int *n_labels,
-                   const struct sel_join *join, double limit)
-{
-    struct sel_core *c = d->core;
-    double **least = sel_least_costs(c, n_labels, sel_dual_least(d, 0), d->bound, limit);
-
-    for (int v = 0; v < c->n_nodes; v++)
-        for (int s = 0; s < n_labels[v] && !sel_join_is_group(join, v); s++)
-            if (least[v][s] >= limit)
-                whole->node[v].cost[s] = INFINITY;
-}
-
 /* The best of a core's solutions that diving or rounding finds, into its best[]. */
 static void look_for(struct part *part, struct sel_core *c)
 {
@@ -566,16 +551,15 @@ static void look_for(struct part *part, struct sel_core *c)
 }
 
 /*
- * A look at the relaxation that proxies make: its bound and a solution among few
- * strategies rule out strategies for good. True when some group needs more sets.
+ * A look at the relaxation that proxies make, for its bound and a solution among few
+ * strategies. True when some group needs more sets.
  */
 static bool look_ahead(struct search *s, const struct ap_problem *p,
-                       struct sel_core *whole, int *max_sets, struct answer *best)
+                       const struct sel_core *whole, int *max_sets, struct answer *best)
 {
     tell(s, best);
     struct sel_core *c = sel_core_copy(whole);
     struct sel_join *join = sel_join_copies(c, max_sets);
-    int *n_labels = sel_count_labels(c);
 
     if (!sel_join_relaxed(join) || !sel_reduce(c, false) || c->n_left == 0)
         return false;
@@ -583,11 +567,8 @@ static bool look_ahead(struct search *s, const struct ap_problem *p,
     part.v.cost = limit_of(s, best);
     look_for(&part, c);
     offer(s, p, join, c->best, best);
-    forbid(whole, part.d, n_labels, join, limit_of(s, best));
-    double bound = part.d->bound, gap = best->cost - bound;
-    best->bound = fmax(best->bound, bound);
-    return sel_join_refine(join, c->best, gap < CLOSE * bound ? part.d : NULL,
-                           bound + IN_PLAY * gap);
+    best->bound = fmax(best->bound, part.d->bound);
+    return sel_join_refine(join, c->best);
 }
 
 /*
@@ -613,8 +594,7 @@ static bool solve_joined(struct search *s, const struct ap_problem *p,
     best->bound = fmax(best->bound, fmin(v.bound, limit));
     if (s->stopped || best->bound >= best->cost * (1 - fmax(s->params->gap, PROVEN)))
         return true;
-    bool more = v.found && sel_join_refine(join, c->best, NULL, 0),
-         done = *tight && !more;
+    bool more = v.found && sel_join_refine(join, c->best), done = *tight && !more;
     *tight |= !more;
     return done;
 }

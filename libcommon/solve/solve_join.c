@@ -754,27 +754,13 @@ void sel_join_decide(const struct sel_join *j, const struct ap_problem *p, int *
     }
 }
 
-/* Some proxy for group v costs less than limit by the bound. */
-static bool in_play(const struct sel_join *j, const struct sel_dual *d, int v,
-                    double limit)
-{
-    const struct sel_node *node = &d->core->node[v];
-
-    for (int s = 0; !node->gone && s < node->n_strategies; s++)
-        if (node->label[s] >= j->n_sets[v] && d->slack_base + d->slack[v][s] < limit)
-            return true;
-    return false;
-}
-
-bool sel_join_refine(const struct sel_join *j, const int *best, const struct sel_dual *d,
-                     double limit)
+bool sel_join_refine(const struct sel_join *j, const int *best)
 {
     bool again = false;
 
     for (int i = 0; i < j->n_copies && j->relaxed; i++) {
         int v = j->copy[i].node;
-        if (!j->leads[v] || j->max_sets[v] >= MAX_SETS ||
-            !(best[v] >= j->n_sets[v] || (d && in_play(j, d, v, limit))))
+        if (!j->leads[v] || j->max_sets[v] >= MAX_SETS || best[v] < j->n_sets[v])
             continue;
         j->max_sets[v] = MORE_SETS * j->max_sets[v];
         again = true;
@@ -785,9 +771,4 @@ bool sel_join_refine(const struct sel_join *j, const int *best, const struct sel
 bool sel_join_relaxed(const struct sel_join *j)
 {
     return j->relaxed;
-}
-
-bool sel_join_is_group(const struct sel_join *j, int v)
-{
-    return j->leads[v];
 }

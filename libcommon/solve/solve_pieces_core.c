@@ -188,7 +188,7 @@ static bool refine(struct pieces_core *p)
 {
     if (!sel_join_relaxed(p->join))
         return false;
-    if (!sel_join_refine(p->join, p->whole->best, NULL, 0))
+    if (!sel_join_refine(p->join, p->whole->best))
         return false;
     ap_arena_free(&p->arena);
     prepare(p);
