@@ -163,7 +163,7 @@ class Plan:
         found = []
         for leaf, index in zip(split.arrays, numbers):
             form = self.forms[index]
-            held = form.holds(leaf)
+            held = form.holds(leaf) or not hasattr(leaf, "dtype")  # numbers have weak types
             found.append(leaf if held else form.leaf(form.arrays(leaf)))
         return split.joined(found)
 
