@@ -380,7 +380,7 @@ static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conv
         .shared = is_shared(p, c->node),
         .read_in = ap_stage_read_in(p->plan->graph, p->phase, c->node),
         .more_bytes = local_bytes(p, c->node, &c->to) - value_bytes(p, c->node),
-        .cut_bytes = cut_bytes(p, c) - value_bytes(p, c->node)};
+        .cut_bytes = fmin(0, cut_bytes(p, c) - value_bytes(p, c->node))};
 }
 
 /* Whether a conversion is made for a group that is recomputed. */
