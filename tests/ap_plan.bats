@@ -63,6 +63,7 @@ load helpers
     done
         echo '[Rank 3] (after 2 iterations) memory (MB) | allocated: 1.00 | max allocated: 2.00 | reserved: 9.00'
     } >megatron.log
+    grep iteration.1 megatron.log >bare.log # and no line of memory
     printf '\033[31mstep: %d  \033[33mmemory: 0.25GiB(1%%)  \033[34mtps: %s  \033[36mtflops: 1\033[39m\n' \
         1 100 10 8,000 20 8,000 >titan.log
     echo 'step=9, RunningAvgSamplesPerSec=1.1, CurrSamplesPerSec=1000.0, MemAllocated=1GB, MaxMemAllocated=1.5GB' >ds.log
@@ -72,6 +73,7 @@ load helpers
         grep ^measured <<<"$output" | tr '\n' ' ' | grep -qE "$want" || { echo "$log: $output"; return 1; }
     done <<'END'
 megatron.log step 0.0075 s,.*median of 4, after 2.* 0.002097 GB allocated
+bare.log step 0.0075 s,.*median of 4, after 2
 titan.log step 0.008 s,.*median of 2, after 1.* 0.2684 GB reserved
 ds.log step 0.004 s,.*median of 1, after 0.* 1.611 GB allocated
 END
