@@ -111,6 +111,7 @@ pipeline.deepspeed 64 32 pp=8,dp=8,zero=1,recompute=full,mbs=1,packs,keeps-gradi
 moe.deepspeed 64 32 tp=2,ep=8,etp=1,dp=32,zero=2,mbs=8,overlap,packs of 512, 64 devices
 script.deepspeed 64 32 dp=16,zero=1,mbs=4,overlap,packs,keeps-gradients of 64, 16 devices
 huggingface.deepspeed 64 32 refused: train_batch_size: "auto" is for a launcher to fill in: give the number
+defaults.megatron 8 24 tp=2,pp=2,dp=2,sp,mbs=1,packs of 32, 8 devices
 people.megatron 8 24 tp=2,pp=2,dp=2,sp,recompute=full,mbs=1,packs of 2, 8 devices
 END
 }
@@ -138,6 +139,8 @@ megatron|A="--save $1 --num-layers $2"; torchrun a.py --micro-batch-size 1 $A|--
 megatron|A=(--bf16); [ -n "$X" ] && A+=(--swiglu); torchrun a.py --micro-batch-size 1 ${A[@]}|--swiglu: $A depends on a condition
 megatron|--micro-batch-size 1 --num-experts 8 --num-layers 4 --moe-layer-freq [0]*1+[1]*4|layers of several kinds
 megatron|torchrun a.py --micro-batch-size $((0-(0-9223372036854775807-1)))|--micro-batch-size: nothing in the text gives $((
+megatron|TP=28; torchrun a.py --micro-batch-size 1 --tensor-model-parallel-size ${TP:0:1}|nothing in the text gives $TP a value
+megatron|--micro-batch-size 1 --vocab-size 8 --make-vocab-size-divisible-by 0|--make-vocab-size-divisible-by: expected a number from 1 on
 megatron|--micro-batch-size 1 --use-torch-fsdp2|--use-torch-fsdp2: not with
 megatron|--micro-batch-size 1 --bf16 --fp16|--bf16 and --fp16: one is expected
 megatron|--micro-batch-size 1 --overlap-param-gather|it is beside --overlap-grad-reduce

@@ -477,7 +477,7 @@ _Noreturn static void refuse_lines(struct ap_arena *arena, const struct grid_wan
     ap_die(AP_NO_SOLUTION, "%s: %s of this model on this cluster%s%s", name,
            trainer ? ap_arena_printf(arena, "%s can run no line", title)
                    : "there is no line",
-           *found->why_not ? "; of other lines one: " : "", found->why_not);
+           *found->why_not ? "; a reason: " : "", found->why_not);
 }
 
 /* The best line of a space: of --algorithm, or of --for. */

@@ -289,6 +289,10 @@ int ap_line_complete(struct ap_line *line, int64_t devices, struct ap_err *err)
     struct ap_degrees *d = &line->degrees;
     const int64_t model = ap_mul64(ap_mul64(d->tensor, d->context), line->pipeline);
 
+    if (d->data == 0 && devices < model)
+        return ap_err_set(err, "tp=%lld x cp=%lld x pp=%lld: there are %lld devices",
+                          (long long)d->tensor, (long long)d->context,
+                          (long long)line->pipeline, (long long)devices);
     d->data = d->data > 0 ? d->data : devices / model;
     d->expert = d->expert > 0 ? d->expert : 1;
     if (d->data == 0 || ap_mul64(d->data, model) != devices)

@@ -460,7 +460,7 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
 
 /* The file, or the here-document of a script that writes it. */
 static const char *find_json(const char *text, struct ap_trainer_said *said,
-                             struct ap_notes *notes)
+                             struct ap_notes *notes, struct ap_err *err)
 {
     struct trainer_words words;
     struct ap_err ignored = {""};
@@ -471,6 +471,9 @@ static const char *find_json(const char *text, struct ap_trainer_said *said,
     trainer_words_read(notes->arena, text, &words, &world, &ignored);
     if (!words.json)
         return text;
+    if (words.either)
+        ap_err_set(err, "a condition says which of its here-documents is DeepSpeed's: "
+                        "keep one");
     said->facts.world = world;
     ap_note(notes, "what the script gives its program beside the file is not read: tp=, "
                    "pp= and recompute= are for --grid to say");
@@ -482,13 +485,16 @@ static int read_json(const struct ap_trainer *own, const char *text,
                      struct ap_notes *notes, struct ap_err *err)
 {
     json_error_t where;
-    text = find_json(text, said, notes);
+    text = find_json(text, said, notes, err);
+    if (*err->msg)
+        return -1;
     json_t *top = json_loadb(text, strlen(text), JSON_REJECT_DUPLICATES, &where);
     struct reading r = {top, notes, err};
 
     (void)own;
     if (!top)
-        return ap_err_set(err, "%d:%d: %s", where.line, where.column, where.text);
+        return ap_err_set(err, "JSON is expected: %d:%d: %s", where.line, where.column,
+                          where.text);
     const int rc = json_is_object(top) ? read_members(&r, known, said)
                                        : ap_err_set(err, "expected an object");
     json_decref(top);

@@ -207,8 +207,35 @@ int64_t trainer_number(struct trainer_reading *r, const char *name, int64_t sile
 {
     const int64_t n = trainer_flag_number(&r->flags, name, silent);
 
-    if (n < 1 && n != silent)
-        ap_err_set(r->err, "%s: expected a number from 1 on, got %lld", name,
-                   (long long)n);
-    return n;
+    if (n >= 1 || n == silent)
+        return n;
+    ap_err_set(r->err, "%s: expected a number from 1 on, got %lld", name, (long long)n);
+    return silent;
+}
+
+/* ---- the program's arguments ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), len = strlen(end);
+
+    return n >= len && !strcmp(text + n - len, end);
+}
+
+int trainer_program_find(const struct trainer_word *word, int n)
+{
+    int script = -2;
+
+    if (n && !strncmp(word[0].text, "--", 2))
+        return -1;
+    for (int i = 0; i < n; i++) {
+        if (ends_with(word[i].text, ".py"))
+            return i;
+        if (!strcmp(word[i].text, "-m") && i + 1 < n &&
+            strncmp(word[i + 1].text, "torch.distributed", 17) != 0)
+            return i + 1;
+        if (script == -2 && ends_with(word[i].text, ".sh"))
+            script = i;
+    }
+    return script;
 }

@@ -113,8 +113,10 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
         return -1;
     if (c->line.recompute != AP_LINE_RECOMPUTE_SELECTIVE)
         return 0;
-    return ap_err_set(err, "recompute=selective: activation_checkpoint:selective keeps "
-                           "attention and every other product (recompute=operators)");
+    return ap_err_set(err,
+                      "recompute=%s: activation_checkpoint:selective keeps attention and "
+                      "every other product (recompute=operators)",
+                      c->line.recompute_modules ? "modules by name" : "selective");
 }
 
 static int has_gathered_context(const struct ap_trainer_case *c, struct ap_err *err)

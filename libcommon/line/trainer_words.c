@@ -54,6 +54,7 @@ struct shell {
     char joined;          /* '&' or '|': the next command is behind && or || */
     int64_t left;         /* of MOST_BYTES */
     const char *json;     /* see struct trainer_words */
+    bool maybe, either;   /* maybe: it is under a condition */
     int n_why, cap_why;
     const char **why; /* sentences of marks */
 };
@@ -207,8 +208,53 @@ static void put_variable(struct draft *d, const struct variable *v, bool all, bo
 
 static void expand(struct shell *sh, struct draft *d, bool quoted,
                    struct trainer_words *to);
+static void assign(struct shell *sh, const char *name, size_t len, bool comes,
+                   struct trainer_words *value);
 
-/* "{NAME...}": with the default that it may have. */
+/* Whether a variable has no text. */
+static bool is_empty(const struct variable *v)
+{
+    return v->value.n == 0 || (v->value.n == 1 && !*v->value.word[0].text);
+}
+
+/* What is between `from` and `end`, with its own variables. */
+static void expand_text(struct shell *sh, struct draft *d, const char *from,
+                        const char *end, bool quoted, struct trainer_words *to)
+{
+    const char *back = sh->at;
+
+    if (++sh->deep > MOST_DEEP) {
+        put_unknown(sh, d, from, (size_t)(end - from));
+    } else {
+        sh->at = ap_arena_strndup(sh->arena, from, (size_t)(end - from));
+        while (*sh->at && sh->left > 0)
+            if (*sh->at == '$')
+                expand(sh, d, quoted, to);
+            else if (*sh->at != '"')
+                put_text(d, sh->at++, 1, quoted, to);
+            else
+                sh->at++;
+    }
+    sh->deep--;
+    sh->at = back;
+}
+
+/* "NAME:=text" up to the end: what the variable has then, NULL: there is no room. */
+static const struct variable *assign_default(struct shell *sh, const char *name,
+                                             size_t len, const char *text,
+                                             const char *end)
+{
+    struct trainer_words value = {.arena = sh->arena};
+    struct draft own = {.any = true, .left = &sh->left};
+
+    expand_text(sh, &own, text, end, true, &value);
+    end_word(&own, &value);
+    if (value.n > 0)
+        assign(sh, name, len, false, &value);
+    return find_variable(sh, name, len);
+}
+
+/* "{NAME...}": with the default or the other text that it may have. */
 static void expand_braces(struct shell *sh, struct draft *d, bool quoted,
                           struct trainer_words *to)
 {
@@ -223,29 +269,22 @@ static void expand_braces(struct shell *sh, struct draft *d, bool quoted,
 
     sh->at = end;
     rest += all ? 3 : 0;
-    if (v && (rest + 1 == end || *rest == ':' || *rest == '-')) {
+    const bool colon = *rest == ':' && rest[1] && strchr("-=+?", rest[1]);
+    const char how = rest[colon];
+    const bool has = v && !(colon && is_empty(v));
+    const char *text = rest + colon + 1, *last = end > text ? end - 1 : text;
+    if (len == 0 || (!strchr("-=+?", how) && rest + 1 != end))
+        put_unknown(sh, d, name, len ? len : (size_t)(end - name)); /* a part of it */
+    else if (has && how == '+' && v->value.n && has_mark(&v->value.word[0]))
+        put_unknown(sh, d, name, len);
+    else if (how == '+' ? has : !has && how == '-')
+        expand_text(sh, d, text, last, quoted, to);
+    else if (how == '=' && !has && (v = assign_default(sh, name, len, text, last)))
+        put_variable(d, v, false, quoted, to);
+    else if (has && how != '+')
         put_variable(d, v, all || v->array, quoted, to);
-    } else if (len &&
-               (*rest == '-' || (*rest == ':' && (rest[1] == '-' || rest[1] == '=')))) {
-        rest += *rest == ':' ? 2 : 1;
-        sh->at =
-            ap_arena_strndup(sh->arena, rest, end > rest ? (size_t)(end - 1 - rest) : 0);
-        const bool deep = ++sh->deep > MOST_DEEP;
-        if (deep)
-            put_unknown(sh, d, name, len);
-        while (*sh->at && sh->left > 0 && !deep) {
-            if (*sh->at == '$')
-                expand(sh, d, quoted, to);
-            else if (*sh->at != '"')
-                put_text(d, sh->at++, 1, quoted, to);
-            else
-                sh->at++;
-        }
-        sh->deep--;
-        sh->at = end;
-    } else {
-        put_unknown(sh, d, name, len ? len : (size_t)(end - name));
-    }
+    else if (how != '+')
+        put_unknown(sh, d, name, len);
 }
 
 static bool number_named(void *ctx, const char *name, size_t len, int64_t *out)
@@ -421,6 +460,26 @@ static void doubt(struct shell *sh, const struct variable *v, bool comes,
     }
 }
 
+/* comes: to what the variable has, which *value begins with. */
+static void assign(struct shell *sh, const char *name, size_t len, bool comes,
+                   struct trainer_words *value)
+{
+    struct variable *v = find_variable(sh, name, len);
+
+    if (runs_now(sh) == RUNS_NOT)
+        return;
+    if (!v) {
+        AP_ROOM_IN(sh->arena, sh->var, sh->n_vars, sh->cap_vars);
+        v = &sh->var[sh->n_vars];
+        *v = (struct variable){.name = ap_arena_strndup(sh->arena, name, len)};
+        ap_names_put(&sh->names, v->name, len, sh->n_vars++);
+        v->value.arena = sh->arena;
+    }
+    if (runs_now(sh) == RUNS_MAYBE)
+        doubt(sh, v, comes, value);
+    v->value = *value;
+}
+
 /* "NAME=word", "NAME=(words)", "NAME+=..." */
 static void read_assignment(struct shell *sh, size_t len)
 {
@@ -453,19 +512,9 @@ static void read_assignment(struct shell *sh, size_t len)
             add_word(&value, "", 0);
         }
     }
-    if (runs_now(sh) == RUNS_NOT)
-        return;
-    if (!v) {
-        AP_ROOM_IN(sh->arena, sh->var, sh->n_vars, sh->cap_vars);
-        v = &sh->var[sh->n_vars];
-        *v = (struct variable){.name = ap_arena_strndup(sh->arena, name, len)};
-        ap_names_put(&sh->names, v->name, len, sh->n_vars++);
-        v->value.arena = sh->arena;
-    }
-    if (runs_now(sh) == RUNS_MAYBE)
-        doubt(sh, v, array && more, &value);
-    v->value = value;
-    v->array |= array;
+    assign(sh, name, len, array && more, &value);
+    if (array && (v = find_variable(sh, name, len)))
+        v->array = true;
 }
 
 /* then, elif, else: whether what follows runs, where `test` is so. */
@@ -511,8 +560,13 @@ static void take_document(struct shell *sh, const char *from, const char *end)
     struct ap_buf text = {0};
     const char *back = sh->at;
 
-    if (sh->json || runs_now(sh) == RUNS_NOT || from[strspn(from, " \t\r\n")] != '{')
+    if (runs_now(sh) == RUNS_NOT || from[strspn(from, " \t\r\n")] != '{')
         return;
+    if (sh->json) {
+        sh->either |= sh->maybe;
+        return;
+    }
+    sh->maybe = runs_now(sh) == RUNS_MAYBE;
     sh->at = ap_arena_strndup(sh->arena, from, (size_t)(end - from));
     while (*sh->at && sh->left > 0)
         if (*sh->at == '$')
@@ -644,33 +698,6 @@ static void read_command(struct shell *sh)
 
 /* ---- the program's arguments ---- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text), len = strlen(end);
-
-    return n >= len && !strcmp(text + n - len, end);
-}
-
-/* The word behind which a command's arguments are those of a trainer; -1: all are
- * arguments (lines that nothing continues, too), -2: it runs none. */
-static int find_program(const struct trainer_word *word, int n)
-{
-    int script = -2;
-
-    if (n && !strncmp(word[0].text, "--", 2))
-        return -1;
-    for (int i = 0; i < n; i++) {
-        if (ends_with(word[i].text, ".py"))
-            return i;
-        if (!strcmp(word[i].text, "-m") && i + 1 < n &&
-            strncmp(word[i + 1].text, "torch.distributed", 17) != 0)
-            return i + 1;
-        if (script == -2 && ends_with(word[i].text, ".sh"))
-            script = i;
-    }
-    return script;
-}
-
 static bool has_flags(const struct trainer_word *word, int n)
 {
     for (int i = 0; i < n; i++)
@@ -718,7 +745,7 @@ static int find_arguments(struct shell *sh, struct trainer_words *out, int64_t *
     for (int i = 0; i < sh->n_commands; i++) {
         const struct command *c = &sh->command[i];
         const struct trainer_word *word = &sh->words.word[c->first];
-        const int at = find_program(word, c->n);
+        const int at = trainer_program_find(word, c->n);
         if (at == -2 || !has_flags(word + at + 1, c->n - at - 1))
             continue;
         if (found && at >= 0)
@@ -756,6 +783,7 @@ int trainer_words_read(struct ap_arena *arena, const char *text,
     *out = (struct trainer_words){.arena = arena};
     const int rc = find_arguments(&sh, out, world, err);
     out->json = sh.json;
+    out->either = sh.either;
     ap_names_free(&sh.names);
     return rc;
 }

@@ -14,6 +14,7 @@ struct trainer_words {
     struct ap_arena *arena;
     const char *json; /* the first here-document that is an object, null for what has no
                          value in it; NULL: there is none */
+    bool either;      /* a condition that is not known says which of several it is */
     int n, cap;
     struct trainer_word *word;
 };
@@ -28,6 +29,10 @@ struct trainer_words {
  */
 int trainer_words_read(struct ap_arena *arena, const char *text,
                        struct trainer_words *out, int64_t *world, struct ap_err *err);
+
+/* The word behind which a command's arguments are those of a trainer; -1: all are
+ * arguments (lines that nothing continues, too), -2: it runs none. */
+int trainer_program_find(const struct trainer_word *word, int n);
 
 /* Whether a name has a number; it is not ended. */
 typedef bool trainer_number_named(void *ctx, const char *name, size_t len, int64_t *out);
