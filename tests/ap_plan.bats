@@ -206,7 +206,7 @@ END
     refuses 1 "no/such/page.html: No such file or directory" ap-plan --cluster cpu-4 --html no/such/page.html "$doc"
     refuses 1 "no/such/plan.json: No such file or directory" ap-plan --cluster cpu-4 -o no/such/plan.json "$doc"
     refuses 1 "no/such.hlo" ap-plan --cluster cpu-4 no/such.hlo
-    refuses 1 "config.json and model.onnx" ap-plan --cluster cpu-4 tests/unit
+    refuses 1 "config.json, model.hlo and model.onnx" ap-plan --cluster cpu-4 tests/unit
     refuses 3 "" ap-plan --cluster cpu-4 --quiet --memory 1000 "$doc"
     # nothing is left behind
     run env TMPDIR="$BATS_TEST_TMPDIR" ap-plan --cluster cpu-4 --quiet --memory 1000 "$doc"
