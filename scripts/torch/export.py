@@ -111,14 +111,18 @@ def write_arguments(step, folder):
         np.save(f"{folder}/{len(step.arguments)}.npy", SEED)
 
 
-def write_run(step, run, folder):
+def write_run(step, run, folder, steps):
     """What --compare reads."""
+    n = len(step.arguments)
     os.makedirs(f"{folder}/out", exist_ok=True)
     np.save(f"{folder}/losses.npy", np.array(run.losses, np.float32))
     for k, t in step.changed():
         save(f"{folder}/out/{k}.npy", run.after[t.name])
+    if hlo.draws(step):
+        np.save(f"{folder}/out/{n}.npy", proof.key_after(SEED, steps))
+        n += 1
     for k, value in enumerate(run.moments):
-        save(f"{folder}/out/{len(step.arguments) + k}.npy", value)
+        save(f"{folder}/out/{n + k}.npy", value)
 
 
 def write_step(step, folder):
@@ -162,7 +166,7 @@ def export(model, inputs, args):
     write_step(step, args.out)
     how = SEED if hlo.draws(step) else None, args.optimizer, args.lr, args.steps
     run = proof.train(model, inputs, step, *how)
-    write_run(step, run, args.out)
+    write_run(step, run, args.out, args.steps)
     write_meta(step, run, args)
     if not args.check:
         return step

@@ -67,6 +67,14 @@ def moments_of(model, optimizer, kind):
     return found
 
 
+def key_after(seed, steps):
+    """The state of the random numbers after some steps, as an array."""
+    key = jnp.asarray(seed)
+    for _ in range(steps):
+        key = jax.random.key_data(jax.random.split(jax.random.wrap_key_data(key))[1])
+    return np.asarray(key)
+
+
 class Drawn(torch.fx.Interpreter):
     """The joint graph, by PyTorch's operators, with the random numbers of the exported text."""
 
@@ -95,10 +103,8 @@ class Drawn(torch.fx.Interpreter):
 
     def __call__(self, model, inputs, seed, k):
         """Loss, gradients by name and next states of step k."""
-        key = jnp.asarray(seed)
-        for _ in range(k + 1):
-            self.key, following = jax.random.split(jax.random.wrap_key_data(key))
-            key = jax.random.key_data(following)
+        key = jax.random.wrap_key_data(jnp.asarray(key_after(seed, k)))
+        self.key = jax.random.split(key)[0]
         self.n, values = 0, tensors_of(model) | inputs
         of = {node: values[t.name].detach() for t in self.step.arguments for node in t.nodes}
         of |= {node: torch.ones(node.meta["val"].shape) for node in self.step.ones}
