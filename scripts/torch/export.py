@@ -102,9 +102,17 @@ def save(path, tensor):
     np.save(path, array.view("V2") if raw else array)
 
 
+def make_folder(folder):
+    """A folder without arrays of an earlier export, which ap-exec would read."""
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        if name.removesuffix(".npy").isdigit():
+            os.unlink(f"{folder}/{name}")
+
+
 def write_arguments(step, folder):
     """The parameters of the text, as ap-exec --data reads them."""
-    os.makedirs(folder, exist_ok=True)
+    make_folder(folder)
     for k, t in enumerate(step.arguments):
         save(f"{folder}/{k}.npy", t.value)
     if hlo.draws(step):
@@ -114,7 +122,7 @@ def write_arguments(step, folder):
 def write_run(step, run, folder, steps):
     """What --compare reads."""
     n = len(step.arguments)
-    os.makedirs(f"{folder}/out", exist_ok=True)
+    make_folder(f"{folder}/out")
     np.save(f"{folder}/losses.npy", np.array(run.losses, np.float32))
     for k, t in step.changed():
         save(f"{folder}/out/{k}.npy", run.after[t.name])
