@@ -39,7 +39,7 @@ setup_file() {
 }
 
 @test "ap-stage --for: where nothing fits, the leanest line" {
-    refuses 3 "lines the leanest, dp=4,zero=3,mbs=1,overlap, needs" ap-stage --cluster cpu-4 --memory 100kB --for deepspeed \
+    refuses 3 "lines the leanest, dp=4,zero=1,mbs=2,overlap,packs,keeps-gradients, needs" ap-stage --cluster cpu-4 --memory 100kB --for deepspeed \
         "$BATS_FILE_TMPDIR/gpt"
     refuses 3 "DeepSpeed 0.19 can run no line of" ap-stage --cluster cpu-4 --stages 4 --for deepspeed "$BATS_FILE_TMPDIR/gpt"
     refuses 2 "is not one of megatron" ap-stage --cluster cpu-4 --for nanotron "$BATS_FILE_TMPDIR/gpt"

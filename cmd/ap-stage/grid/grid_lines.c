@@ -61,26 +61,29 @@ static struct stored count_stored(const struct ap_graph *g)
 
 /*
  * No less of a device, on average over the stages: copies of what ZeRO shards are those
- * of the groups that it shards over. Where the last microbatch's backward pass begins,
- * what ZeRO-1 and 2 gather once per step is there, and the sums of whole gradients.
+ * of the groups that it shards over. Where the last of several microbatches' backward
+ * pass begins, what ZeRO-1 and 2 gather once per step is there, and the sums of whole
+ * gradients; with experts, plans may sum the shares that ZeRO-1 updates.
  */
-static double least_bytes(const struct grid_rows *r, const struct ap_line *l,
-                          const struct stored *all)
+static double least_bytes(const struct lister *w, const struct ap_line *l)
 {
+    const struct grid_rows *r = w->r;
+    const struct stored *all = &w->stored;
     const struct ap_degrees *d = &l->degrees;
     const int64_t split = d->expert_tensor > d->tensor ? d->expert_tensor : d->tensor;
     const double model = (double)(split * l->pipeline * d->expert);
     const double sharded =
         fmax(model, (double)ap_cluster_devices(&r->m->cluster) /
                         (double)(d->data * d->context) * (double)d->shard);
-    const bool sums = r->m->batch > d->data * l->micro_batch && d->zero <= 1;
+    const bool several = r->m->batch > d->data * l->micro_batch;
+    const double summed = w->facts.experts > 0 && d->zero >= 1 ? sharded : model;
     double bytes = all->weights / (d->zero == 3 ? sharded : model) +
                    (all->states + all->masters) / (d->zero >= 1 ? sharded : model);
 
-    if (d->zero == 1 || d->zero == 2)
+    if (several && (d->zero == 1 || d->zero == 2))
         bytes += all->copies / model;
-    if (sums)
-        bytes += all->elements * (l->trainer & AP_TRAINER_LOW_SUMS ? 2 : 4) / model;
+    if (several && d->zero <= 1)
+        bytes += all->elements * (l->trainer & AP_TRAINER_LOW_SUMS ? 2 : 4) / summed;
     return bytes;
 }
 
@@ -299,7 +302,7 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
     const int64_t microbatches = r->m->batch / (line->degrees.data * line->micro_batch);
     struct grid_candidate row = {.line = *line, .cut = cut, .shard = shard};
 
-    row.bytes = least_bytes(r, line, &l->stored);
+    row.bytes = least_bytes(l, line);
     if (is_too_large(l, line, row.bytes)) {
         r->n_too_large++;
         return;
