@@ -23,7 +23,7 @@ _Noreturn static void refuse(const struct ap_trainer *trainer, const char *why)
 /* The line of the document's plan, and the facts beside it. */
 static struct ap_line find_line(struct ap_arena *arena, const struct ap_planned *in,
                                 const struct ap_trainer *trainer,
-                                struct ap_line_facts *facts)
+                                struct ap_line_facts *facts, bool *as_planned)
 {
     const struct ap_staged_graph of = ap_planned_of(in);
     const struct ap_stages *stages = &in->stages;
@@ -45,17 +45,17 @@ static struct ap_line find_line(struct ap_arena *arena, const struct ap_planned 
         ap_trainer_settle(trainer, facts, &says.line, &err))
         refuse(trainer, err.msg);
     const char *line = ap_line_text(arena, &says.line);
-    if (strcmp(line, stages->line) != 0)
-        refuse(trainer, ap_arena_printf(arena,
-                                        "it would run %s, the plan is %s (ap-stage "
-                                        "--grid LINE --for %s)",
-                                        line, stages->line, trainer->name));
+    *as_planned = strcmp(line, stages->line) == 0;
+    if (!*as_planned)
+        ap_warn("--to %s: by itself it runs %s, the plan is %s: no price is written "
+                "(ap-stage --grid LINE --for %s has it)",
+                trainer->name, line, stages->line, trainer->name);
     return says.line;
 }
 
 static void put_comment(struct ap_arena *arena, const struct ap_planned *in,
                         const struct ap_trainer *trainer, const struct ap_line *line,
-                        struct ap_buf *out)
+                        bool as_planned, struct ap_buf *out)
 {
     const struct ap_staged_graph of = ap_planned_of(in);
     struct ap_pipeline_price price;
@@ -68,9 +68,12 @@ static void put_comment(struct ap_arena *arena, const struct ap_planned *in,
     (void)ap_pipeline_measure(&of, &in->stages, &price);
     ap_buf_printf(out, "%s%s for %s: ", trainer->comment, in->graph.name, trainer->title);
     ap_line_words(line, out);
-    ap_buf_printf(out, "\n%s%lld devices; predicted: step %.4g s, %.4g GB a device\n",
-                  trainer->comment, (long long)in->stages.n_devices,
-                  price.result.step_sec, (double)price.peak_bytes / 1e9);
+    ap_buf_printf(out, "\n%s%lld devices", trainer->comment,
+                  (long long)in->stages.n_devices);
+    if (as_planned)
+        ap_buf_printf(out, "; predicted: step %.4g s, %.4g GB a device",
+                      price.result.step_sec, (double)price.peak_bytes / 1e9);
+    ap_buf_printf(out, "\n");
 }
 
 int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
@@ -81,11 +84,12 @@ int trainer_rewrite(struct ap_tool *tool, struct ap_arena *arena,
     struct ap_line_facts facts;
     struct ap_buf text = {0};
     struct ap_err err = {0};
+    bool as_planned;
 
     if (ap_doc_planned(arena, doc, NULL, NULL, &in, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-    const struct ap_line line = find_line(arena, &in, trainer, &facts);
-    put_comment(arena, &in, trainer, &line, &text);
+    const struct ap_line line = find_line(arena, &in, trainer, &facts, &as_planned);
+    put_comment(arena, &in, trainer, &line, as_planned, &text);
     trainer->write(trainer, &line, &facts, &text, &script);
     for (int i = 0; i < script.n && !tool->quiet; i++)
         ap_warn("%s: %s", trainer->title, script.note[i]);
