@@ -20,7 +20,10 @@ _Noreturn static void refuse(const struct ap_trainer *trainer, const char *why)
         trainer->name, why, trainer->name, trainer->name);
 }
 
-/* The line of the document's plan, and the facts beside it. */
+/*
+ * The line of the document's plan, with what the trainer adds by itself, and the facts
+ * beside it; *as_planned: nothing was added, so that the plan's price is the line's.
+ */
 static struct ap_line find_line(struct ap_arena *arena, const struct ap_planned *in,
                                 const struct ap_trainer *trainer,
                                 struct ap_line_facts *facts, bool *as_planned)
@@ -63,16 +66,17 @@ static void put_comment(struct ap_arena *arena, const struct ap_planned *in,
 
     if (!trainer->comment)
         return;
-    if (ap_pipeline_price(arena, &of, &in->stages, &price, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-    (void)ap_pipeline_measure(&of, &in->stages, &price);
     ap_buf_printf(out, "%s%s for %s: ", trainer->comment, in->graph.name, trainer->title);
     ap_line_words(line, out);
     ap_buf_printf(out, "\n%s%lld devices", trainer->comment,
                   (long long)in->stages.n_devices);
-    if (as_planned)
+    if (as_planned) {
+        if (ap_pipeline_price(arena, &of, &in->stages, &price, &err))
+            ap_die(AP_BAD_INPUT, "%s", err.msg);
+        (void)ap_pipeline_measure(&of, &in->stages, &price);
         ap_buf_printf(out, "; predicted: step %.4g s, %.4g GB a device",
                       price.result.step_sec, (double)price.peak_bytes / 1e9);
+    }
     ap_buf_printf(out, "\n");
 }
 

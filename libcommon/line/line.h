@@ -24,7 +24,7 @@ enum ap_line_module {
     AP_LINE_CORE_ATTN,
     AP_LINE_LAYERNORM,      /* what norms give to the maps behind them */
     AP_LINE_MLP,            /* first maps of feed-forward parts and what follows them */
-    AP_LINE_SHARED_EXPERTS, /* the same of parts beside experts */
+    AP_LINE_SHARED_EXPERTS, /* likewise, of shared experts */
     AP_LINE_MOE_ACT,        /* between the maps of experts */
     AP_N_LINE_MODULES
 };

@@ -120,10 +120,10 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
 
 static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    if (trainer_is_fp8(c->facts))
-        return ap_err_set(err, "contractions in %s: it has bf16, fp16 and f32",
-                          ap_dtype_name(c->facts->compute));
-    return 0;
+    return trainer_is_fp8(c->facts)
+               ? ap_err_set(err, "contractions in %s: it has bf16, fp16 and f32",
+                            ap_dtype_name(c->facts->compute))
+               : 0;
 }
 
 static ap_trainer_condition *const conditions[] = {trainer_has_heads,
@@ -168,8 +168,9 @@ static void note_script(const struct ap_line *l, const struct ap_line_facts *f,
         ap_note(notes, "in the script: each layer recomputed "
                        "(gradient_checkpointing_enable(), deepspeed.checkpointing)");
     if (f->master == AP_BF16 || f->moments == AP_BF16)
-        ap_note(notes, "it keeps weights of the optimizer and moments in f32, the model "
-                       "has them in bf16: its memory is larger (--recipe mixed)");
+        ap_note(notes,
+                "it keeps the optimizer's weights and moments in f32: those that the "
+                "model has in bf16 take more memory (--recipe mixed)");
     if (l->degrees.context > 1)
         ap_note(notes, "in the script: UlyssesSPAttentionHF.register_with_transformers "
                        "before the model is made");
