@@ -283,20 +283,18 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 BASH_COMPLETION = $(SHARE)/bash-completion/completions
 ZSH_COMPLETION = $(SHARE)/zsh/site-functions
 SCHEMAS := $(wildcard schemas/*.json)
-PYTHON := $(wildcard scripts/jax/autopar/*.py) scripts/jax/autopar/ops.def
-TORCH_PYTHON := $(wildcard scripts/torch/autopar_torch*.py)
+PYTHON := $(wildcard python/autopar/*.py python/autopar/torch/*.py) python/autopar/ops.def
 VERSION := $(shell sed -n 's/^.define AP_VERSION "\(.*\)"/\1/p' libcommon/tool/tool.h)
 install: all ## install below PREFIX (/usr/local); DESTDIR is put in front
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/autopar/clusters/papers $(SHARE)/autopar/schemas \
-	    $(SHARE)/autopar/python/autopar $(SHARE)/pkgconfig $(BASH_COMPLETION) $(ZSH_COMPLETION)
+	    $(SHARE)/autopar/python/autopar/torch $(SHARE)/pkgconfig $(BASH_COMPLETION) $(ZSH_COMPLETION)
 	install -m 755 $(BINS) $(DESTDIR)$(PREFIX)/bin
 	if [ -e $(BUILD)/bin/ap_cuda.so ]; then install -d $(DESTDIR)$(PREFIX)/lib/autopar && \
 	    install -m 755 $(BUILD)/bin/ap_cuda.so $(DESTDIR)$(PREFIX)/lib/autopar; fi
 	install -m 644 $(wildcard clusters/*.json) $(SHARE)/autopar/clusters
 	install -m 644 $(wildcard clusters/papers/*.json) $(SHARE)/autopar/clusters/papers
 	install -m 644 $(SCHEMAS) $(SHARE)/autopar/schemas
-	install -m 644 $(PYTHON) $(SHARE)/autopar/python/autopar
-	install -m 644 $(TORCH_PYTHON) $(SHARE)/autopar/python
+	for f in $(PYTHON); do install -m 644 $$f $(SHARE)/autopar/$$f || exit 1; done
 	for s in 1 5 7; do install -d $(SHARE)/man/man$$s && \
 	    install -m 644 man/*.$$s $(SHARE)/man/man$$s || exit 1; done
 	for t in $(TOOLS) $(SCRIPT_TOOLS); do $(BUILD)/bin/$$t --completion bash >$(BASH_COMPLETION)/$$t && \
@@ -310,10 +308,9 @@ uninstall: ## remove what install put below PREFIX and DESTDIR
 	    $(TOOLS:%=$(ZSH_COMPLETION)/_%) $(SCRIPT_TOOLS:%=$(DESTDIR)$(PREFIX)/bin/%) \
 	    $(SCRIPT_TOOLS:%=$(BASH_COMPLETION)/%) $(SCRIPT_TOOLS:%=$(ZSH_COMPLETION)/_%) $(SHARE)/pkgconfig/autopar.pc \
 	    $(addprefix $(SHARE)/autopar/,$(CLUSTERS) $(SCHEMAS)) \
-	    $(PYTHON:scripts/jax/%=$(SHARE)/autopar/python/%) \
-	    $(TORCH_PYTHON:scripts/torch/%=$(SHARE)/autopar/python/%) \
+	    $(PYTHON:%=$(SHARE)/autopar/%) \
 	    $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))
-	for d in autopar/clusters/papers autopar/clusters autopar/schemas autopar/python/autopar autopar/python autopar; do [ ! -d $(SHARE)/$$d ] || \
+	for d in autopar/clusters/papers autopar/clusters autopar/schemas autopar/python/autopar/torch autopar/python/autopar autopar/python autopar; do [ ! -d $(SHARE)/$$d ] || \
 	    rmdir --ignore-fail-on-non-empty $(SHARE)/$$d || exit 1; done
 
 clean: ## remove what was built

@@ -22,11 +22,8 @@ install_to() { # FOLDER PREFIX
     for f in schemas/*.json; do
         cmp "$f" "$dest/opt/ap/share/autopar/schemas/$(basename "$f")"
     done
-    for f in scripts/jax/autopar/*.py scripts/jax/autopar/ops.def; do
-        cmp "$f" "$dest/opt/ap/share/autopar/python/autopar/$(basename "$f")"
-    done
-    for f in scripts/torch/autopar_torch*.py; do
-        cmp "$f" "$dest/opt/ap/share/autopar/python/$(basename "$f")"
+    for f in python/autopar/*.py python/autopar/ops.def python/autopar/torch/*.py; do
+        cmp "$f" "$dest/opt/ap/share/autopar/$f"
     done
     [ "$(ls "$dest")" = opt ] # and nothing elsewhere
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# scripts/jax/autopar: plans run in JAX. Needs JAX, Flax and Optax: the Python of AP_JAX_PYTHON, or
+# python/autopar: plans run in JAX. Needs JAX, Flax and Optax: the Python of AP_JAX_PYTHON, or
 # that of build/jaxenv (scripts/jax/environment); without them all is skipped. AP_JAX_EACH=all: staged
 # plans in every combination of schedule, microbatches and rules, not in three of them.
 # shellcheck disable=SC2154 # status, output and stderr are bats'
@@ -9,7 +9,7 @@ load helpers
 setup() {
     needs_jax
     export JAX_PLATFORMS=cpu XLA_FLAGS=--xla_force_host_platform_device_count=4
-    export PYTHONPATH=$AP_TOP/scripts/jax PYTHONDONTWRITEBYTECODE=1
+    export PYTHONPATH=$AP_TOP/python:$AP_TOP/scripts/jax PYTHONDONTWRITEBYTECODE=1
 }
 
 # Lines of scripts/jax/roundtrip's options on standard input, all in one process, which starts JAX once.

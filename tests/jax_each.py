@@ -9,8 +9,8 @@ does one operator at a time it compiles one at a time.
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "jax"))
-import own
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+from autopar import export as own
 import jax
 import jax.numpy as jnp
 import numpy as np

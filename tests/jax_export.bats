@@ -62,7 +62,7 @@ END
 # Lines STEP ARGS OPTIONS of standard input, one process for all, which starts JAX once: the N-th line's
 # exit status, standard output and messages in N.status, N.out and N.err of the test's folder.
 export_steps() {
-    PYTHONPATH=scripts/jax "$JAX_PYTHON" - "$BATS_FILE_TMPDIR/mine.py" "$BATS_TEST_TMPDIR" 3<&0 <<'END'
+    "$JAX_PYTHON" - "$BATS_FILE_TMPDIR/mine.py" "$BATS_TEST_TMPDIR" 3<&0 <<'END'
 import contextlib
 import os
 import runpy
@@ -170,9 +170,9 @@ END
     cat >wrong.py <<'END'
 import sys
 
-sys.path.insert(0, sys.argv[1] + "/scripts/jax")
-import check
-import own
+sys.path.insert(0, sys.argv[1] + "/python")
+from autopar import check
+from autopar import export as own
 
 plain = check.load  # as if ap-exec had computed a weight that is 1 % further away
 check.load = lambda path, like: plain(path, like) * (0.99 if path.name == "1.npy" else 1)

@@ -17,7 +17,7 @@ bin_, folder = sys.argv[1], Path(sys.argv[2])
 JAX = Path(__file__).resolve().parents[1] / "scripts" / "jax"
 sys.path += [str(JAX), str(JAX / "examples")]  # behind PYTHONPATH, where autopar is
 import export
-import own
+from autopar import export as own
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
 import autopar

@@ -20,15 +20,15 @@ os.environ["XLA_FLAGS"] = (
     "--xla_allow_excess_precision=false --xla_force_host_platform_device_count=4 "
     "--xla_backend_optimization_level=0"  # less to compile
 )
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "jax"))
-import own  # before names of jax.grad are kept
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+from autopar import export as own  # before names of jax.grad are kept
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import value_and_grad
 
 import autopar
-import check
+from autopar import check
 from autopar import step as steps
 from autopar.arrays import is_placed
 
@@ -463,7 +463,7 @@ def stablehlo_of_a_step(bin_, folder):
         path.write_bytes(data)
         try:
             section, pairs = stablehlo.export(path, hlo, "loss")
-        except SystemExit as why:
+        except autopar.StepError as why:
             said[name] = str(why)
             continue
         assert pairs == {2: 0, 3: 1} and section["loss"] == {"result": 1, "guessed": False}, section
@@ -506,7 +506,7 @@ def try_kind(bin_, folder, name):
     try:
         step, args = make()
         section, found, said, err = export_kind(step, args, folder / f"{name}.hlo", data, options)
-    except (steps.StepError, SystemExit) as why:
+    except (autopar.StepError, autopar.ToolError) as why:
         if words and (words in str(why) or re.search(words, str(why))):
             return f"refused: {why}"
         raise

@@ -255,7 +255,7 @@ END
 
 # The tree that the check of operators reads.
 copy_operators() {
-    copy libcommon cmd/ap-exec cmd/ap-import cmd/ap-cost schemas scripts/jax
+    copy libcommon cmd/ap-exec cmd/ap-import cmd/ap-cost schemas python/autopar scripts/jax
     run scripts/lint-house operators "$root"
     [ "$status" -eq 0 ] || { echo "$output"; return 1; }
 }
@@ -298,12 +298,12 @@ planted() {
     grep -rlE 'AP_OP_ALL_TO_ALL\b|"all-to-all"' "$root" --include='*.[ch]' --include='*.py' --include='*.json' |
         xargs sed -i 's/.*AP_OP_ALL_TO_ALL\b.*/&\n\/* AP_OP_ALL_PLANT *\//; s/"all-to-all"/&, "all-plant"/'
     sed -i 's/"all-to-all", "all-plant": all_to_all,/"all-to-all": all_to_all, "all-plant": all_to_all,/' \
-        "$root/scripts/jax/autopar/collectives.py"
+        "$root/python/autopar/collectives.py"
     run scripts/lint-house operators "$root"
     [ "$status" -eq 0 ] || { echo "$output"; return 1; }
     local file
     for file in libcommon/cost/conversion_bound.c cmd/ap-cost/calibrate/fit.c schemas/program.json \
-        scripts/jax/autopar/collectives.py; do
+        python/autopar/collectives.py; do
         cp "$root/$file" "$root/whole"
         sed -i 's/ALL_PLANT//; s/"all-plant"//' "$root/$file"
         finds operators "$file: a collective is left out: all-plant"

@@ -73,8 +73,8 @@ stops() {
     gzip -cd "$BATS_TEST_TMPDIR/norm.hlo.gz" | diff -q - "$BATS_TEST_TMPDIR/norm/model.hlo"
     cat >"$BATS_TEST_TMPDIR/wrong.py" <<END
 import sys
-sys.path[:0] = ["$AP_TOP/scripts/torch", "$AP_TOP/tests"]
-import export, rules
+sys.path[:0] = ["$AP_TOP/python", "$AP_TOP/tests"]
+from autopar.torch import export, rules
 from torch_modules import bent
 rules.TABLE["aten.relu.default"] = lambda of, x: x
 END

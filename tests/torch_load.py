@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bad documents for autopar_torch.load: each is refused with its place.
+"""Bad documents for autopar.torch.load: each is refused with its place.
 
     torch_load.py PLAN.json STAGES.json
 
@@ -12,8 +12,8 @@ import random
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "scripts", "torch"))
-import autopar_torch  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python"))
+import autopar.torch  # noqa: E402
 
 VALUES = [None, -1, 0, 1, 7, 10**30, 1.5, True, "", "x", [], {}, ["x"], [0], "Shard(9)",
           "Shard(-1)", "Partial(x)", "StridedShard(0)", ["Shard(0)"], {"mesh": 1}]
@@ -24,7 +24,7 @@ def refusal(data):
     with tempfile.NamedTemporaryFile("wb", suffix=".json", delete=False) as file:
         file.write(data if isinstance(data, bytes) else json.dumps(data).encode())
     try:
-        autopar_torch.load(file.name)
+        autopar.torch.load(file.name)
     except ValueError as e:
         assert str(e).startswith(file.name), e
         return str(e)[len(file.name):]

@@ -149,9 +149,9 @@ plans() {
     run "$AP_TORCH_PYTHON" - "$plan" <<'END'
 import sys
 import torch.distributed as dist
-sys.path.insert(0, "scripts/torch")
-import autopar_torch, zoo
-plan = autopar_torch.load(sys.argv[1])
+sys.path[:0] = ["python", "scripts/torch"]
+import autopar.torch, zoo
+plan = autopar.torch.load(sys.argv[1])
 model, batch = zoo.llama()
 try:
     plan.parallelize(model)

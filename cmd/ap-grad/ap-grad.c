@@ -1,6 +1,7 @@
 /*
  * ap-grad: a train step of a forward graph, or of a graph that has its gradients: results
- * that the section `step` calls the gradient of an argument (scripts/torch/hlo.py).
+ * that the section `step` calls the gradient of an argument
+ * (python/autopar/torch/hlo.py).
  */
 #include <jansson.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
  * The section `step`: the description of the exported step in the header of the text
- * (scripts/jax/autopar/step.py writes it). It is checked against the entry computation,
+ * (python/autopar/step.py writes it). It is checked against the entry computation,
  * so that no tool after this one meets a section that speaks of another step. Parameters
  * and results then say which arguments and results of the step they are, since splitting
  * stacked tensors numbers them anew.

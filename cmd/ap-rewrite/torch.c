@@ -1,5 +1,5 @@
 /*
- * The plan as a JSON document for scripts/torch/autopar_torch.py: the mesh, placements of
+ * The plan as a JSON document for python/autopar/torch/loader.py: the mesh, placements of
  * parameters, inputs and values at modules' boundaries in DTensor's words, FSDP2's axes,
  * the stages of a pipeline, and the differences from the plan.
  */

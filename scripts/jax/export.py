@@ -4,7 +4,7 @@
     export.py gpt --layers 2 --hidden 64 -o DIR        a graph with inputs and goldens
     export.py gpt --layers 12 --shapes-only -o F.hlo   a graph alone, of any size
     export.py gpt --forward -o DIR                     the loss alone, and its gradients
-    export.py --step FILE.py:STEP --args FILE.py:ARGS -o F.hlo   a step of yours, see own.py
+    export.py --step FILE.py:STEP --args FILE.py:ARGS -o F.hlo   a step of yours, see autopar/export.py
 
 The step is step(params, opt_state, batch) -> (loss, new params, new opt_state).  DIR gets
 DIR.hlo (or .hlo.gz), in/K.npy and out/K.npy for parameter K, losses.npy and meta.json.
@@ -63,7 +63,7 @@ SIZES = {
 
 def parse_options(argv):
     """The command line; sizes that are not given come from the model."""
-    import own  # whose options are a part of --help
+    from autopar import export as own  # whose options are a part of --help
 
     parser = argparse.ArgumentParser(
         description=own.ABOUT, epilog=own.help_text(), formatter_class=own.FORMAT
@@ -376,7 +376,9 @@ def write_forward(options, model):
 
 
 def main():
-    import own  # here: lines above are in the text that --frames writes
+    # here: lines above are in the text that --frames writes
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+    from autopar import export as own
 
     if own.is_own(sys.argv[1:]):
         own.main(sys.argv[1:])

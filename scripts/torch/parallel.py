@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,8 +22,9 @@ import torch.multiprocessing as mp
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import autopar_torch
-from export import load, loss_in
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+import autopar.torch
+from autopar.torch.export import load, loss_in
 
 
 class Collectives(TorchDispatchMode):
@@ -71,7 +73,7 @@ def alone(args):
 
 def planned(path, args):
     """One plan's run: what this process found, and gradients of its parameters."""
-    plan = autopar_torch.load(path)
+    plan = autopar.torch.load(path)
     model, inputs = load(args.model)()
     model = plan.parallelize(model.train(), inputs, fsdp=not args.no_fsdp)
     misplaced = plan.check(model)
@@ -135,7 +137,7 @@ def main():
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--no-fsdp", action="store_true")
     args = parser.parse_args()
-    sizes = {autopar_torch.load(path).n_processes for path in args.plans}
+    sizes = {autopar.torch.load(path).n_processes for path in args.plans}
     if len(sizes) != 1:
         sys.exit(f"parallel.py: the plans are for {sorted(sizes)} devices, not for as many each")
     with tempfile.TemporaryDirectory() as folder:

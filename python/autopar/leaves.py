@@ -13,10 +13,6 @@ ELEMENT_TYPES = {
 }  # fmt: skip
 
 
-class StepError(Exception):
-    """A step that cannot be described; the message says what to do."""
-
-
 def key_name(leaf):
     """The name of the generator that a typed random key is for: "threefry2x32"."""
     impl = getattr(leaf.dtype, "_impl", None)

@@ -12,22 +12,19 @@ not fixed.
 
 import gzip
 import hashlib
-import os
 import re
-import sys
-
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 from jax.extend.mlir import deserialize_portable_artifact
 from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
 
-from autopar import step as steps
+from . import step as steps
+from .errors import StepError
 
 
 def refuse(path, why):
-    sys.exit(f"export.py: {path}: {why}")
+    raise StepError(f"{path}: {why}")
 
 
 def module_of(path):

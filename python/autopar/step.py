@@ -27,7 +27,8 @@ import jax
 from jaxlib import _hlo
 
 from . import flow
-from .leaves import Split, StepError, data_of, is_key, key_name, shape_text
+from .errors import StepError
+from .leaves import Split, data_of, is_key, key_name, shape_text
 from .pairs import pair
 
 ATTRIBUTE = "autopar.step"

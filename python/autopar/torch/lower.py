@@ -20,9 +20,9 @@ import torch
 from jax import lax
 from jax import numpy as jnp
 
-import rules
-from capture import fail
-from rules import dtype_of
+from . import rules
+from .capture import fail
+from .rules import dtype_of
 
 SAME_ELEMENTS = {
     f"aten.{name}" for name in (
@@ -243,7 +243,7 @@ class Lowering:
         missing = missing_rules(alive)
         if missing:
             fail("no rule for " + "; ".join(f"{name} (in {place})" for name, place in missing)
-                 + ": scripts/torch/rules.py has a function for each operator that is known")
+                 + ": autopar/torch/rules.py has a function for each operator that is known")
         for node in results[0].graph.nodes:
             if node in alive and node not in self.values:
                 scope = scope_of(node).replace(".", "/")

@@ -8,9 +8,6 @@ or f16, or by a few times what the second run differs.
 """
 import dataclasses
 import json
-import os
-import shutil
-import subprocess
 import tempfile
 import types
 from pathlib import Path
@@ -21,9 +18,11 @@ import torch
 from jax import numpy as jnp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import rules
-from capture import first_names, loss_in
-from rules import to_numpy
+from .. import tools
+from ..errors import Differs
+from . import rules
+from .capture import first_names, loss_in
+from .rules import to_numpy
 
 NOISE, NARROW_NOISE = 16, 3  # times what the second run differs
 TOLERANCE, NARROW_TOLERANCE = 1e-3, 3e-2
@@ -36,10 +35,6 @@ OPTIMIZERS = {
     "adam": lambda p, lr: torch.optim.Adam(p, lr=lr),
     "adamw": lambda p, lr: torch.optim.AdamW(p, lr=lr),
 }
-
-
-class Differs(Exception):
-    """ap-exec's numbers are not PyTorch's, or a tool refuses the text."""
 
 
 @dataclasses.dataclass
@@ -181,25 +176,11 @@ def train_nearby(model, inputs, step, *how):
 # ---- the tools ----
 
 
-def find_tools():
-    """The folder of ap-exec and the others, None where they are not there."""
-    built = Path(__file__).resolve().parents[2] / "build" / "bin" / "ap-exec"
-    found = shutil.which("ap-exec") or (str(built) if built.exists() else None)
-    return found and str(Path(found).parent)
-
-
-def pipe(folder, *commands):
-    """Standard output of commands in a pipe; Differs with the message of one that fails."""
+def pipe(*commands):
+    """Standard output of commands in a pipe; ToolError with the message of one that fails."""
     data = None
-    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    for name, *words in commands:
-        done = subprocess.run([f"{folder}/{name}", *map(str, words)], input=data, check=False,
-                              capture_output=True, env=environment)
-        if done.returncode:
-            said = done.stderr.decode().strip().splitlines() or [f"exit {done.returncode}"]
-            raise Differs(f"{name} fails: {said[-1]}")
-        data = done.stdout
+    for command in commands:
+        data, _ = tools.run(*command, stdin=data)
     return data
 
 
@@ -260,16 +241,16 @@ def compare_tensors(found, folder, step, run, nearby):
                   plain(nearby.after[t.name]), start, least=1e-6 * norm(start))
 
 
-def prove(path, model, inputs, step, run, how, bin_):
+def prove(path, model, inputs, step, run, how):
     """Compares a Run with ap-exec's; returns a line of text, raises Differs with what is wrong."""
     _, kind, lr, steps = how
     nearby = train_nearby(model, inputs, step, *how)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(path) / "inputs"
         start = "ap-import", "--quiet", f"{path}/model.hlo"
-        pipe(bin_, start, ("ap-rewrite", "--quiet"),
+        pipe(start, ("ap-rewrite", "--quiet"),
              ("ap-exec", "--data", data, "--steps", 1, "--out", f"{folder}/first"))
-        said = pipe(bin_, start, ("ap-grad", "--optimizer", kind, "--lr", lr),
+        said = pipe(start, ("ap-grad", "--optimizer", kind, "--lr", lr),
                     ("ap-rewrite", "--quiet"), ("ap-exec", "--data", data, "--steps", steps,
                                                 "--out", f"{folder}/last", "--json"))
         found = Comparison(narrowest(step) in NARROW)

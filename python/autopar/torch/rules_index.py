@@ -7,7 +7,7 @@ import torch
 from jax import lax
 from jax import numpy as jnp
 
-from rules import dims_of, like, rule, spread, total
+from .rules import dims_of, like, rule, spread, total
 
 # ---- indices ----
 

@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from rules import like, rule, total, wide
+from .rules import like, rule, total, wide
 
 
 def per_dim(value, n):

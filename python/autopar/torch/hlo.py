@@ -1,24 +1,20 @@
 """HLO text of a captured step: parameters and results named as the module names them.
 
-The text is lowered and described as JAX's own steps are (../jax/autopar/step.py). Parameters are
+The text is lowered and described as JAX's own steps are (../step.py). Parameters are
 inputs, then the module's tensors in its own order, and the key of random numbers, if the step
 draws some. Results are the loss, gradients of trained parameters, and the next values of states.
 """
 import re
-import sys
-from pathlib import Path
 
 import jax
 import torch
 from jax import numpy as jnp
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "jax"))
-
-import rules
-import rules_image  # these two fill the table
-import rules_index
-from autopar import step as jax_step
-from lower import Lowering
+from .. import step as jax_step
+from . import rules
+from . import rules_image  # these two fill the table
+from . import rules_index
+from .lower import Lowering
 
 KEY = "random_key"  # name of the state that random numbers come from
 

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 from .errors import PlanError
 from .evaluate import Graph, Run, start_carried
 from .layouts import Mesh
-from .plan import Plan, device_mesh, part_of, placement_of
+from .loader import Plan, device_mesh, part_of, placement_of
 from .spmd import compiler_options
 from .transfer import Transfer, share_spec
 

@@ -1,6 +1,6 @@
-"""Runs a PyTorch module as a plan with stages says; autopar_torch.load makes it.
+"""Runs a PyTorch module as a plan with stages says; autopar.torch.load makes it.
 
-    plan = autopar_torch.load("plan.json")
+    plan = autopar.torch.load("plan.json")
     model = plan.parallelize(model, batch)          # this process's stages of it
     optimizer = torch.optim.Adam(model.parameters())
     loss = plan.step(model, batch)                  # forward and backward of the whole batch
@@ -26,7 +26,7 @@ from torch.distributed import pipelining
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils.checkpoint import checkpoint
 
-from autopar_torch import Plan, check_processes, loss_in, placements, unit_names
+from .loader import Plan, check_processes, loss_in, placements, unit_names
 
 SCHEDULES = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B,
              "interleaved-1f1b": pipelining.ScheduleInterleaved1F1B}

@@ -1,4 +1,4 @@
-"""One train step of yours, as HLO text: what export.py does with --step.
+"""One train step of yours, as HLO text: python -m autopar.export, or scripts/jax/export.py.
 
     export.py --step FILE.py:STEP --args FILE.py:ARGS -o STEP.hlo.gz
               [--donate 0,1] [--frozen 2] [--loss NAME] [--pair ARG=RESULT]
@@ -42,14 +42,12 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
 import jax
 import numpy as np
 
-import check
-from autopar import flow
-from autopar import step as steps
+from . import check, flow
+from . import step as steps
+from .errors import StepError, ToolError
 
 flow.watch()  # before the step's module keeps names of its own for jax.grad
 
@@ -62,13 +60,13 @@ def load(spec):
     """The object that FILE.py:NAME or MODULE:NAME says."""
     where, _, name = spec.rpartition(":")
     if not where:
-        sys.exit(f"export.py: '{spec}': expected FILE.py:NAME or MODULE:NAME")
+        raise StepError(f"'{spec}': expected FILE.py:NAME or MODULE:NAME")
     if where not in loaded:
         folder = os.path.dirname(os.path.abspath(where)) if where.endswith(".py") else "."
         sys.path.insert(0, folder)
         if where.endswith(".py"):
             if not os.path.exists(where):
-                sys.exit(f"export.py: {where}: there is no such file")
+                raise StepError(f"{where}: there is no such file")
             found = importlib.util.spec_from_file_location(Path(where).stem, where)
             module = importlib.util.module_from_spec(found)
             sys.modules[found.name] = module
@@ -77,7 +75,7 @@ def load(spec):
             module = importlib.import_module(where)
         loaded[where] = module
     if not hasattr(loaded[where], name):
-        sys.exit(f"export.py: {where}: there is no '{name}'")
+        raise StepError(f"{where}: there is no '{name}'")
     return getattr(loaded[where], name)
 
 
@@ -151,15 +149,15 @@ def parse_options(argv):
 
 def lower(step, args, donate):
     if donate and hasattr(step, "lower"):
-        sys.exit("export.py: --donate: the step is jitted, with donations of its own")
+        raise StepError("--donate: the step is jitted, with donations of its own")
     for i in donate:
         if not 0 <= i < len(args):
-            sys.exit(f"export.py: --donate: there is no argument {i}")
+            raise StepError(f"--donate: there is no argument {i}")
     lowered = steps.lower(step, *args, donate=donate)
     for place, name in flow.callbacks(lowered.jaxpr):
-        sys.exit(
-            f"export.py: {place}: a call back into Python ({name}) is no part of a plan: leave it "
-            "out of the step (equinox: EQX_ON_ERROR=off leaves error_if out)"
+        raise StepError(
+            f"{place}: a call back into Python ({name}) is no part of a plan: leave it out of the "
+            "step (equinox: EQX_ON_ERROR=off leaves error_if out)"
         )
     for place in flow.places(lowered.jaxpr, "ragged_dot_general"):
         print(
@@ -176,7 +174,7 @@ def check_left(lowered, left, donate):
         paths = [row["path"] for row in steps.describe(lowered, None, None, [])["arguments"]]
         text = f"no result has the form of {', '.join(paths[i] for i in left[:3])}"
         if donate:
-            sys.exit(f"export.py: --donate: {text}")
+            raise StepError(f"--donate: {text}")
         print(f"export.py: donated, but {text}", file=sys.stderr)
 
 
@@ -213,14 +211,14 @@ def export(step, args, output, donate=(), frozen=(), loss=None, data=None, pair=
     lowered = lower(step, args, donate)
     for i in frozen:
         if not 0 <= i < len(lowered.args_info[0]):
-            sys.exit(f"export.py: --frozen: there is no argument {i}")
+            raise StepError(f"--frozen: there is no argument {i}")
     text = steps.module_text(lowered)
     pairs, left, found = steps.resolve(lowered, loss, pair)
     check_left(lowered, left, donate)
     section = steps.describe(lowered, text, loss, pairs, frozen, found)
     arrays = arrays_of(lowered) if data or checked else None
     if data and arrays is None:
-        sys.exit("export.py: --data: ARGS returns shapes, not arrays")
+        raise StepError("--data: ARGS returns shapes, not arrays")
     bytes_ = steps.with_header(text, section, pairs).encode()
     if output.suffix == ".gz":
         bytes_ = gzip.compress(bytes_, 9, mtime=0)
@@ -233,40 +231,45 @@ def export(step, args, output, donate=(), frozen=(), loss=None, data=None, pair=
         said = check.run(
             check.Reference(lowered, section, known, arrays, n_steps), document, data, checked
         )
-    except check.Refused as error:
+    except ToolError as error:
         places = ", ".join(flow.places(lowered.jaxpr, "while")) if "loop" in str(error) else ""
-        raise check.Refused(f"{error}" + (f" (loops: {places})" if places else "")) from None
+        text = f"{error}" + (f" (loops: {places})" if places else "")
+        raise ToolError(text, error.tool, error.status) from None
     return section, dict(pairs), said
 
 
 def convert(options):
-    import stablehlo
+    from . import stablehlo
 
-    try:
-        section, pairs = stablehlo.export(options.stablehlo, options.output, options.loss)
-    except steps.StepError as error:
-        sys.exit(f"export.py: {error}")
+    section, pairs = stablehlo.export(options.stablehlo, options.output, options.loss)
     print(f"{options.output}: {len(section['arguments'])} arguments, {len(pairs)} of them replaced; {say_loss(section, pairs)}")
 
 
-def main(argv):
-    options = parse_options(argv)
-    jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
-    jax.config.update("jax_traceback_in_locations_limit", 0)
-    if options.stablehlo:
-        convert(options)
-        return
+def export_own(options):
     step, args = load(options.step), load(options.args)()
     if not isinstance(args, (tuple, list)):
-        sys.exit("export.py: --args: ARGS must return a tuple of the step's arguments")
-    try:
-        section, pairs, said = export(
-            step, args, options.output, options.donate, options.frozen, options.loss, options.data,
-            options.pair, options.steps, not options.no_check,
-        )  # fmt: skip
-    except (steps.StepError, check.Differs) as error:
-        sys.exit(f"export.py: {error}")
+        raise StepError("--args: ARGS must return a tuple of the step's arguments")
+    section, pairs, said = export(
+        step, args, options.output, options.donate, options.frozen, options.loss, options.data,
+        options.pair, options.steps, not options.no_check,
+    )  # fmt: skip
     n = len(section["arguments"])
     print(f"{options.output}: {n} arguments, {len(pairs)} of them replaced; {say_loss(section, pairs)}")
     if said:
         print(said)
+
+
+def main(argv):
+    if "JAX_PLATFORMS" not in os.environ:
+        jax.config.update("jax_platforms", "cpu")
+    options = parse_options(argv)
+    jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        (convert if options.stablehlo else export_own)(options)
+    except (StepError, ToolError) as error:
+        sys.exit(f"export.py: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -8,28 +8,19 @@ what the second run differs, or by a millionth of what changes most in the same 
 """
 
 import json
-import os
 import re
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from autopar import step as steps
+from . import step as steps
+from . import tools
+from .errors import Differs, ToolError
 
 NARROW = re.compile(r"\b(bf16|f16|f8\w+)\[")
 NOISE = 16  # times what the second run differs
-
-
-class Differs(Exception):
-    """ap-exec's numbers are not JAX's."""
-
-
-class Refused(Differs):
-    """A tool does not take the text."""
 
 
 class Reference:
@@ -100,30 +91,9 @@ def write(folder, reference):
 # ---- ap-exec ----
 
 
-def tools():
-    """The folder of the built tools: of this checkout, or on the PATH; None."""
-    beside = Path(__file__).resolve().parents[2] / "build" / "bin"
-    found = shutil.which("ap-exec") or shutil.which("ap-exec", path=str(beside))
-    return Path(found).parent if found else None
-
-
-def tool(name, *options, stdin=None):
-    """Standard output of a tool of ours; Refused with its message."""
-    env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    for variable in ("XLA_FLAGS", "JAX_PLATFORMS"):
-        env.pop(variable, None)
-    done = subprocess.run(
-        [str(tools() / name), *options], input=stdin, capture_output=True, env=env, check=False
-    )
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"{name} failed"]
-        raise Refused(next((s for s in lines if s.startswith(name) and ": warning" not in s), lines[-1]))
-    return done.stdout
-
-
 def imported(hlo):
-    """The document that ap-import makes of the text; None without the tools."""
-    return tool("ap-import", "--quiet", str(hlo)) if tools() else None
+    """The document that ap-import makes of the text; None without ap-exec."""
+    return tools.run("ap-import", "--quiet", hlo)[0] if tools.find("ap-exec") else None
 
 
 def aliases(document):
@@ -140,13 +110,15 @@ def aliases(document):
 def run_one_rank(document, data, out, n_steps):
     """Losses of the step on one rank, or a message why it does not run."""
     try:
-        plan = tool("ap-shard", "--quiet", "--mesh", "1", "--algorithm", "data", stdin=document)
-        program = tool("ap-rewrite", "--quiet", stdin=plan)
-        said = tool(
-            "ap-exec", "--quiet", "--data", str(data), "--steps", str(n_steps), "--out", str(out),
-            "--json", stdin=program,
+        plan, _ = tools.run(
+            "ap-shard", "--quiet", "--mesh", "1", "--algorithm", "data", stdin=document
+        )
+        program, _ = tools.run("ap-rewrite", "--quiet", stdin=plan)
+        said, _ = tools.run(
+            "ap-exec", "--quiet", "--data", data, "--steps", n_steps, "--out", out, "--json",
+            stdin=program,
         )  # fmt: skip
-    except Refused as error:
+    except ToolError as error:
         return str(error)
     return json.loads(said).get("losses", [])
 

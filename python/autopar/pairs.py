@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from . import flow
-from .leaves import StepError, shape_text
+from .errors import StepError
+from .leaves import shape_text
 
 FAR, NEVER = 1e4, 1e9  # a result that depends on the argument in some way; one that does not
 

@@ -1,7 +1,7 @@
 """Runs a PyTorch module as an autopar plan says, with DTensor and FSDP2.
 
-    import autopar_torch
-    plan = autopar_torch.load("plan.json")          # of ap-rewrite --to torch
+    import autopar.torch
+    plan = autopar.torch.load("plan.json")          # of ap-rewrite --to torch
     model = plan.parallelize(model)                 # on every process, of torchrun say
     with plan.context():
         loss = model(**plan.shard(batch)).loss      # the whole batch, on every process
@@ -15,7 +15,7 @@ DTensor propagates. The loss is the whole batch's. What is otherwise than planne
 plan.differences is what PyTorch cannot express of the plan, plan.departures what was found
 while the module ran.
 
-Plans with stages are run by autopar_torch_stages.py. Tried with PyTorch 2.15. Where
+Plans with stages are run by stages.py. Tried with PyTorch 2.15. Where
 fully_shard has no dp_mesh_dims, DTensor gathers what FSDP2 would, and a warning says so.
 """
 import contextlib
@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from autopar_torch_ops import Rules
+from .ops import Rules
 
 VERSION = 1
 MESHES = {}  # DTensor takes equal meshes for one, FSDP2 does not: there is one of each
@@ -55,7 +55,7 @@ def load(path):
         raise ValueError(f"{path}: {e}") from None
     if "stages" not in document:
         return Plan(document)
-    from autopar_torch_stages import StagedPlan
+    from .stages import StagedPlan
     return StagedPlan(document)
 
 

@@ -19,9 +19,11 @@ from torch._functorch._aot_autograd import descriptors
 from torch._subclasses import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..errors import StepError
+
 
 def fail(message):
-    sys.exit(f"export.py: {message}")
+    raise StepError(message)
 
 
 @dataclasses.dataclass

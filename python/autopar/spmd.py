@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec
 
 from .evaluate import Graph, evaluate
 from .layouts import Mesh
-from .plan import Plan, device_mesh, placement_of
+from .loader import Plan, device_mesh, placement_of
 
 def compiler_options(devices):
     """Options of the compiler for these devices.

@@ -1,0 +1,215 @@
+"""Exports a torch.nn.Module, as PyTorch differentiates it, for ap-import.
+
+  python -m autopar.torch.export --module FILE.py:NET --input FILE.py:EXAMPLE -o DIR [OPTIONS]
+  python -m autopar.torch.export FILE.py:FUNCTION -o DIR [OPTIONS]
+      [--steps N] [--optimizer sgd|momentum|adam|adamw] [--lr X] [--no-check] [--shapes-only]
+
+NET is a torch.nn.Module, or what makes one when called without arguments (its class, say);
+EXAMPLE() returns a tuple or a dictionary (name to tensor) of what its forward pass takes.
+FUNCTION() returns both. For training the forward pass returns a scalar loss. Written:
+
+  DIR/model.hlo      HLO text: the loss, gradients by PyTorch's autograd, next values of buffers;
+                     model.onnx is another name of it, for pipes that expect ONNX
+  DIR/inputs/K.npy   parameter K: the inputs, weights, buffers (for ap-exec --data)
+  DIR/losses.npy     losses of --steps steps (1) of PyTorch's own --optimizer (sgd)
+  DIR/out/K.npy      weights, buffers and the optimizer's states after them (for --compare)
+  DIR/meta.json      names, shapes, and how the losses were made
+
+ap-grad adds an optimizer. Then the export is checked: gradients, losses and updated weights that
+ap-exec computes on one rank are compared with PyTorch's; exit 1 names the tensors that differ.
+
+--shapes-only writes nothing but DIR, a file that is no folder then, compressed if its name ends
+in .gz: HLO text, enough for planning. Module and inputs are made without memory for their values.
+"""
+import argparse
+import contextlib
+import gzip
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from .. import tools
+from ..errors import StepError, ToolError
+from . import hlo, proof
+from .capture import capture, fail, loss_in, without_memory  # loss_in: parallel.py takes it from here
+from .rules import to_numpy
+
+FILES = {}
+SEED = np.array([0, 1], np.uint32)  # the key of the first step's random numbers
+
+
+def load(spec):
+    """What FILE.py:NAME names."""
+    path, _, name = spec.rpartition(":")
+    if not path.endswith(".py") or not name:
+        fail(f"'{spec}': expected FILE.py:NAME")
+    if path not in FILES:
+        if not os.path.isfile(path):
+            fail(f"'{spec}': there is no file {path}")
+        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+        found = importlib.util.spec_from_file_location("model", path)
+        FILES[path] = importlib.util.module_from_spec(found)
+        found.loader.exec_module(FILES[path])
+    if not hasattr(FILES[path], name):
+        fail(f"{path} has no '{name}'")
+    return getattr(FILES[path], name)
+
+
+def named_inputs(model, inputs):
+    """The example inputs by name."""
+    if not isinstance(inputs, Mapping):
+        if not isinstance(inputs, (tuple, list)):
+            fail(f"the example inputs are a {type(inputs).__name__}: expected a tuple or a "
+                 "dictionary of tensors")
+        inputs = dict(zip(inspect.signature(model.forward).parameters, inputs))
+    for name, x in inputs.items():
+        if not isinstance(x, torch.Tensor):
+            fail(f"example input '{name}' is a {type(x).__name__}: expected a tensor")
+    return {name: x.detach().to("cpu") for name, x in inputs.items()}
+
+
+def load_all(args):
+    """The module in training mode, and its inputs by name."""
+    if args.model:
+        made = load(args.model)()
+        if not isinstance(made, tuple) or len(made) != 2:
+            fail(f"'{args.model}' returns a {type(made).__name__}: expected the module and its "
+                 "example inputs")
+        model, inputs = made
+    else:
+        model, inputs = load(args.module), load(args.input)()
+    if not isinstance(model, torch.nn.Module):
+        model = model()
+    if not isinstance(model, torch.nn.Module):
+        fail(f"expected a torch.nn.Module, got a {type(model).__name__}")
+    if any(t.device.type != "cpu" for t in [*model.parameters(), *model.buffers()]):
+        model = model.cpu()
+    return model.train(), named_inputs(model, inputs)
+
+
+# ---- files ----
+
+
+def save(path, tensor):
+    array = to_numpy(tensor)
+    raw = array.dtype == hlo.jnp.bfloat16  # numpy has no such type
+    np.save(path, array.view("V2") if raw else array)
+
+
+def make_folder(folder):
+    """A folder without arrays of an earlier export, which ap-exec would read."""
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        if name.removesuffix(".npy").isdigit():
+            os.unlink(f"{folder}/{name}")
+
+
+def write_arguments(step, folder):
+    """The parameters of the text, as ap-exec --data reads them."""
+    make_folder(folder)
+    for k, t in enumerate(step.arguments):
+        save(f"{folder}/{k}.npy", t.value)
+    if hlo.draws(step):
+        np.save(f"{folder}/{len(step.arguments)}.npy", SEED)
+
+
+def write_run(step, run, folder, steps):
+    """What --compare reads."""
+    n = len(step.arguments)
+    make_folder(f"{folder}/out")
+    np.save(f"{folder}/losses.npy", np.array(run.losses, np.float32))
+    for k, t in step.changed():
+        save(f"{folder}/out/{k}.npy", run.after[t.name])
+    if hlo.draws(step):
+        np.save(f"{folder}/out/{n}.npy", proof.key_after(SEED, steps))
+        n += 1
+    for k, value in enumerate(run.moments):
+        save(f"{folder}/out/{n + k}.npy", value)
+
+
+def write_step(step, folder):
+    text = hlo.text_of(step)
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/model.hlo", "w", encoding="utf-8") as file:
+        file.write(text)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{folder}/model.onnx")
+    os.symlink("model.hlo", f"{folder}/model.onnx")
+    write_arguments(step, f"{folder}/inputs")
+
+
+def write_meta(step, run, args):
+    def shapes(*roles):
+        return {t.name: list(t.value.shape) for t in step.arguments if t.role in roles}
+
+    meta = {"torch": torch.__version__, "inputs": shapes("input"), "weights": shapes("weight"),
+            "states": shapes("state"), "optimizer": args.optimizer, "lr": args.lr,
+            "losses": run.losses}
+    with open(f"{args.out}/meta.json", "w", encoding="utf-8") as file:
+        json.dump(meta, file, indent=1)
+        file.write("\n")
+
+
+def write_shapes(args):
+    """The text of a module that is made without memory."""
+    with without_memory():
+        step = capture(*load_all(args))
+    data = hlo.text_of(step).encode()
+    with open(args.out, "wb") as file:
+        file.write(gzip.compress(data, mtime=0) if args.out.endswith(".gz") else data)
+
+
+# ---- the command ----
+
+
+def export(model, inputs, args):
+    """Writes the folder; args: out, optimizer, lr, steps, check."""
+    step = capture(model, inputs)
+    write_step(step, args.out)
+    how = SEED if hlo.draws(step) else None, args.optimizer, args.lr, args.steps
+    run = proof.train(model, inputs, step, *how)
+    write_run(step, run, args.out, args.steps)
+    write_meta(step, run, args)
+    if not args.check:
+        return step
+    if not tools.find("ap-exec"):
+        print("export.py: not checked: ap-exec is not on the PATH", file=sys.stderr)
+        return step
+    said = proof.prove(args.out, model, inputs, step, run, how)
+    print(f"export.py: {said}", file=sys.stderr)
+    return step
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("model", metavar="FILE.py:FUNCTION", nargs="?")
+    parser.add_argument("--module", metavar="FILE.py:NET")
+    parser.add_argument("--input", metavar="FILE.py:EXAMPLE")
+    parser.add_argument("-o", "--out", metavar="DIR", required=True)
+    parser.add_argument("--shapes-only", action="store_true")
+    parser.add_argument("--no-check", dest="check", action="store_false")
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--optimizer", choices=proof.OPTIMIZERS, default="sgd")
+    parser.add_argument("--lr", type=float, default=0.01)
+    args = parser.parse_args()
+    if bool(args.model) == bool(args.module) or bool(args.module) != bool(args.input):
+        parser.error("expected FILE.py:FUNCTION, or --module and --input")
+    if args.steps < 1:
+        parser.error("--steps: expected 1 or more")
+    try:
+        if args.shapes_only:
+            write_shapes(args)
+        else:
+            export(*load_all(args), args)
+    except (StepError, ToolError) as e:
+        sys.exit(f"export.py: {e}")
+
+
+if __name__ == "__main__":
+    main()
