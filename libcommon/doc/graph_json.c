@@ -1,28 +1,13 @@
 /* Graphs from JSON; attributes are attr_json.c's, writing is graph_write.c's. */
 #include "doc/attr_json.h"
-#include "doc/attr_memo.h"
-#include "base/json_scan.h"
 #include "graph/attrs.h"
 #include "base/names.h"
-#include "base/threads.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- reading ---- */
-
-enum { PLAIN_IDS = 64, PLAIN_TEXT = 256, PLAIN_ATTR = 512, N_MET = 64 };
-
-/* The last operators and shapes that were met, by a hash of their texts. */
-struct met {
-    enum ap_op op[N_MET];
-    struct {
-        char text[32];
-        int len; /* 0: none */
-        struct ap_shape shape;
-    } shape[N_MET];
-};
 
 /* What reading a graph needs beside the graph. */
 struct reader {
@@ -33,29 +18,8 @@ struct reader {
     const struct ap_doc *doc;
     const struct ap_item *elements;
     int n_elements;
-    const char *last_scope;
-    struct met *met; /* NULL: nothing yet */
-    struct ap_attr_memo attrs;
-    struct ap_buf attr_text; /* of one node */
-    bool located;            /* the message has FILE:LINE:COLUMN already */
-    bool failed;             /* as a part of the nodes */
+    bool located; /* the message has FILE:LINE:COLUMN already */
 };
-
-/* Members of a node that are no attributes, the most frequent first. */
-enum plain_key {
-    PLAIN_OP,
-    PLAIN_NAME,
-    PLAIN_IN,
-    PLAIN_SHAPE,
-    PLAIN_SCOPE,
-    PLAIN_PHASE,
-    PLAIN_GROUP,
-    PLAIN_PARAM,
-    PLAIN_ROLE,
-    N_PLAIN
-};
-static const char *const plain_keys[N_PLAIN] = {
-    "op", "name", "in", "shape", "scope", "phase", "group", "param", "role"};
 
 /* The one copy of a scope in the arena. */
 static const char *intern(struct reader *r, const char *s)
@@ -125,233 +89,6 @@ static int read_node(struct reader *r, json_t *o, const struct ap_at *at,
     return ap_attrs_from_json(r->arena, o, at, node, r->err);
 }
 
-/* ---- nodes in plain text ---- */
-
-/* The place of a string among the names, -1 for none. */
-static int name_of(const char *s, int len, const char *const *names, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (names[i][0] == *s && !strncmp(names[i], s, (size_t)len) && !names[i][len])
-            return i;
-    return -1;
-}
-
-static bool plain_ids(struct reader *r, struct ap_json *p, struct ap_node *node)
-{
-    int ids[PLAIN_IDS], n = 0;
-    long long id;
-
-    if (!ap_json_take(p, '['))
-        return false;
-    bool more = ap_json_next(p) != ']';
-    for (; more; more = ap_json_take(p, ',')) {
-        ap_json_next(p);
-        if (n == PLAIN_IDS || !ap_json_int(p, &id) || id < INT_MIN || id > INT_MAX)
-            return false;
-        ids[n++] = (int)id;
-    }
-    node->n_in = n;
-    node->in = ap_arena_dup(r->arena, ids, (size_t)n * sizeof *ids);
-    return ap_json_take(p, ']');
-}
-
-static bool plain_int(struct ap_json *p, int *out)
-{
-    long long v;
-
-    ap_json_next(p);
-    if (!ap_json_int(p, &v) || v < 0 || v > INT_MAX)
-        return false;
-    *out = (int)v;
-    return true;
-}
-
-/* Text in quotes that is a string of its own afterwards; false if it is too long. */
-static bool plain_text(struct ap_json *p, char text[PLAIN_TEXT])
-{
-    const char *s;
-    int len = ap_json_plain_string(p, &s);
-
-    if (len < 0 || len >= PLAIN_TEXT)
-        return false;
-    memcpy(text, s, (size_t)len);
-    text[len] = '\0';
-    return true;
-}
-
-static unsigned hash_text(const char *s, int len)
-{
-    unsigned h = (unsigned)len;
-    for (int i = 0; i < len; i++)
-        h = 31 * h + (unsigned char)s[i];
-    return (h ^ h >> 6) % N_MET;
-}
-
-static bool plain_op(struct reader *r, struct ap_json *p, struct ap_node *node)
-{
-    const char *s;
-    int len = ap_json_plain_string(p, &s);
-
-    if (len < 0)
-        return false;
-    enum ap_op *met = &r->met->op[hash_text(s, len)];
-    if (name_of(s, len, &ap_ops[*met].name, 1) < 0)
-        *met = ap_op_find(s, (size_t)len);
-    node->op = *met;
-    if (*met != AP_N_OPS)
-        return true;
-    *met = (enum ap_op)0;
-    return false;
-}
-
-static bool plain_shape(struct reader *r, struct ap_json *p, struct ap_node *node)
-{
-    const char *s;
-    char text[PLAIN_TEXT];
-    struct ap_err ignored = {""};
-    int len = ap_json_plain_string(p, &s), at;
-
-    if (len < 0 || len >= PLAIN_TEXT)
-        return false;
-    at = (int)hash_text(s, len);
-    if (len > 0 && r->met->shape[at].len == len &&
-        !memcmp(r->met->shape[at].text, s, (size_t)len)) {
-        node->shape = r->met->shape[at].shape;
-        return true;
-    }
-    memcpy(text, s, (size_t)len);
-    text[len] = '\0';
-    if (ap_shape_from_text(r->arena, text, NULL, &node->shape, &ignored))
-        return false;
-    if (len <= (int)sizeof r->met->shape[at].text) {
-        memcpy(r->met->shape[at].text, s, (size_t)len);
-        r->met->shape[at].len = len;
-        r->met->shape[at].shape = node->shape;
-    }
-    return true;
-}
-
-static bool plain_member(struct reader *r, struct ap_json *p, enum plain_key key,
-                         struct ap_node *node)
-{
-    char text[PLAIN_TEXT];
-    const char *s = "";
-    int len = 0, i;
-
-    switch (key) {
-    case PLAIN_IN:
-        return plain_ids(r, p, node);
-    case PLAIN_PARAM:
-        return plain_int(p, &node->param);
-    case PLAIN_GROUP:
-        return plain_int(p, &node->group);
-    case PLAIN_SCOPE:
-        if (!plain_text(p, text))
-            return false;
-        if (!r->last_scope || strcmp(text, r->last_scope))
-            r->last_scope = intern(r, text);
-        node->scope = r->last_scope;
-        return true;
-    case PLAIN_SHAPE:
-        return plain_shape(r, p, node);
-    case PLAIN_OP:
-        return plain_op(r, p, node);
-    case PLAIN_NAME:
-    case PLAIN_PHASE:
-    case PLAIN_ROLE:
-    case N_PLAIN:
-        break;
-    }
-    len = ap_json_plain_string(p, &s);
-    if (len < 0)
-        return false;
-    if (key == PLAIN_NAME) {
-        node->name = ap_arena_strndup(r->arena, s, (size_t)len);
-        return true;
-    }
-    i = key == PLAIN_PHASE ? name_of(s, len, ap_phase_names, AP_N_PHASES)
-                           : name_of(s, len, ap_role_names, AP_N_ROLES);
-    if (key == PLAIN_PHASE)
-        node->phase = (enum ap_phase)i;
-    else
-        node->role = (enum ap_role)i;
-    return i >= 0;
-}
-
-/* Keeps the text of a member that is an attribute, or nothing. */
-static bool plain_attr(struct reader *r, struct ap_json *p, const char *key, int len)
-{
-    struct ap_buf *text = &r->attr_text;
-
-    if (len == 3 && !memcmp(key, "pin", 3))
-        return false;
-    ap_buf_putc(text, text->len ? ',' : '{');
-    ap_buf_putc(text, '"');
-    ap_buf_put(text, key, (size_t)len);
-    ap_buf_puts(text, "\":");
-    ap_json_next(p);
-    const char *from = p->at;
-    if (ap_json_skip(p, 0) || p->at - from > PLAIN_ATTR)
-        return false;
-    ap_buf_put(text, from, (size_t)(p->at - from));
-    return true;
-}
-
-static bool take_attrs(struct reader *r, struct ap_node *node)
-{
-    if (r->attr_text.len == 0)
-        return !ap_attrs_needed(node->op, AP_ATTR_IN_JSON);
-    if (node->shape.dtype == AP_TUPLE)
-        return false;
-    ap_buf_putc(&r->attr_text, '}');
-    node->attrs = ap_attr_memo_get(&r->attrs, r->arena, node->op, &node->shape,
-                                   r->attr_text.data, r->attr_text.len);
-    return node->attrs;
-}
-
-/*
- * Reads what nearly all nodes are without making JSON values of them: plain text, and
- * attributes that are not long. False for all others, right or wrong.
- */
-static bool read_plain_node(struct reader *r, const struct ap_section *element,
-                            struct ap_node *node)
-{
-    struct ap_json p = {.at = element->text, .end = element->text + element->len};
-    unsigned seen = 0;
-    bool ok = ap_json_take(&p, '{');
-
-    *node = (struct ap_node){.param = -1, .group = -1, .attrs = &ap_attrs_default};
-    r->attr_text.len = 0;
-    do {
-        const char *s;
-        int len = ok ? ap_json_plain_string(&p, &s) : -1;
-        int key = len < 0 ? -1 : name_of(s, len, plain_keys, N_PLAIN);
-        ok = len >= 0 && ap_json_take(&p, ':');
-        if (ok && key < 0) {
-            ok = plain_attr(r, &p, s, len);
-        } else if (ok) {
-            ok = !(seen >> key & 1) && plain_member(r, &p, (enum plain_key)key, node);
-            seen |= 1U << key;
-        }
-    } while (ok && ap_json_take(&p, ','));
-    if (!ok || !ap_json_take(&p, '}') || ap_json_next(&p) >= 0 ||
-        !(seen >> PLAIN_OP & 1) || !(seen >> PLAIN_SHAPE & 1) || !take_attrs(r, node))
-        return false;
-    if (!node->name)
-        node->name = "";
-    if (!node->scope)
-        node->scope = intern(r, "");
-    return true;
-}
-
-static void reader_free(struct reader *r)
-{
-    ap_names_free(&r->scopes);
-    free(r->met);
-    ap_attr_memo_free(&r->attrs);
-    ap_buf_free(&r->attr_text);
-}
-
 static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
                       int *n_nodes, struct ap_node **nodes)
 {
@@ -373,18 +110,16 @@ static int read_nodes(struct reader *r, const json_t *o, const struct ap_at *at,
     return 0;
 }
 
-/* Nodes from lo on of a graph that is read from a document, loaded one by one. */
-static int read_some(struct reader *r, const struct ap_at *list, int lo, int hi,
-                     struct ap_graph *g)
+/* The nodes of a graph that is read from a document, loaded one by one. */
+static int read_elements(struct reader *r, const struct ap_at *at, struct ap_graph *g)
 {
-    r->met = ap_xrealloc(NULL, sizeof *r->met);
-    memset(r->met, 0, sizeof *r->met);
-    for (int i = lo; i < hi; i++) {
-        struct ap_at here = {list, NULL, i};
+    struct ap_at list = {at, "nodes", 0};
+
+    g->nodes = AP_NEW_N(r->arena, r->n_elements, struct ap_node);
+    g->n_nodes = r->n_elements;
+    for (int i = 0; i < g->n_nodes; i++) {
+        struct ap_at here = {&list, NULL, i};
         const struct ap_section text = ap_doc_item(r->doc, &r->elements[i]);
-        if (read_plain_node(r, &text, &g->nodes[i]))
-            continue;
-        g->nodes[i] = (struct ap_node){0};
         json_t *o = ap_doc_load(r->doc, &text, r->err);
         if (!o) {
             r->located = true;
@@ -396,68 +131,6 @@ static int read_some(struct reader *r, const struct ap_at *list, int lo, int hi,
             return -1;
     }
     return 0;
-}
-
-struct parts {
-    struct reader *part; /* each for a thread of its own */
-    int n;
-    const struct ap_at *list;
-    struct ap_graph *g;
-};
-
-static int part_start(const struct parts *p, int i)
-{
-    return (int)((int64_t)p->g->n_nodes * i / p->n);
-}
-
-static int read_part(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
-{
-    const struct parts *p = ctx;
-    struct reader *r = &p->part[i];
-
-    r->arena = arena;
-    r->err = err;
-    r->failed = read_some(r, p->list, part_start(p, i), part_start(p, i + 1), p->g);
-    return r->failed ? -1 : 0;
-}
-
-/* Equal scopes of all parts are one string, too. */
-static void intern_again(struct reader *r, struct ap_graph *g)
-{
-    const char *last = NULL, *own = NULL;
-
-    for (int i = 0; i < g->n_nodes; i++) {
-        if (g->nodes[i].scope != last)
-            own = intern(r, last = g->nodes[i].scope);
-        g->nodes[i].scope = own;
-    }
-}
-
-static int read_elements(struct reader *r, const struct ap_at *at, struct ap_graph *g)
-{
-    enum { LEAST = 10000 }; /* nodes that are worth a thread */
-    struct ap_at list = {at, "nodes", 0};
-    int n_threads = ap_threads(), rc;
-    struct parts parts = {.n = r->n_elements / LEAST, .list = &list, .g = g};
-
-    g->nodes = AP_NEW_N(r->arena, r->n_elements, struct ap_node);
-    g->n_nodes = r->n_elements;
-    if (parts.n > n_threads)
-        parts.n = n_threads;
-    if (parts.n < 2)
-        return read_some(r, &list, 0, r->n_elements, g);
-    parts.part = AP_NEW_N(r->arena, parts.n, struct reader);
-    for (int i = 0; i < parts.n; i++)
-        parts.part[i] = (struct reader){.doc = r->doc, .elements = r->elements};
-    rc = ap_in_arenas(r->arena, parts.n, read_part, &parts, r->err);
-    for (int i = parts.n - 1; i >= 0; i--) {
-        if (parts.part[i].failed) /* the first that did is the one with the message */
-            r->located = parts.part[i].located;
-        reader_free(&parts.part[i]);
-    }
-    if (!rc)
-        intern_again(r, g);
-    return rc;
 }
 
 /* Member "results" of a reducer or computation of n nodes: `what` for messages. */
@@ -635,7 +308,7 @@ static int read_graph(struct reader *r, const json_t *o, const struct ap_at *at,
     if (!rc)
         rc = ap_graph_index(r->arena, g, where.data, err) ||
              ap_graph_check_shapes(g, where.data, err);
-    reader_free(r);
+    ap_names_free(&r->scopes);
     ap_buf_free(&where);
     return rc ? -1 : 0;
 }
