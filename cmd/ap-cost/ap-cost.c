@@ -3,21 +3,6 @@
 #include "page.h"
 #include "tool/tool.h"
 
-/* What is known of a document whose rest is still to come. */
-struct known {
-    struct ap_arena *arena;
-    struct ap_planned *of;
-};
-
-static void know_graph(void *ctx, const struct ap_doc *doc, bool more)
-{
-    struct known *known = ctx;
-    struct ap_err err = {0};
-
-    if (more && ap_planned_graph(known->arena, doc, known->of, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-}
-
 static void read_plan(struct ap_arena *arena, const struct ap_doc *doc,
                       const struct priced_on *on, struct cost_input *in,
                       struct priced *plan)
@@ -191,7 +176,6 @@ int main(int argc, char **argv)
     struct ap_doc doc;
     struct cost_input in = {0};
     struct priced plan = {0};
-    struct known known = {&arena, &in.of};
     struct ap_err err = {0};
 
     ap_tool_start(&tool, argc, argv);
@@ -206,9 +190,7 @@ int main(int argc, char **argv)
     if (to_calibrate)
         return calibrate(&tool, &operands, asked.on.cluster_path, step_sec);
     const bool text = check_asked(&tool, &asked);
-    ap_tool_stream(
-        &tool, &arena, &doc,
-        &(struct ap_stream){.graph = know_graph, .ctx = &known, .keeps_graph = !text});
+    ap_tool_read(&tool, &arena, &doc);
     if (asked.on.overlap && ap_doc_find(&doc, "stages"))
         ap_die_usage("--overlap is for plans of one mesh; whether stages overlap is said "
                      "by their own member overlap");

@@ -21,9 +21,8 @@ int main(int argc, char **argv)
     struct ap_doc doc;
 
     shard_read_options(&arena, &tool, &req, argc, argv);
-    ap_tool_stream(&tool, &arena, &doc,
-                   &(struct ap_stream){
-                       .graph = shard_job_read, .ctx = &job, .keeps_graph = !req.serve});
+    ap_tool_read(&tool, &arena, &doc);
+    shard_job_read(&job, &doc);
     if (!req.params.no_families)
         shard_job_families(&job, &doc);
     if (req.serve)

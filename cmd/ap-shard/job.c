@@ -81,12 +81,10 @@ static void set_alpa(struct shard_job *job, const struct shard_request *req)
     ap_plan_results_lie(job->arena, &job->graph);
 }
 
-void shard_job_read(void *ctx, const struct ap_doc *doc, bool more)
+void shard_job_read(struct shard_job *job, const struct ap_doc *doc)
 {
-    struct shard_job *job = ctx;
     struct ap_err err = {0};
 
-    (void)more;
     if (ap_doc_graph(job->arena, doc, &job->graph, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     ap_group(job->arena, &job->graph); /* the document's own groups are ignored */

@@ -204,21 +204,13 @@ struct coproc_pool *stage_input_command_on(const struct input *in,
 
 /* ---- reading ---- */
 
-static void read_graph(void *ctx, const struct ap_doc *doc, bool more)
+void stage_input_read(struct input *in, struct ap_tool *tool, struct ap_doc *doc)
 {
-    struct input *in = ctx;
     struct ap_err err = {0};
 
-    (void)more;
+    ap_tool_read(tool, in->arena, doc);
     stage_model_graph(in->arena, doc, in->model);
     if (stage_model_nests(in->arena, doc, in->model, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
-}
-
-void stage_input_read(struct input *in, struct ap_tool *tool, struct ap_doc *doc)
-{
-    const struct ap_stream ahead = {.graph = read_graph, .ctx = in, .keeps_graph = true};
-
-    ap_tool_stream(tool, in->arena, doc, &ahead);
     in->doc = doc;
 }

@@ -22,39 +22,24 @@ static int file_err(const char *name, const char *why, struct ap_err *err)
     return ap_err_set(err, "%s: %s", name, why);
 }
 
-int ap_source_open(struct ap_source *source, const char *path, struct ap_buf *buf,
-                   struct ap_err *err)
+/* Takes fd over. Each piece goes straight to its place: of a pipe what it holds. */
+static int read_plain(int fd, const char *name, struct ap_buf *buf, struct ap_err *err)
 {
-    bool is_stdin = !strcmp(path, "-");
     struct stat st;
+    ssize_t n;
 
-    source->name = is_stdin ? "<stdin>" : path;
-    source->fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
-    if (source->fd < 0)
-        return file_err(source->name, strerror(errno), err);
-    if (!fstat(source->fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
+    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
         ap_buf_room(buf, (size_t)st.st_size + PIECE);
-    return 0;
-}
-
-/* Straight into its place: a piece of a file, of a pipe what it holds. */
-int64_t ap_source_read(struct ap_source *source, struct ap_buf *buf, struct ap_err *err)
-{
-    for (;;) {
+    do {
         char *room = ap_buf_room(buf, PIECE);
-        ssize_t n = read(source->fd, room, PIECE);
-        if (n >= 0) {
-            buf->len += (size_t)n;
-            return n;
-        }
-        if (errno != EINTR)
-            return file_err(source->name, strerror(errno), err);
-    }
-}
-
-void ap_source_close(struct ap_source *source)
-{
-    close(source->fd);
+        while ((n = read(fd, room, PIECE)) < 0 && errno == EINTR)
+            ;
+        buf->len += n > 0 ? (size_t)n : 0;
+    } while (n > 0);
+    if (n < 0)
+        file_err(name, strerror(errno), err);
+    close(fd);
+    return (int)n;
 }
 
 const char *ap_gzip_why(const char *why)
@@ -102,20 +87,14 @@ static int read_gzip(int fd, const char *name, struct ap_buf *buf, struct ap_err
 int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,
                  size_t *len, struct ap_err *err)
 {
-    struct ap_source source;
+    const bool is_stdin = !strcmp(path, "-");
+    const char *name = is_stdin ? "<stdin>" : path;
     struct ap_buf buf = {0};
-    int64_t n;
+    int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
 
-    if (ap_source_open(&source, path, &buf, err))
-        return -1;
-    if (gunzip) {
-        n = read_gzip(source.fd, source.name, &buf, err);
-    } else {
-        while ((n = ap_source_read(&source, &buf, err)) > 0)
-            ;
-        ap_source_close(&source);
-    }
-    if (n < 0) {
+    if (fd < 0)
+        return file_err(name, strerror(errno), err);
+    if ((gunzip ? read_gzip : read_plain)(fd, name, &buf, err)) {
         ap_buf_free(&buf);
         return -1;
     }

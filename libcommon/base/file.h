@@ -1,19 +1,9 @@
-/* Files and standard input, read whole or block by block; gzip is unpacked. */
+/* Files and standard input, read whole; gzip is unpacked. */
 #ifndef AP_FILE_H
 #define AP_FILE_H
 
 #include "base/base.h"
 
-/* A file or "-" (stdin) that is read piece by piece into a buffer. */
-struct ap_source {
-    int fd;
-    const char *name;
-};
-int ap_source_open(struct ap_source *source, const char *path, struct ap_buf *buf,
-                   struct ap_err *err);
-/* Appends the next bytes to buf and returns their number; 0 at the end. */
-int64_t ap_source_read(struct ap_source *source, struct ap_buf *buf, struct ap_err *err);
-void ap_source_close(struct ap_source *source);
 /* Reads a whole file or "-" (stdin); gzip is unpacked if gunzip is true, unless
  * it unpacks to more than text does: 64 MiB and 200 times its size. Owner: arena. */
 int ap_read_file(struct ap_arena *arena, const char *path, bool gunzip, char **text,

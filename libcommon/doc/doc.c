@@ -14,34 +14,15 @@
 
 /* ---- scanning ---- */
 
-/* Objects that are the elements of one array. */
-struct items {
-    size_t start, end; /* after the '[', at the ']' */
-    bool mixed;        /* there are others */
-    struct ap_buf at;  /* struct ap_item */
-};
-
 struct scan {
     struct ap_json json;
     const char *file, *text; /* json stands in text */
     struct ap_err *err;
-    struct ap_source *source; /* of more text; NULL: that is all */
-    struct ap_buf input;      /* what the source has given */
-    /* of the arrays that are members of a section: this one, and the longest yet */
-    struct items now, most;
-    bool broken;                      /* the source; err says why */
-    const struct ap_doc_watch *watch; /* NULL: nobody */
-    struct ap_buf sections;           /* struct ap_section, those that are whole */
 };
 
 static size_t scan_pos(const struct scan *s)
 {
     return (size_t)(s->json.at - s->text);
-}
-
-static size_t scan_len(const struct scan *s)
-{
-    return (size_t)(s->json.end - s->text);
 }
 
 /* FILE:LINE:COLUMN: of byte pos, and the message. */
@@ -58,109 +39,16 @@ static int text_err(const char *file, const char *text, size_t pos, struct ap_er
     return ap_err_set(err, "%s:%zu:%zu: %s", file, line, pos - start + 1, msg);
 }
 
-/* Shows who watches what there is. */
-static void show(struct scan *s)
-{
-    struct ap_section *done = (void *)s->sections.data;
-    struct ap_doc doc = {.file = s->file,
-                         .text = s->text,
-                         .len = scan_pos(s),
-                         .n_sections = (int)(s->sections.len / sizeof *done),
-                         .sections = done};
-
-    for (int i = 0; i < doc.n_sections; i++)
-        done[i].text = s->text + done[i].offset;
-    s->watch->progress(s->watch->ctx, &doc);
-}
-
-/* More text after what is there, which may move; false: that was all. */
-static bool more_text(struct ap_json *json)
-{
-    struct scan *s = json->ctx;
-    size_t pos = scan_pos(s);
-
-    if (s->source && s->watch)
-        show(s);
-    int64_t n = s->source ? ap_source_read(s->source, &s->input, s->err) : 0;
-    s->broken |= n < 0;
-    if (n <= 0)
-        s->source = NULL;
-    if (s->input.data) {
-        s->text = s->input.data;
-        json->at = s->text + pos;
-        json->end = s->text + s->input.len;
-    }
-    return n > 0;
-}
-
 /* Refuses the text at hand, for json.why unless msg is given. */
 static int scan_err(struct scan *s, const char *msg)
 {
     msg = msg ? msg : s->json.why;
-    if (s->broken) /* reading says why */
-        return -1;
     if (s->json.at >= s->json.end) {
         char whole[200];
         snprintf(whole, sizeof(whole), "%s, but the input ends", msg);
-        return text_err(s->file, s->text, scan_len(s), s->err, whole);
+        return text_err(s->file, s->text, scan_pos(s), s->err, whole);
     }
     return text_err(s->file, s->text, scan_pos(s), s->err, msg);
-}
-
-/* An array that is a member of a section. */
-static int scan_items(struct scan *s)
-{
-    struct items *now = &s->now, last = s->most;
-    int more = 1;
-
-    s->json.at++; /* the bracket */
-    now->start = scan_pos(s);
-    now->mixed = false;
-    now->at.len = 0;
-    if (ap_json_take(&s->json, ']'))
-        more = 0;
-    while (more > 0) {
-        now->mixed |= ap_json_next(&s->json) != '{';
-        struct ap_item item = {.offset = scan_pos(s)};
-        if (ap_json_skip(&s->json, 3))
-            return scan_err(s, NULL);
-        item.len = scan_pos(s) - item.offset;
-        if (!now->mixed)
-            ap_buf_put(&now->at, &item, sizeof item);
-        more = ap_json_more(&s->json, ']');
-    }
-    if (more < 0)
-        return scan_err(s, NULL);
-    now->end = scan_pos(s) - 1;
-    if (!now->mixed && now->at.len > last.at.len) {
-        s->most = *now;
-        *now = last;
-    }
-    return 0;
-}
-
-/* The value of a section. */
-static int scan_value(struct scan *s)
-{
-    int more = 1;
-
-    if (ap_json_next(&s->json) != '{')
-        return ap_json_skip(&s->json, 1) ? scan_err(s, NULL) : 0;
-    s->json.at++;
-    if (ap_json_take(&s->json, '}'))
-        return 0;
-    while (more > 0) {
-        if (ap_json_key(&s->json, NULL, 0))
-            return scan_err(s, NULL);
-        if (ap_json_next(&s->json) != '[') {
-            if (ap_json_skip(&s->json, 2))
-                return scan_err(s, NULL);
-        } else if (scan_items(s)) {
-            return -1;
-        }
-        more = ap_json_more(&s->json, '}');
-    }
-    return more ? scan_err(s, NULL) : 0;
 }
 
 /* ---- sections ---- */
@@ -193,22 +81,18 @@ static int scan_section(struct ap_arena *arena, struct scan *s,
         return scan_err(s, "expected ':'");
     ap_json_next(&s->json);
     section->offset = scan_pos(s);
-    s->most.at.len = 0;
-    if (scan_value(s))
-        return -1;
+    section->text = s->json.at;
+    if (ap_json_skip(&s->json, 1))
+        return scan_err(s, NULL);
     section->len = scan_pos(s) - section->offset;
-    section->items_start = s->most.start;
-    section->items_end = s->most.end;
-    section->n_items = s->most.at.len / sizeof(struct ap_item);
-    section->items = ap_arena_dup(arena, s->most.at.data, s->most.at.len);
     return 0;
 }
 
-static int scan_document(struct ap_arena *arena, struct scan *s)
+static int scan_document(struct ap_arena *arena, struct scan *s, struct ap_buf *sections)
 {
     int more = 1;
 
-    if (ap_json_next(&s->json) < 0 && !s->broken)
+    if (ap_json_next(&s->json) < 0)
         return ap_err_set(s->err, "%s: the input is empty", s->file);
     if (!ap_json_take(&s->json, '{'))
         return scan_err(s, "expected a JSON object");
@@ -218,16 +102,14 @@ static int scan_document(struct ap_arena *arena, struct scan *s)
         struct ap_section section = {0};
         if (scan_section(arena, s, &section))
             return -1;
-        ap_buf_put(&s->sections, &section, sizeof(section));
-        if (s->watch)
-            show(s);
+        ap_buf_put(sections, &section, sizeof(section));
         more = ap_json_more(&s->json, '}');
     }
     if (more < 0)
         return scan_err(s, NULL);
     if (ap_json_next(&s->json) >= 0)
         return scan_err(s, "something follows the document's end");
-    return s->broken ? -1 : 0;
+    return 0;
 }
 
 static int by_name(const void *a, const void *b)
@@ -283,70 +165,38 @@ static int check_version(const struct ap_doc *doc, struct ap_err *err)
     return text_err(doc->file, doc->text, version.offset, err, msg);
 }
 
-/* Scans the text, or what the source gives. */
-static int parse(struct ap_arena *arena, struct scan *s, struct ap_doc *doc)
-{
-    s->json.more = more_text;
-    s->json.ctx = s;
-    int rc = scan_document(arena, s);
-    s->watch = NULL;            /* of what is after an error nothing is known */
-    while (more_text(&s->json)) /* whoever writes it shall get rid of it */
-        ;
-    size_t len = scan_len(s);
-    if (s->input.data) {
-        ap_buf_puts(&s->input, ""); /* the NUL */
-        s->text = s->input.data;
-        ap_arena_keep(arena, s->input.data);
-    }
-    *doc = (struct ap_doc){.file = s->file, .text = s->text, .len = len};
-    doc->n_sections = (int)(s->sections.len / sizeof(struct ap_section));
-    doc->sections = ap_arena_dup(arena, s->sections.data, s->sections.len);
-    for (int i = 0; i < doc->n_sections; i++)
-        doc->sections[i].text = s->text + doc->sections[i].offset;
-    ap_buf_free(&s->sections);
-    ap_buf_free(&s->now.at);
-    ap_buf_free(&s->most.at);
-    if (rc || check_unique(arena, doc, s->err) || check_version(doc, s->err))
-        return -1;
-    const struct ap_section *history = ap_doc_find(doc, "history");
-    if (history && history->text[0] != '[')
-        return text_err(doc->file, doc->text, history->offset, s->err,
-                        "\"history\" is no array");
-    return 0;
-}
-
 int ap_doc_parse(struct ap_arena *arena, const char *file, const char *text, size_t len,
                  struct ap_doc *doc, struct ap_err *err)
 {
     struct scan s = {
         .json = {.at = text, .end = text + len}, .file = file, .text = text, .err = err};
+    struct ap_buf sections = {0};
 
-    return parse(arena, &s, doc);
+    int rc = scan_document(arena, &s, &sections);
+    *doc = (struct ap_doc){.file = file, .text = text, .len = len};
+    doc->n_sections = (int)(sections.len / sizeof(struct ap_section));
+    doc->sections = ap_arena_dup(arena, sections.data, sections.len);
+    ap_buf_free(&sections);
+    if (rc || check_unique(arena, doc, err) || check_version(doc, err))
+        return -1;
+    const struct ap_section *history = ap_doc_find(doc, "history");
+    if (history && history->text[0] != '[')
+        return text_err(doc->file, doc->text, history->offset, err,
+                        "\"history\" is no array");
+    return 0;
 }
 
 int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
                 struct ap_err *err)
 {
-    return ap_doc_read_watched(arena, path, NULL, doc, err);
-}
-
-int ap_doc_read_watched(struct ap_arena *arena, const char *path,
-                        const struct ap_doc_watch *watch, struct ap_doc *doc,
-                        struct ap_err *err)
-{
     bool is_stdin = !path || !strcmp(path, "-");
-    struct ap_source source;
-    struct scan s = {.file = is_stdin ? "<stdin>" : ap_arena_strdup(arena, path),
-                     .source = &source,
-                     .watch = watch,
-                     .err = err};
+    const char *file = is_stdin ? "<stdin>" : ap_arena_strdup(arena, path);
+    char *text;
+    size_t len;
 
-    s.text = s.json.at = s.json.end = "";
-    if (ap_source_open(&source, is_stdin ? "-" : s.file, &s.input, err))
+    if (ap_read_file(arena, is_stdin ? "-" : file, false, &text, &len, err))
         return -1;
-    int rc = parse(arena, &s, doc);
-    ap_source_close(&source);
-    return rc;
+    return ap_doc_parse(arena, file, text, len, doc, err);
 }
 
 const struct ap_section *ap_doc_find(const struct ap_doc *doc, const char *name)
@@ -440,18 +290,13 @@ json_t *ap_doc_load_but(struct ap_arena *arena, const struct ap_doc *doc,
     if (!find_array(&json, key))
         return ap_doc_load(doc, section, err);
     size_t keep = (size_t)(json.at - start);
-    if (section->n_items > 0 && section->items_start == section->offset + keep) {
-        json.at = doc->text + section->items_end; /* the scan has them */
-        *n = (int)section->n_items;
-        *elements = section->items;
-    } else if (scan_elements(&json, doc->text, &list)) {
+    if (scan_elements(&json, doc->text, &list)) {
         ap_buf_free(&list);
         return ap_doc_load(doc, section, err);
-    } else {
-        *n = (int)(list.len / sizeof(struct ap_item));
-        *elements = ap_arena_dup(arena, list.data, list.len);
-        ap_buf_free(&list);
     }
+    *n = (int)(list.len / sizeof(struct ap_item));
+    *elements = ap_arena_dup(arena, list.data, list.len);
+    ap_buf_free(&list);
     size_t cut = (size_t)(json.at - start) - keep;
     ap_buf_put(&rest, section->text, keep);
     ap_buf_put(&rest, section->text + keep + cut, section->len - keep - cut);
@@ -514,23 +359,10 @@ static void write_new(FILE *out, const struct ap_new_section *s)
         put_value(out, s->json.data, s->json.len);
 }
 
-static void write_begin(FILE *out)
-{
-    fprintf(out, "{\"autopar\":%d", AP_DOC_VERSION);
-}
-
-void ap_doc_write_ahead(const struct ap_section *graph, FILE *out)
-{
-    write_begin(out);
-    write_name(out, graph->name);
-    put_value(out, graph->text, graph->len);
-}
-
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
                   const char *history, FILE *out)
 {
-    if (!doc->graph_written)
-        write_begin(out);
+    fprintf(out, "{\"autopar\":%d", AP_DOC_VERSION);
     for (int i = 0; i < doc->n_sections; i++) {
         const struct ap_section *old = &doc->sections[i];
         const struct ap_new_section *new = NULL;
@@ -541,7 +373,7 @@ void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *section
                 new = &sections[k];
         if (new && !is_dropped(new)) {
             write_new(out, new);
-        } else if (!new && !(doc->graph_written && !strcmp(old->name, "graph"))) {
+        } else if (!new) {
             write_name(out, old->name);
             put_value(out, old->text, old->len);
         }

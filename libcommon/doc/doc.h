@@ -22,10 +22,6 @@ struct ap_section {
         *text; /* the member's value as it stood in the input; not NUL-terminated */
     size_t len;
     size_t offset; /* of text in the input */
-    /* The longest of the members that are arrays of objects: the places after its '[' and
-       at its ']' in the input, and its elements. */
-    size_t items_start, items_end, n_items;
-    const struct ap_item *items;
 };
 
 struct ap_doc {
@@ -34,8 +30,6 @@ struct ap_doc {
     size_t len;
     int n_sections;
     struct ap_section *sections; /* in input order, "autopar" first and included */
-    bool
-        graph_written; /* together with everything before the graph: ap_doc_write_ahead */
 };
 
 /*
@@ -46,18 +40,6 @@ struct ap_doc {
  */
 int ap_doc_read(struct ap_arena *arena, const char *path, struct ap_doc *doc,
                 struct ap_err *err);
-/*
- * Watches a document while it is read: `progress` is called before each read, which may
- * have to wait, and at the end of each section. doc has the text that has been scanned
- * and its complete sections; the next call moves the sections' texts.
- */
-struct ap_doc_watch {
-    void (*progress)(void *ctx, const struct ap_doc *doc);
-    void *ctx;
-};
-int ap_doc_read_watched(struct ap_arena *arena, const char *path,
-                        const struct ap_doc_watch *watch, struct ap_doc *doc,
-                        struct ap_err *err);
 /* As ap_doc_read for bytes in memory, which must outlive the document. */
 int ap_doc_parse(struct ap_arena *arena, const char *file, const char *text, size_t len,
                  struct ap_doc *doc, struct ap_err *err);
@@ -170,13 +152,6 @@ struct ap_new_section {
  */
 void ap_doc_write(const struct ap_doc *doc, const struct ap_new_section *sections, int n,
                   const char *history, FILE *out);
-
-/*
- * Writes the beginning of the document with the text of the graph, which must be the
- * first section and stay unchanged, before the rest of the input has arrived; the caller
- * sets graph_written.
- */
-void ap_doc_write_ahead(const struct ap_section *graph, FILE *out);
 
 /* ---- graphs as JSON ---- */
 

@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-#include "base/threads.h"
 #include "graph/group.h"
 
 struct ap_staged_graph ap_planned_of(const struct ap_planned *p)
@@ -37,13 +36,12 @@ int ap_stage_cost(struct ap_arena *arena, const struct ap_cluster *cluster,
 
 /* ---- one sharding ---- */
 
-int ap_planned_graph(struct ap_arena *arena, const struct ap_doc *doc,
-                     struct ap_planned *p, struct ap_err *err)
+/* The document's graph in groups, and their nests. */
+static int read_graph(struct ap_arena *arena, const struct ap_doc *doc,
+                      struct ap_planned *p, struct ap_err *err)
 {
     struct ap_err why = {0};
 
-    if (p->nests.nest)
-        return 0;
     if (ap_doc_graph(arena, doc, &p->graph, err))
         return -1;
     ap_group(arena, &p->graph); /* whatever the document says of groups */
@@ -72,7 +70,7 @@ int ap_doc_alone(struct ap_arena *arena, const struct ap_doc *doc, const char *p
     struct ap_stage *st = AP_NEW(arena, struct ap_stage);
     struct ap_sharding *s = &st->sharding;
 
-    if (ap_planned_graph(arena, doc, p, err))
+    if (read_graph(arena, doc, p, err))
         return -1;
     st->sub.graph = p->graph;
     st->nests = p->nests;
@@ -99,35 +97,15 @@ int ap_doc_alone(struct ap_arena *arena, const struct ap_doc *doc, const char *p
 
 /* ---- stages ---- */
 
-struct reading {
-    const struct ap_doc *doc;
-    const char *path;
-    const struct ap_cluster *given;
-    struct ap_planned *p;
-};
-
-/* Of the whole graph in one round, of its stages in the other. */
-static int read_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *err)
+static int read_stages(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
+                       const struct ap_cluster *given, struct ap_planned *p,
+                       struct ap_err *err)
 {
-    const struct reading *r = ctx;
-
-    if (i == 1)
-        return ap_doc_stages(arena, r->doc, r->path, r->given, r->p, err);
-    return r->p->nests.nest ? 0 : ap_nests_build(arena, &r->p->graph, &r->p->nests, err);
-}
-
-static int read_stages(struct ap_arena *arena, struct reading *r, struct ap_err *err)
-{
-    struct ap_planned *p = r->p;
-
-    if (!p->nests.nest) {
-        if (ap_doc_graph(arena, r->doc, &p->graph, err))
-            return -1;
-        ap_group(arena, &p->graph);
-    }
-    int rc = ap_in_arenas(arena, 2, read_half, r, err);
+    if (read_graph(arena, doc, p, err))
+        return -1;
+    int rc = ap_doc_stages(arena, doc, path, given, p, err);
     if (rc && err->msg[0] == '/')
-        ap_doc_err(r->doc, err);
+        ap_doc_err(doc, err);
     return rc;
 }
 
@@ -135,7 +113,6 @@ int ap_doc_planned(struct ap_arena *arena, const struct ap_doc *doc, const char 
                    const struct ap_cluster *given, struct ap_planned *p,
                    struct ap_err *err)
 {
-    return ap_doc_find(doc, "stages")
-               ? read_stages(arena, &(struct reading){doc, path, given, p}, err)
-               : ap_doc_alone(arena, doc, path, given, p, err);
+    return ap_doc_find(doc, "stages") ? read_stages(arena, doc, path, given, p, err)
+                                      : ap_doc_alone(arena, doc, path, given, p, err);
 }

@@ -129,9 +129,8 @@ struct ap_staged_graph ap_planned_of(const struct ap_planned *p);
 /*
  * The document's plan: its stages, with its section "blocks", else its sharding, else all
  * on one device. The cluster is the one given, or the one at path, or the document's, or
- * as large a default as the plan's devices. p: zeros but for graph and nests where they
- * are known; it must stay where it is. -1: bad input; 1: the cluster at path has not all
- * devices that the stages name. Messages name the file.
+ * as large a default as the plan's devices. *p must stay where it is. -1: bad input; 1:
+ * the cluster at path has not all devices that the stages name. Messages name the file.
  */
 int ap_doc_planned(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
                    const struct ap_cluster *given, struct ap_planned *p,
@@ -140,9 +139,6 @@ int ap_doc_planned(struct ap_arena *arena, const struct ap_doc *doc, const char 
 int ap_doc_alone(struct ap_arena *arena, const struct ap_doc *doc, const char *path,
                  const struct ap_cluster *given, struct ap_planned *p,
                  struct ap_err *err);
-/* Only the graph and its nests, where they are not known. */
-int ap_planned_graph(struct ap_arena *arena, const struct ap_doc *doc,
-                     struct ap_planned *p, struct ap_err *err);
 /* Only the section "sharding", of the stage's graph and nests. */
 int ap_doc_sharding(struct ap_arena *arena, const struct ap_doc *doc, struct ap_stage *st,
                     struct ap_err *err);

@@ -472,20 +472,23 @@ void ap_tool_start(struct ap_tool *tool, int argc, char **argv)
 
 /* ---- input ---- */
 
-void ap_tool_check_out(const struct ap_tool *tool)
+void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc)
 {
     struct ap_err err = {""};
 
     if (tool->out_path && ap_tool_can_write(tool->out_path, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
+    if (ap_doc_read(arena, tool->path, doc, &err))
+        ap_die(AP_BAD_INPUT, "%s", err.msg);
 }
 
-void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc)
+void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
+                        struct ap_graph *g)
 {
     struct ap_err err = {""};
 
-    ap_tool_check_out(tool);
-    if (ap_doc_read(arena, tool->path, doc, &err))
+    ap_tool_read(tool, arena, doc);
+    if (ap_doc_graph(arena, doc, g, &err))
         ap_die(AP_BAD_INPUT, "%s", err.msg);
 }
 

@@ -89,35 +89,18 @@ void ap_tool_on_die(void (*told)(int code));
 void ap_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ap_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Reads the document of tool->path or dies (exit 1). */
+/* Reads the document of tool->path, or dies (exit 1), also if -o cannot be written. */
 void ap_tool_read(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc);
 
-/* The calls of a tool while a document arrives through a pipe. */
-struct ap_stream {
-    /* Called once, as soon as doc has the section "graph", or at the end if it never has.
-       more: the rest of the document is still to arrive, and doc's texts will move. */
-    void (*graph)(void *ctx, const struct ap_doc *doc, bool more);
-    void *ctx;
-    bool keeps_graph; /* ap_tool_write will not replace the graph */
-};
-/*
- * As ap_tool_read, but a long graph is read as soon as it has arrived, and if the tool
- * keeps the graph, the graph is valid, and standard output is a pipe, too, the text of
- * the graph is passed on at once: the tools of a pipe work at the same time. A tool that
- * fails later leaves half a document in the pipe, which all readers refuse; nothing of an
- * invalid graph is written.
- */
-void ap_tool_stream(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
-                    const struct ap_stream *stream);
-/* The same for tools that only read the graph and pass it on. */
+/* The same, and the document's graph. */
 void ap_tool_read_graph(struct ap_tool *tool, struct ap_arena *arena, struct ap_doc *doc,
                         struct ap_graph *g);
 
 /*
  * Writes the document with the new sections and this tool's history entry {"tool",
  * "version","args", then the members in `extra` (",\"seed\":0" style, may be "")} to -o
- * (temporary file and rename) or stdout, all at once, except for the text that
- * ap_tool_stream has passed on; frees the sections' buffers; dies on failure (exit 1).
+ * (temporary file and rename) or stdout, all at once; frees the sections' buffers; dies
+ * on failure (exit 1).
  */
 void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
                    struct ap_new_section *sections, int n, const char *extra);
@@ -132,8 +115,6 @@ void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char
  * which names the path.
  */
 int ap_tool_can_write(const char *path, struct ap_err *err);
-/* Dies (exit 1) if -o cannot be written; the functions that read the input call it. */
-void ap_tool_check_out(const struct ap_tool *tool);
 /* Sets the name of an incomplete file, which is removed if a signal ends the process;
  * NULL: there is no such file any more. */
 void ap_tool_unfinished(const char *path);

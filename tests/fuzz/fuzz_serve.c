@@ -37,7 +37,7 @@ static struct server *open_server(void)
     if (ap_doc_parse(&arena, "sample", json, strlen(json), &doc, &err) ||
         ap_cluster_get(&arena, &doc, req.cluster_path, 0, &job.cluster, &err))
         abort();
-    shard_job_read(&job, &doc, false);
+    shard_job_read(&job, &doc);
     return serve_open(&job, &req, &doc);
 }
 

@@ -189,8 +189,8 @@ struct shard_task {
     struct ap_choice_vec *pinned_choice;
     const bool *fixed;
     const int16_t *microbatch_choice; /* [group]: on the microbatch axis; NULL: none */
-    const struct shard_fold *fold; /* of the families; NULL: unknown */
-    struct ap_work *work;          /* the budget of all that a search does; NULL: none */
+    const struct shard_fold *fold;    /* of the families; NULL: unknown */
+    struct ap_work *work; /* the budget of all that a search does; NULL: none */
 };
 
 struct shard_answer {
@@ -315,7 +315,7 @@ struct shard_job {
 void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
                         struct shard_request *req, int argc, char **argv);
 /* Each dies with the tool's exit codes when it cannot go on. */
-void shard_job_read(void *job, const struct ap_doc *doc, bool more);
+void shard_job_read(struct shard_job *job, const struct ap_doc *doc);
 /* The section "families", if there is one. */
 void shard_job_families(struct shard_job *job, const struct ap_doc *doc);
 /* The mesh of --mesh, or the mesh of the plan file with the file's microbatches as an
