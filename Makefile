@@ -20,6 +20,11 @@ ifneq ($(shell pkg-config --exists fftw3 2>/dev/null && echo yes),)
 INC_ap-exec += -DAP_FFTW $(shell pkg-config --cflags fftw3)
 LIBS_ap-exec += $(shell pkg-config --libs fftw3)
 endif
+# Programs of the wheel have all libraries linked into them but glibc and MPI's; what is installed
+# beside lib/autopar, by pip say, is found before the system's.
+BUNDLED = glpk colamd amd suitesparseconfig gmp ltdl jansson z $(if $(MPI),openblas gfortran quadmath $(if $(findstring AP_FFTW,$(INC_ap-exec)),fftw3))
+WHEEL_LIBS = -s -static-libgcc -Wl,--exclude-libs,ALL -Wl,-Bstatic $(BUNDLED:%=-l%) -Wl,-Bdynamic -ldl -lm -pthread
+WHEEL_LIBS_ap-exec := $(if $(MPI),$(shell pkg-config --libs ompi-c)) -Wl,-rpath,'$$ORIGIN/..'
 # Kernels: vectorised, but an element's bits must not depend on where it lies.
 CFLAGS_ap-exec = $(if $(SANITIZE),,-O3) -ffp-contract=off -fno-math-errno \
     -fno-trapping-math -fno-strict-aliasing $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
@@ -53,7 +58,7 @@ UNIT := $(TESTS:%=$(BUILD)/unit/%)
 EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 C_FILES := $(wildcard libcommon/*/*.[ch] libcommon/*/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.h $(TEST_FILES) tests/equiv/*.[ch] tests/fuzz/*.[ch])
-SCRIPTS := $(filter-out %.md,$(wildcard .ci/run cmd/ap-plan/ap-plan scripts/* scripts/bench/* scripts/experiments/* tests/*.bash tests/trainers/plans tests/trainers/check))
+SCRIPTS := $(filter-out %.md,$(wildcard .ci/run cmd/ap-plan/ap-plan scripts/* scripts/wheel/* scripts/bench/* scripts/experiments/* tests/*.bash tests/trainers/plans tests/trainers/check))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
 MAN := $(wildcard man/*.[157])
@@ -65,7 +70,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
 FUZZ_SECONDS ?= 60
 
 .PHONY: all unit asan check test check-asan check-config check-jax check-torch check-trainers lint lint-format lint-house lint-scripts lint-man \
-    lint-headers lint-tidy format bench cuda install uninstall fuzz fuzzers clean help without-mpi without-cuda
+    lint-headers lint-tidy format bench cuda install wheel uninstall fuzz fuzzers clean help without-mpi without-cuda
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -143,12 +148,15 @@ define tool_rules
 $(BUILD)/bin/$(1): $(call objects,$(1)) $(EXTRA_$(1)) $(call libraries,$(1)) $(LIB)
 	@mkdir -p $$(@D)
 	$$(CC) $$(AP_LDFLAGS) $$(LDFLAGS_$(1)) -o $$@ $$^ $$(LIBS_$(1)) $$(LIB_LIBS)
+$(BUILD)/wheel/bin/$(1): $(call objects,$(1)) $(EXTRA_$(1)) $(call libraries,$(1)) $(LIB)
+	@mkdir -p $$(@D)
+	$$(CC) $$(AP_LDFLAGS) $$(LDFLAGS_$(1)) -o $$@ $$^ $$(WHEEL_LIBS_$(1)) $$(WHEEL_LIBS)
 $(call objects,$(1)): INC = $$(INC_$(1)) -Icmd/$(1) $(LIBRARIES_$(1):%=-Icmd/%)
 $(call objects,$(1)): TOOL_CFLAGS = $$(CFLAGS_$(1))
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
-$(foreach t,$(SCRIPT_TOOLS),$(eval $(BUILD)/bin/$(t): cmd/$(t)/$(t) ; @mkdir -p $$(@D) && install -m 755 $$< $$@))
+$(foreach t,$(SCRIPT_TOOLS),$(foreach d,$(BUILD)/bin $(BUILD)/wheel/bin,$(eval $d/$(t): cmd/$(t)/$(t) ; @mkdir -p $$(@D) && install -m 755 $$< $$@)))
 
 # The backend's objects, and the library of them over CUDA's own libraries.
 CUDA_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/ap-exec/cuda/*.c)) $(BUILD)/cuda_prelude.o
@@ -312,6 +320,9 @@ uninstall: ## remove what install put below PREFIX and DESTDIR
 	    $(foreach s,1 5 7,$(patsubst man/%,$(SHARE)/man/man$s/%,$(wildcard man/*.$s)))
 	for d in autopar/clusters/papers autopar/clusters autopar/schemas autopar/python/autopar/torch autopar/python/autopar autopar/python autopar; do [ ! -d $(SHARE)/$$d ] || \
 	    rmdir --ignore-fail-on-non-empty $(SHARE)/$$d || exit 1; done
+
+wheel: $(TOOLS:%=$(BUILD)/wheel/bin/%) $(SCRIPT_TOOLS:%=$(BUILD)/wheel/bin/%) ## make a wheel for other machines, in BUILD/dist: tools and the Python package
+	scripts/wheel/make_wheel.py --build $(BUILD) --bundled '$(BUNDLED)' --out $(BUILD)/dist
 
 clean: ## remove what was built
 	rm -rf $(BUILD)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of autopar in JAX, and in autopar.torch for PyTorch: see scripts/jax/README.md.
 
     plan = autopar.plan(train_step, args, cluster="h100x8")     # export, search and check

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user's arrays as the plan holds them.
 
 A Placement is one array on one mesh.  Where the plan's layout is a plain split, that is the

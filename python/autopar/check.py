@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proves an export: what JAX computes with a step beside what ap-exec computes with its text.
 
 JAX runs the step some times, and once more from arguments that are changed by a rounding error.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collectives and local steps of a partitioned graph, over the axes of the mesh.
 
 A dimension that is gathered or cut is taken as (outer, x, inner), with x in blocks of `part`

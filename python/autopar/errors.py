@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the package refuses: the message says what is wrong, and where."""
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The partitioned graph, evaluated node for node by one device of the mesh.
 
 Everything here runs inside shard_map, while JAX traces: a value is this device's part.  The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One train step of yours, as HLO text: python -m autopar.export, or scripts/jax/export.py.
 
     export.py --step FILE.py:STEP --args FILE.py:ARGS -o STEP.hlo.gz

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a traced step says of its own data flow: which result an argument becomes, which scalar is
 differentiated, where it calls back into Python.
 

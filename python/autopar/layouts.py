@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Meshes and layouts: which elements of an array a device of the mesh holds.
 
 A dimension of size L under a layout is a nest of factors, major to minor; each factor is split

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leaves of a step's arguments and results: their shapes as HLO spells them, keys, what is no array."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan as the user holds it: load, jit, shard, unshard."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of a graph as functions of JAX: one row of TABLE each.
 
 A function takes (run, node, operands): `run` is the evaluation at hand (evaluate.Run), which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which result of a step replaces which donated argument.
 
 By path first: `params` is replaced by the result that has `params` as its last name, the parts of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans with pipeline stages: section `pipeline`.
 
 Every lane of devices has a list of instructions; they are followed here, lane by lane in turn,

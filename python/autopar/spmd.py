@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of one program, which all devices run: one jit of one shard_map."""
 
 import os

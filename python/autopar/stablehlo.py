@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """StableHLO as HLO text: what export.py does with --stablehlo.
 
     export.py --stablehlo FILE -o STEP.hlo.gz [--loss NAME]

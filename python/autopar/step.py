@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a document says of the step that it was made of: its section `step`.
 
 The exporter writes it into the header of the HLO text, ap-import takes it from there, every

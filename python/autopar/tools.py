@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tools of autopar (ap-import, ap-plan, ap-exec, ...), run from Python."""
 
 import os

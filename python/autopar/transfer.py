@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values on their way from one stage's mesh to another's.
 
 A message is the whole value, or the share of one microbatch.  Both sides hold the elements in

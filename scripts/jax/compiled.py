@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collectives in the HLO text that XLA compiled: kind, place, count and bytes.
 
 Bytes are of the full tensor on the step's axes, per group of devices, as in a program: what an

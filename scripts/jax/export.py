@@ -11,7 +11,7 @@ DIR.hlo (or .hlo.gz), in/K.npy and out/K.npy for parameter K, losses.npy and met
 With --forward it is loss(params, stats, batch) -> (loss, new stats); DIR gets DIR.hlo.gz,
 grad/K.npy for weight K and meta.json: each parameter's number in the step of those sizes.
 """
-
+# SPDX-License-Identifier: Apache-2.0
 import argparse
 import gzip
 import json

@@ -4,7 +4,7 @@ A parameter is named by its path ("gpt/h_0/mlp/fc/w") in one flat dict.  A layer
 dict and its own path, and runs under a name scope of that path, so that the HLO metadata
 tells layers apart.  Weights are f32 and are cast to the type of the activations on use.
 """
-
+# SPDX-License-Identifier: Apache-2.0
 import dataclasses
 
 import jax

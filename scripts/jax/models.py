@@ -11,7 +11,7 @@ Each model class is built from the command line's options and has
     local     layers have losses and updates of their own: there is a local_step
 No parameter has a gradient that is zero by construction.
 """
-
+# SPDX-License-Identifier: Apache-2.0
 import dataclasses
 
 import jax

@@ -1,5 +1,5 @@
 """Optimizers: state specs and one update of all weights."""
-
+# SPDX-License-Identifier: Apache-2.0
 import jax
 import jax.numpy as jnp
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train steps of public packages, as their documentation writes them: what zoo-table --zoo packages
 exports, checks, plans and runs (packages.txt has the versions).
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Rewrite testdata/models; run from the root of the repository, in the environment of README.md.
 set -euo pipefail
 

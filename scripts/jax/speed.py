@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times JAX's train step of a model of models.py, one step for each line of standard input.
 
     speed.py MODEL [OPTION]...      options as of export.py, but -o

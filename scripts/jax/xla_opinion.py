@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What XLA's partitioner makes of our plans, beside what ap-rewrite makes of them.
 
     xla_opinion.py [--models 'mlp gpt2l'] [--meshes '8 2x4'] [--algorithms 'data ilp']

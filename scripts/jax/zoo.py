@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train steps of kinds that people train, small: what zoo-table exports, plans and runs.
 
 Each is a function that returns (step, arguments, options): options are those of

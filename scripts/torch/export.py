@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Exports a torch.nn.Module for ap-import: python -m autopar.torch.export, of this checkout."""
 import sys
 from pathlib import Path

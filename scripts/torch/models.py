@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small GPT, a small ResNet and GPT-2 124M in PyTorch; the forward pass returns the loss.
 
 Each function returns (module, inputs); scripts/torch/export.py calls it.

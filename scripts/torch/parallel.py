@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains a module as plans say, on as many processes (gloo, CPUs), and on one.
 
   scripts/torch/parallel.py FILE.py:FUNCTION PLAN.json... [--steps N] [--lr X] [--no-fsdp]

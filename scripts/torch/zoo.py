@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules of kinds that people train, small: what zoo-table exports, plans and runs.
 
 ZOO: name to (function, optimizer, learning rate); a function returns (module, inputs). Those

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of autopar in PyTorch: see scripts/torch/README.md.
 
     plan = autopar.torch.plan(module, inputs, cluster="h100x8")     # export, search and check

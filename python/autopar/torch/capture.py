@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A module's training step as PyTorch differentiates it: AOTAutograd's joint graph, with names.
 
 A joint graph computes the loss, the gradient of every trained parameter, and the next value of

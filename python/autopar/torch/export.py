@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports a torch.nn.Module, as PyTorch differentiates it, for ap-import.
 
   python -m autopar.torch.export --module FILE.py:NET --input FILE.py:EXAMPLE -o DIR [OPTIONS]

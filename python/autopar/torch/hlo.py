@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HLO text of a captured step: parameters and results named as the module names them.
 
 The text is lowered and described as JAX's own steps are (../step.py). Parameters are

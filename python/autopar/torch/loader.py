@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a PyTorch module as an autopar plan says, with DTensor and FSDP2.
 
     import autopar.torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A joint graph (capture.py) as a function in JAX: each operator of ATen by its rule (rules.py).
 
 What a rule alone would lose is kept here:

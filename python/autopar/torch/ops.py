@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators for which DTensor lacks a rule, made of those that have one.
 
 DTensor's convolution takes whole weights and a batch that is split along one mesh axis; poolings

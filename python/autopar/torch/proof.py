@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proves an export: what PyTorch computes beside what ap-exec computes of the exported text.
 
 PyTorch trains the module some steps, and once more from weights that are changed by a rounding

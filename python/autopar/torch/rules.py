@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ATen's operators in JAX: TABLE has a function for each, by its name.
 
 A rule gets the operator (lower.Operator: its node, shape and dtype of its result) and its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of convolutions, poolings and interpolation; gradients are JAX's transposes of linear
 operators, and of the maximum's choice that the forward pass made."""
 import math

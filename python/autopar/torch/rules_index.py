@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of operators that read and write at indices, of random numbers and Fourier transforms."""
 import math
 

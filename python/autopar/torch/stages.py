@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a PyTorch module as a plan with stages says; autopar.torch.load makes it.
 
     plan = autopar.torch.load("plan.json")

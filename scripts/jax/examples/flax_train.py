@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training script with Flax and Optax as people write it: a small transformer that learns to
 copy, with dropout, on one device."""
 

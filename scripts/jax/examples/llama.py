@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Llama in plain JAX: RMS norm, rotary positions, grouped queries, gated feed-forward; bf16
 weights, Adam in f32.  The width is that of the models of 1B; two layers (LLAMA_TINY=1: small).
 
