@@ -233,7 +233,7 @@ check-config: all ## ap-model --config beside transformers: parameters and losse
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme
 	$${AP_TORCH_PYTHON:-python3} scripts/torch/zoo-table --bin $(BUILD)/bin
-	scripts/tap -b $(BUILD) tests/torch_out.bats tests/torch_stages.bats
+	scripts/tap -b $(BUILD) tests/torch_out.bats tests/torch_stages.bats tests/plan_call.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan
 	AP_TEST_ASAN=all scripts/tap -b $(BUILD)/asan $(TESTS:%=$(BUILD)/asan/unit/%) $(BATS)

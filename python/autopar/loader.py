@@ -28,6 +28,11 @@ def load(path, devices=None):
             document = json.load(file)
         except ValueError as error:
             raise PlanError(f"{path}: no JSON: {error}") from None
+    return plan_of(path, document, devices)
+
+
+def plan_of(path, document, devices=None):
+    """The plan in a document; path: what errors call it."""
     if "autopar" not in document:
         raise PlanError(f"{path}: no document of autopar")
     try:

@@ -2,6 +2,7 @@
 """The tools of autopar (ap-import, ap-plan, ap-exec, ...), run from Python."""
 
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -51,7 +52,7 @@ def run(name, *words, stdin=None):
 def message_of(name, said, status):
     """The error among the lines of a tool that failed: its own, or that of one that it called."""
     lines = [line for line in said.strip().splitlines() if line and not is_warning(line)]
-    own = [line for line in lines if line.startswith(("ap-", f"{name}:"))]
+    own = [line for line in lines if re.match(r"ap-[a-z]+: ", line)]
     return "\n".join(own or lines[-1:]) or f"{name}: exit status {status}"
 
 

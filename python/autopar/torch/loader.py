@@ -51,9 +51,14 @@ def load(path):
     except UnicodeDecodeError as e:
         raise ValueError(f"{path}: the file is no text: {e}") from None
     try:
-        check_document(document)
+        return plan_of(document)
     except ValueError as e:
         raise ValueError(f"{path}: {e}") from None
+
+
+def plan_of(document):
+    """The plan in a document; ValueError with the place in it."""
+    check_document(document)
     if "stages" not in document:
         return Plan(document)
     from .stages import StagedPlan
