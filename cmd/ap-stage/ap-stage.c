@@ -120,7 +120,7 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
          "precision of f32 contractions", ap_f32_matmul_modes,
          sizeof *ap_f32_matmul_modes, 0, 0, "more"},
         {"microbatches", AP_OPT_STR, &r->microbatches, "N",
-         "number of microbatches, or auto: powers of two (auto)", NULL, 0, 0, 0, NULL},
+         "number of microbatches, or auto: several are tried (auto)", NULL, 0, 0, 0, NULL},
         {"microbatch", AP_OPT_CHOICE, &r->reduction, "MODE",
          "what reductions over the batch mean", reductions, sizeof *reductions, 0, 0,
          "more"},

@@ -141,6 +141,17 @@ static int check_microbatches(const struct stage_model *m, int64_t asked,
     return 0;
 }
 
+/* The next number of microbatches to try: each divides the next one, and the last is the
+ * batch. */
+static int64_t next_microbatches(int64_t n, int64_t batch)
+{
+    int64_t factor = 2;
+
+    while (batch / n % factor)
+        factor++;
+    return n * factor;
+}
+
 static int list_microbatches(struct ap_arena *arena, const struct stage_model *m,
                              const struct stage_limits *limits,
                              struct plan_instance *inst, struct ap_err *err)
@@ -152,15 +163,14 @@ static int list_microbatches(struct ap_arena *arena, const struct stage_model *m
         return 1;
     if (asked > 0)
         list[inst->n_microbatches++] = asked;
-    for (int64_t n = 1; asked == 0 && n <= (m->batch > 0 ? m->batch : 1); n *= 2) {
+    for (int64_t n = 1; asked == 0; n = next_microbatches(n, m->batch)) {
         if (also > 0 && also < n)
             list[inst->n_microbatches++] = also;
         also = also > n ? also : 0;
-        if (n == 1 || m->batch % n == 0)
-            list[inst->n_microbatches++] = n;
+        list[inst->n_microbatches++] = n;
+        if (n >= m->batch)
+            return 0;
     }
-    if (asked == 0 && also > 0)
-        list[inst->n_microbatches++] = also;
     return 0;
 }
 
