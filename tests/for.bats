@@ -14,6 +14,7 @@ setup_file() {
     layers "$BATS_FILE_TMPDIR/llama" llama --layers 3 --heads 4 --kv-heads 2 --ffn 128
     layers "$BATS_FILE_TMPDIR/18" llama --layers 2 --heads 4 --kv-heads 2 --ffn 128 --batch 18
     layers "$BATS_FILE_TMPDIR/63" gpt --layers 2 --heads 4 --batch 63
+    layers "$BATS_FILE_TMPDIR/uneven" llama --layers 5 --heads 4 --kv-heads 2 --ffn 128 --batch 4
     ap-model gpt --layers 4 --hidden 256 --heads 8 --vocab 1000 --seq 256 --batch 16 --recipe mixed |
         ap-fuse --cluster h100 --kernels | ap-prune | ap-coarsen --algorithm layers >"$BATS_FILE_TMPDIR/kernels"
     jq '.name = "h100-4" | .levels[0].size = 4' "$AP_TOP/clusters/h100-8.json" >"$BATS_FILE_TMPDIR/h100-4"
@@ -27,9 +28,10 @@ setup_file() {
         "$brute" "$BATS_FILE_TMPDIR/llama" cpu-4 $trainer 900kB
     done
     "$brute" "$BATS_FILE_TMPDIR/gpt" cpu-4 megatron 900kB
-    for batch in 18 63; do
-        "$brute" "$BATS_FILE_TMPDIR/$batch" cpu-4 megatron 2MB
+    for model in 18 63 uneven; do
+        "$brute" "$BATS_FILE_TMPDIR/$model" cpu-4 megatron 2MB
     done
+    "$brute" "$BATS_FILE_TMPDIR/uneven" cpu-4 deepspeed 2MB
     "$brute" "$BATS_FILE_TMPDIR/kernels" "$BATS_FILE_TMPDIR/h100-4" torchtitan 40MB # launched once a kernel
 }
 

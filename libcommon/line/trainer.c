@@ -358,6 +358,22 @@ int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n)
     return layers;
 }
 
+int ap_trainer_deal(struct ap_arena *arena, struct ap_line *line, int64_t layers,
+                    int64_t first, int64_t last)
+{
+    const int n = ap_line_stages(line);
+    const int64_t units = layers + first + last;
+    int *list = trainer_new_layers(arena, line, n);
+    int rc = 0;
+
+    for (int s = 0; s < n; s++) {
+        list[s] = (int)(units / n + (s < units % n) - (s == 0 ? first : 0) -
+                        (s == n - 1 ? last : 0));
+        rc = list[s] < 0 ? -1 : rc;
+    }
+    return rc;
+}
+
 void trainer_put_flag(struct ap_buf *out, const char *name, int64_t value)
 {
     ap_buf_printf(out, "    %s %lld\n", name, (long long)value);

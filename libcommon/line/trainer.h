@@ -114,6 +114,7 @@ struct ap_trainer {
     const char *comment;
     const char *parallelism[4]; /* flags of tp, pp, cp, ep; NULL: it has none */
     unsigned models;            /* kinds that it has layers for */
+    int ends; /* layers that the embedding counts for, and the head (ap_trainer_deal) */
     ap_trainer_condition *const *conditions; /* ends with NULL */
     unsigned may;                            /* traits that a flag of it turns on */
     struct ap_trainer_habits (*habits)(const struct ap_line *line);
@@ -143,6 +144,14 @@ const char *ap_trainers_text(struct ap_arena *arena);
  */
 int ap_trainer_settle(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
                       struct ap_line *line, struct ap_err *err);
+
+/*
+ * Deals layers over the line's stages (its list is in the arena) as trainers do: evenly,
+ * where what the first and the last stage have beside them counts for so many layers, and
+ * the first stages have one of what is left. -1: a stage would have less than none.
+ */
+int ap_trainer_deal(struct ap_arena *arena, struct ap_line *line, int64_t layers,
+                    int64_t first, int64_t last);
 
 /*
  * Whether the trainer can run the line, which need not be settled. -1: err has the first

@@ -87,7 +87,9 @@ static int has_context(const struct ap_trainer_case *c, struct ap_err *err)
     return trainer_has_exchange(c, err);
 }
 
-/* The script's PipelineModule: one stage for each set of devices, of as many layers. */
+/* The script's PipelineModule: one stage for each set of devices, and layers as
+ * partition_method "type:" deals them (runtime/utils.py, partition_balanced): evenly, and
+ * the first stages have one more. */
 static int has_stages(const struct ap_trainer_case *c, struct ap_err *err)
 {
     if (c->line.chunks > 1)
@@ -98,12 +100,17 @@ static int has_stages(const struct ap_trainer_case *c, struct ap_err *err)
     if (is_staged(c) && c->line.schedule != AP_SCHEDULE_1F1B)
         return ap_err_set(err, "schedule %s: PipelineModule runs 1f1b",
                           ap_schedule_names[c->line.schedule]);
-    for (int i = 1; i < c->line.n_layers; i++)
-        if (c->line.layers[i] != c->line.layers[0])
+    int layers = 0;
+    for (int i = 0; i < c->line.n_layers; i++)
+        layers += c->line.layers[i];
+    for (int i = 0; i < c->line.n_layers; i++) {
+        const int has = layers / c->line.n_layers + (i < layers % c->line.n_layers);
+        if (c->line.layers[i] != has)
             return ap_err_set(err,
-                              "layers: stage %d has %d layers and stage 0 has %d, which "
-                              "no partition_method says",
-                              i, c->line.layers[i], c->line.layers[0]);
+                              "layers: stage %d has %d, and partition_method \"type:\" "
+                              "gives it %d",
+                              i, c->line.layers[i], has);
+    }
     return 0;
 }
 
@@ -160,9 +167,10 @@ static void note_script(const struct ap_line *l, const struct ap_line_facts *f,
 
     if (l->pipeline > 1)
         ap_note(notes,
-                "in the script: PipelineModule(num_stages=%lld) with a partition_method "
-                "that gives each stage %lld layers%s",
+                "in the script: PipelineModule(num_stages=%lld) with partition_method "
+                "\"type:\" and the class of layers, %lld%s in each stage%s",
                 (long long)l->pipeline, (long long)(f->layers / l->pipeline),
+                f->layers % l->pipeline ? " or one more" : "",
                 full ? ", activation_checkpoint_interval=1" : "");
     else if (full)
         ap_note(notes, "in the script: each layer recomputed "
@@ -451,6 +459,8 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
     line->schedule = AP_SCHEDULE_1F1B;
     line->recompute =
         line->pipeline > 1 && every ? AP_LINE_RECOMPUTE_FULL : AP_LINE_RECOMPUTE_NONE;
+    if (known->layers % line->pipeline)
+        (void)ap_trainer_deal(r->notes->arena, line, known->layers, 0, 0);
     if (every > 1)
         ap_err_set(r->err,
                    "pipeline.activation_checkpoint_interval %lld: a line says 1, "

@@ -324,6 +324,7 @@ const struct ap_trainer trainer_megatron = {
     .parallelism = {"--tensor-model-parallel-size", "--pipeline-model-parallel-size",
                     "--context-parallel-size", "--expert-model-parallel-size"},
     .models = AP_MODEL_LANGUAGE | AP_MODEL_PATCHES,
+    .ends = 1,
     .conditions = conditions,
     .may = AP_TRAINER_LOW_SUMS,
     .habits = habits,

@@ -360,10 +360,8 @@ static void read_accounted(struct trainer_reading *r, int64_t embedding, int64_t
                    (long long)layers, (long long)(embedding + loss), n);
         return;
     }
-    int *list = trainer_new_layers(r->arena, line, n);
-    for (int s = 0; s < n; s++)
-        list[s] = (int)((layers + embedding + loss) / n - (s == 0 ? embedding : 0) -
-                        (s == n - 1 ? loss : 0));
+    (void)ap_trainer_deal(r->arena, line, layers, embedding,
+                          loss); /* no stage is short */
 }
 
 static void read_stages(struct trainer_reading *r)

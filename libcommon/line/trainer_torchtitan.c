@@ -373,8 +373,6 @@ static void read_parts(struct trainer_reading *r, const struct trainer_flag *f)
     }
 }
 
-/* Layers, and what the embedding and the head count for, are dealt evenly; the first
- * stages have one more. */
 static void deal_layers(struct trainer_reading *r, bool several)
 {
     struct ap_line *line = &r->said->line;
@@ -400,14 +398,10 @@ static void deal_layers(struct trainer_reading *r, bool several)
                    (long long)line->pipeline, (long long)n, (long long)layers);
         return;
     }
-    int *list = trainer_new_layers(r->arena, line, (int)n);
     line->chunks = n / line->pipeline;
-    for (int64_t s = 0; s < n; s++) {
-        list[s] = (int)(units / n + (s < units % n) - (s == 0 ? first : 0) -
-                        (s == n - 1 ? last : 0));
-        if (list[s] < 0)
-            ap_err_set(r->err, "stage %lld has fewer layers than none", (long long)s);
-    }
+    if (ap_trainer_deal(r->arena, line, layers, first, last))
+        ap_err_set(r->err, "a stage of %lld layers has fewer than none",
+                   (long long)(units / n));
 }
 
 static void read_stages(struct trainer_reading *r)
@@ -596,12 +590,12 @@ static int read_flags(const struct ap_trainer *t, const char *text,
     return trainer_flags_end(&r->flags, unread, notes);
 }
 
-#define ROW(name_, title_)                                                \
-    {                                                                     \
-        .name = name_, .title = title_, .comment = "# ",                  \
-        .parallelism = {TP, PP, CP, EP}, .models = AP_MODEL_LANGUAGE,     \
-        .conditions = conditions, .habits = habits, .write = write_flags, \
-        .read = read_flags                                                \
+#define ROW(name_, title_)                                                       \
+    {                                                                            \
+        .name = name_, .title = title_, .comment = "# ",                         \
+        .parallelism = {TP, PP, CP, EP}, .models = AP_MODEL_LANGUAGE, .ends = 1, \
+        .conditions = conditions, .habits = habits, .write = write_flags,        \
+        .read = read_flags                                                       \
     }
 const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan 0.3");
 const struct ap_trainer trainer_torchtitan_main =

@@ -415,20 +415,32 @@ static void add_ways(struct lister *l, struct ap_line *line)
         }
 }
 
-/* As many layers in each stage but one less in the first and the last, which have the
- * embedding and the head; false: they cannot be dealt so. */
-static bool deal_layers(const struct grid_rows *r, struct ap_line *line)
+/* Whether no stages of the pipeline are equal, with embedding and head or without, and
+ * fewer chunks have more layers in the largest stage. */
+static bool is_uneven(int layers, int units, const struct ap_line *line)
 {
-    const int n = ap_line_stages(line), each = (r->model.layers.n + 2) / (n > 0 ? n : 1);
+    const int64_t pp = line->pipeline, fewer = pp * (line->chunks - 1);
 
-    if (n < 3 || (r->model.layers.n + 2) % n)
-        return false;
-    int *layers = AP_NEW_N(r->arena, n, int);
-    for (int s = 0; s < n; s++)
-        layers[s] = each - (s == 0 || s == n - 1);
-    line->layers = layers;
-    line->n_layers = n;
-    return true;
+    return layers % pp && units % pp &&
+           (fewer == 0 ||
+            ap_ceil_div(units, fewer) > ap_ceil_div(units, pp * line->chunks));
+}
+
+/* Lines of given degrees, schedule and number of stages: as many layers in each, or as
+ * the trainer deals them with embedding and head. */
+static void add_layers(struct lister *l, struct ap_line *line)
+{
+    const struct ap_trainer *trainer = l->space->trainer;
+    const int layers = l->r->model.layers.n, n = ap_line_stages(line);
+    const int ends = trainer ? trainer->ends : 0, units = layers + 2 * ends;
+
+    line->n_layers = 0;
+    if (n == 1 || (layers > 0 && layers % n == 0))
+        add_ways(l, line);
+    if (!trainer || !(units % n ? is_uneven(layers, units, line) : ends > 0 && n > 2))
+        return;
+    if (ap_trainer_deal(l->r->arena, line, layers, ends, ends) == 0)
+        add_ways(l, line);
 }
 
 /* Schedules, virtual stages and layers of given degrees. */
@@ -448,11 +460,7 @@ static void add_schedules(struct lister *l, const struct ap_line *degrees)
         if ((asked >= 0 && asked != (int)line.schedule) || (want > 0 && want != stages) ||
             stages > layers + 2)
             continue;
-        line.n_layers = 0;
-        if (stages == 1 || (layers > 0 && layers % stages == 0))
-            add_ways(l, &line);
-        if (!l->space->hand && deal_layers(r, &line))
-            add_ways(l, &line);
+        add_layers(l, &line);
     }
 }
 

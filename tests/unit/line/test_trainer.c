@@ -94,7 +94,8 @@ static const struct {
     {"deepspeed", &llama, "pp=4,zero=1,mbs=1,waits", 0, NULL},
     {"deepspeed", &llama, "pp=4,vpp=2,mbs=1", 0, "vpp=2: PipelineModule"},
     {"deepspeed", &llama, "pp=4,schedule=gpipe,mbs=1", 0, "runs 1f1b"},
-    {"deepspeed", &llama, "pp=2,layers=15:17,mbs=1", 0, "no partition_method says"},
+    {"deepspeed", &llama, "pp=2,layers=15:17,mbs=1", 0, "stage 0 has 15"},
+    {"deepspeed", &llama, "pp=2,layers=17:15,mbs=1", 0, "stage 0 has 17"},
     {"deepspeed", &llama, "pp=2,tp=2,mbs=1", 0, "no automatic tensor parallelism"},
     {"deepspeed", &llama, "tp=2,sp,mbs=1", 0, "sp: "},
     {"deepspeed", &llama, "cp=2,mbs=1", 0, "(Ulysses)"},
@@ -176,13 +177,13 @@ static bool same_layer(const struct ap_layer_facts *a, const struct ap_layer_fac
 
 static struct ap_line_facts draw_facts(void)
 {
-    static const int64_t layers[] = {12, 24, 32, 40, 80},
+    static const int64_t layers[] = {12, 24, 32, 40, 61, 80},
                          heads[] = {6, 8, 12, 20, 32, 64};
     struct ap_line_facts f = ap_line_facts_none;
 
     f.world = power(8) * (draw(4) ? 1 : 3);
     f.sequence = draw(4) ? 1024 << draw(4) : 1000;
-    f.layers = layers[draw(5)];
+    f.layers = layers[draw(6)];
     f.heads = heads[draw(6)];
     f.kv_heads = f.heads % 4 ? f.heads : f.heads / power(2);
     f.experts = draw(2) ? 4 << draw(6) : 0;
@@ -204,9 +205,11 @@ static struct ap_line_facts draw_facts(void)
 static void draw_layers(struct ap_arena *arena, const struct ap_line_facts *f,
                         struct ap_line *line)
 {
-    const int n = ap_line_stages(line);
+    const int n = ap_line_stages(line), ends = draw(2);
     int *layers = AP_NEW_N(arena, n, int);
 
+    if (draw(2) && ap_trainer_deal(arena, line, f->layers, ends, ends) == 0)
+        return;
     for (int i = 0; i < f->layers; i++)
         layers[draw(n)]++;
     line->layers = layers;
