@@ -207,6 +207,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
 @test "clusters: the presets are what scripts/clusters writes" {
     mkdir -p "$BATS_TEST_TMPDIR/scripts" "$BATS_TEST_TMPDIR/clusters"
     cp scripts/clusters "$BATS_TEST_TMPDIR/scripts/"
+    cp clusters/measured.tsv "$BATS_TEST_TMPDIR/clusters/"
     "$BATS_TEST_TMPDIR/scripts/clusters"
     diff -r -x h100-measured.json "$CLUSTERS" "$BATS_TEST_TMPDIR/clusters" # ap-cost --calibrate wrote that one
     # each says where its figures are from, and keeps saying so in the document
@@ -380,4 +381,26 @@ mixed() {
         [ -s "$BATS_TEST_TMPDIR/want" ]
         bash "$BATS_TEST_TMPDIR/run" | diff - "$BATS_TEST_TMPDIR/want"
     done
+}
+
+@test "cost: experts' products take what their tokens per expert say, and no others do" {
+    local dir=$BATS_TEST_TMPDIR rates whole
+    # experts [of a row] 4, capacity 16, 4 rows, 64 x 96: nine products in a layer, of 64 tokens per expert
+    ap-model mixtral --layers 1 --hidden 64 --heads 4 --kv-heads 4 --ffn 96 --vocab 128 --seq 32 --batch 4 --experts 4 --top 2 \
+        --dtype bf16 >"$dir/m.json"
+    # RATES : seconds of a step at 1e12 FLOP/s
+    sec() {
+        jq -n --argjson rates "$1" '{name: "r", device: "r", memory_bytes: 1e12, flops_per_sec: {f32: 1e12},
+            memory_bandwidth_bytes_per_sec: 1e30, launch_sec: 0, efficiency: 1, rates: $rates,
+            levels: [{name: "l", size: 1, bandwidth_bytes_per_sec: 1e9, latency_sec: 0}]}' >"$dir/c.json"
+        ap-shard --quiet --mesh 1 --cluster "$dir/c.json" --algorithm data "$dir/m.json" | ap-cost --quiet | jq .cost.step_sec
+    }
+    rates='[{"kernel": "grouped", "dtypes": ["bf16"], "of_peak": [{"size": 16, "of_peak": 0.008}, {"size": 64, "of_peak": 0.01}]}]'
+    whole=$(sec '[]')
+    jq -n --argjson a "$whole" --argjson b "$(sec "$rates")" -e \
+        '(9 * 2 * 4 * 4 * 16 * 64 * 96 / 1e12 * 99) as $more | ($b - $a) / $more | . > 0.999 and . < 1.001'
+    [ "$(sec "${rates//bf16/f16}")" = "$whole" ]
+    # a table that says less of a larger part
+    sec "${rates/0.008/0.02}" >"$dir/out" 2>&1 || true
+    grep '/rates/0/of_peak/1: a larger size reaches less of the peak' "$dir/out"
 }

@@ -9,12 +9,6 @@
 
 #include "price.h"
 
-struct work {
-    enum ap_kernel kernel;
-    enum ap_dtype dtype;
-    double flops, bytes;
-};
-
 static bool is_inside(const struct ap_graph *g, int node, int first, int end)
 {
     return node >= first && node < end && g->nodes[node].group == g->nodes[first].group;
@@ -23,14 +17,16 @@ static bool is_inside(const struct ap_graph *g, int node, int first, int end)
 /* What a group reads from outside, each value once, and leaves in memory; reader: [node],
  * the group that read it last. */
 static void find_work(const struct ap_program *prog, int first, int end, int *reader,
-                      const int *members, struct work *w)
+                      const int *members, struct ap_kernel_work *w)
 {
     const struct ap_graph *g = &prog->local;
     const struct ap_node *last = &g->nodes[end - 1];
     int64_t most = -1;
 
-    *w = (struct work){.kernel = ap_kernel_of_group(g, members, end - first),
-                       .dtype = ap_value_shape(last)->dtype};
+    *w =
+        (struct ap_kernel_work){.kernel = ap_kernel_of_group(g, members, end - first),
+                                .dtype = ap_value_shape(last)->dtype,
+                                .precise = ap_kernel_is_precise(g, members, end - first)};
     for (int v = first; v < end; v++) {
         const struct ap_node *n = &g->nodes[v];
         const int64_t bytes = ap_shape_bytes(&n->shape);
@@ -93,19 +89,16 @@ void price_kernels(struct ap_arena *arena, const struct cost_input *in,
     }
     for (int first = 0, end; first < g->n_nodes; first = end) {
         const int group = g->nodes[first].group;
-        struct work w;
+        struct ap_kernel_work w;
         for (end = first + 1; end < g->n_nodes && g->nodes[end].group == group; end++)
             ;
         if (!is_kernel(prog, first, end))
             continue;
         find_work(prog, first, end, reader, members + first, &w);
-        const double sec =
-            ap_cost_kernel(&in->cost, w.kernel,
-                           ap_kernel_is_precise(g, members + first, end - first), w.flops,
-                           w.dtype, w.bytes) *
-            (group >= prog->each_lo && group < prog->each_hi
-                 ? (double)ap_mesh_microbatches(&prog->mesh)
-                 : 1);
+        const double sec = ap_cost_kernel(&in->cost, &w) *
+                           (group >= prog->each_lo && group < prog->each_hi
+                                ? (double)ap_mesh_microbatches(&prog->mesh)
+                                : 1);
         sum += sec;
         phase[g->nodes[end - 1].phase] += sec;
     }

@@ -15,18 +15,7 @@ int64_t ap_cluster_devices(const struct ap_cluster *c)
 
 double ap_cluster_efficiency(const struct ap_cluster *c, double flops)
 {
-    const struct ap_efficiency *row = c->curve;
-    int i = 0;
-
-    while (i < c->n_curve && row[i].flops <= flops)
-        i++;
-    if (i == c->n_curve)
-        return c->efficiency;
-    if (i == 0)
-        return row[0].of_peak;
-    const struct ap_efficiency *a = &row[i - 1], *b = &row[i];
-    double t0 = a->flops / a->of_peak, t1 = b->flops / b->of_peak;
-    return flops / (t0 + (t1 - t0) * (flops - a->flops) / (b->flops - a->flops));
+    return c->n_curve ? ap_share_at(c->curve, c->n_curve, flops) : c->efficiency;
 }
 
 double ap_link_rate(const struct ap_link_level *level, double per_child, double per_group)
@@ -105,6 +94,8 @@ static void copy_devices(struct ap_cluster *c, const struct ap_cluster *from)
     memcpy(c->curve, from->curve, sizeof c->curve);
     c->measured.kernel = from->measured.kernel;
     c->measured.n_kernels = from->measured.n_kernels;
+    c->measured.rate = from->measured.rate;
+    c->measured.n_rates = from->measured.n_rates;
 }
 
 void ap_cluster_set_kind(struct ap_cluster *c, int kind)
@@ -268,29 +259,12 @@ static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_clu
 {
     struct ap_at list = {at, "efficiency", 0};
     const json_t *rows = json_object_get(o, "efficiency");
-    size_t n = json_array_size(rows);
 
     if (!json_is_array(rows))
         return get_amount(o, at, "efficiency", shares, &c->efficiency, err);
-    if (n < 1 || n > AP_MAX_EFFICIENCY)
-        return ap_at_err(&list, err, "expected 1 to %d rows, got %zu", AP_MAX_EFFICIENCY,
-                         n);
-    for (size_t i = 0; i < n; i++) {
-        struct ap_at here = {&list, NULL, (long)i};
-        const json_t *from = json_array_get(rows, i);
-        struct ap_efficiency *row = &c->curve[i];
-        if (get_amount(from, &here, "flops", rates, &row->flops, err) ||
-            get_amount(from, &here, "of_peak", shares, &row->of_peak, err))
-            return -1;
-        if (i > 0 && row->flops <= row[-1].flops)
-            return ap_at_err(&here, err, "expected more flops than in the row before");
-        if (i > 0 && row->flops / row->of_peak < row[-1].flops / row[-1].of_peak)
-            return ap_at_err(&here, err,
-                             "more flops would take less time than in the "
-                             "row before");
-    }
-    c->n_curve = (int)n;
-    c->efficiency = c->curve[n - 1].of_peak;
+    if (ap_shares_from_json(rows, &list, "flops", c->curve, &c->n_curve, err))
+        return -1;
+    c->efficiency = c->curve[c->n_curve - 1].of_peak;
     return 0;
 }
 
@@ -458,14 +432,8 @@ static void put_efficiency(const struct ap_cluster *c, struct ap_buf *out)
         put_num(out, "efficiency", c->efficiency);
         return;
     }
-    ap_buf_puts(out, ",\"efficiency\":[");
-    for (int i = 0; i < c->n_curve; i++) {
-        ap_buf_puts(out, i ? ",{\"flops\":" : "{\"flops\":");
-        ap_json_num(out, c->curve[i].flops);
-        put_num(out, "of_peak", c->curve[i].of_peak);
-        ap_buf_putc(out, '}');
-    }
-    ap_buf_putc(out, ']');
+    ap_put_key(out, "efficiency");
+    ap_shares_put(c->curve, c->n_curve, "flops", out);
 }
 
 /* The members of one device, no comma before them. */

@@ -305,36 +305,57 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
     return 0;
 }
 
-double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
-                             bool precise, double flops, enum ap_dtype dtype,
-                             double bytes)
+/* The share of the peak that a kernel reaches. A grouped product without rates of its own
+ * is a dot of all its FLOPs; so is an attention, unless the cluster has a number for it.
+ */
+static double share_of_peak(const struct ap_cluster *c, const struct ap_kernel_work *w)
+{
+    enum ap_kernel kernel = w->kernel;
+    const struct ap_rate *rate =
+        kernel < AP_KERNEL_DOT
+            ? NULL
+            : ap_measured_rate(&c->measured, kernel, w->dtype, w->phase, w->width);
+    double size = w->size;
+
+    if (!rate && kernel == AP_KERNEL_GROUPED)
+        rate = ap_measured_rate(&c->measured, kernel = AP_KERNEL_DOT, w->dtype, w->phase,
+                                w->width);
+    if (kernel == AP_KERNEL_DOT)
+        size = w->flops;
+    return rate ? ap_share_at(rate->row, rate->n, size)
+                : ap_cluster_efficiency(c, w->flops);
+}
+
+double ap_cluster_kernel_sec(const struct ap_cluster *c, const struct ap_kernel_work *w)
 {
     const struct ap_kernel_time *measured =
-        ap_measured_kernel(&c->measured, kernel, dtype);
+        ap_measured_kernel(&c->measured, w->kernel, w->dtype);
 
+    if (!measured && w->kernel == AP_KERNEL_GROUPED)
+        measured = ap_measured_kernel(&c->measured, AP_KERNEL_DOT, w->dtype);
     if (measured)
-        return ap_kernel_time_at(measured, flops, bytes);
-    double peak =
-        c->flops_per_sec[dtype] > 0 ? c->flops_per_sec[dtype] : c->flops_per_sec[AP_F32];
-    if (dtype == AP_F32 && kernel >= AP_KERNEL_DOT && !precise &&
+        return ap_kernel_time_at(measured, w->flops, w->bytes);
+    double peak = c->flops_per_sec[w->dtype] > 0 ? c->flops_per_sec[w->dtype]
+                                                 : c->flops_per_sec[AP_F32];
+    if (w->dtype == AP_F32 && w->kernel >= AP_KERNEL_DOT && !w->precise &&
         c->tf32_flops_per_sec > 0)
         peak = c->tf32_flops_per_sec;
-    return fmax(flops / peak / ap_cluster_efficiency(c, flops),
-                bytes / c->memory_bandwidth_bytes_per_sec) +
+    return fmax(w->flops / peak / share_of_peak(c, w),
+                w->bytes / c->memory_bandwidth_bytes_per_sec) +
            c->launch_sec;
 }
 
-double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, bool precise,
-                      double flops, enum ap_dtype dtype, double bytes)
+double ap_cost_kernel(const struct ap_cost *cost, const struct ap_kernel_work *w)
 {
-    return cost->variant == AP_COST_DEFAULT
-               ? ap_cluster_kernel_sec(&cost->cluster, kernel, precise, flops, dtype,
-                                       bytes)
-               : 0;
+    return cost->variant == AP_COST_DEFAULT ? ap_cluster_kernel_sec(&cost->cluster, w)
+                                            : 0;
 }
 
 double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
                        double bytes)
 {
-    return ap_cost_kernel(cost, AP_KERNEL_MOVE, false, flops, dtype, bytes);
+    const struct ap_kernel_work w = {
+        .kernel = AP_KERNEL_MOVE, .dtype = dtype, .flops = flops, .bytes = bytes};
+
+    return ap_cost_kernel(cost, &w);
 }

@@ -27,11 +27,6 @@ struct ap_link_level {
 double ap_link_rate(const struct ap_link_level *level, double per_child,
                     double per_group);
 
-/* Operators of this many FLOPs reach this share of the peak, (0, 1]. */
-struct ap_efficiency {
-    double flops, of_peak;
-};
-
 /*
  * Hosts of one kind in a cluster of several: `hosts` groups of the innermost level, in
  * the order of devices. `devices` has the members that describe devices, and levels[0]
@@ -42,9 +37,8 @@ struct ap_host_kind {
     const struct ap_cluster *devices;
 };
 
-#define AP_MAX_KINDS      8
-#define AP_MAX_LEVELS     6
-#define AP_MAX_EFFICIENCY 16
+#define AP_MAX_KINDS  8
+#define AP_MAX_LEVELS 6
 struct ap_cluster {
     const char *name, *device;
     const char *source; /* of the figures, for people; NULL */
@@ -60,7 +54,7 @@ struct ap_cluster {
     /* by size, with rising FLOPs; empty if all operators reach the same; otherwise
        `efficiency` is the last row's */
     int n_curve;
-    struct ap_efficiency curve[AP_MAX_EFFICIENCY];
+    struct ap_share_row curve[AP_MAX_SHARE_ROWS];
     int n_levels;
     struct ap_link_level levels[AP_MAX_LEVELS]; /* from inside to outside */
     bool fused_attention; /* its devices have kernels for it; read by ap-fuse */
@@ -94,11 +88,7 @@ const struct ap_cluster *ap_cluster_of_device(const struct ap_cluster *c, int64_
 void ap_cluster_put_kinds(const struct ap_cluster *c, struct ap_buf *out);
 /* c with the devices of a kind, and no others. */
 void ap_cluster_set_kind(struct ap_cluster *c, int kind);
-/*
- * The fraction of the peak that an operator of this many FLOPs reaches on one device:
- * between two rows of the curve its time is linear in FLOPs, and beyond them the
- * efficiency is constant.
- */
+/* The fraction of the peak that an operator of this many FLOPs reaches on one device. */
 double ap_cluster_efficiency(const struct ap_cluster *c, double flops);
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err);
@@ -186,18 +176,26 @@ void ap_cost_free(struct ap_cost *cost);
 double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned axes,
                           int64_t bytes);
 
+/* What one device does in one kernel. */
+struct ap_kernel_work {
+    enum ap_kernel kernel;
+    enum ap_dtype dtype;
+    bool precise;        /* operands in f32 must not be rounded, for which is no table */
+    enum ap_phase phase; /* of an attention: its rates by phase, width, length */
+    double flops, bytes;
+    double size;  /* as in struct ap_rate; of a dot 0: its FLOPs are */
+    double width; /* of an attention's heads */
+};
+
 /*
- * Seconds that one device computes: as measured, if the cluster has a table for the
- * kernel in this type, else max(flops / peak / efficiency at this size, bytes / memory
- * bandwidth) + launch; 0 in the other variants, where compute is free. precise: operands
- * in f32 must not be rounded, for which there is no table.
+ * Its seconds: as measured, if the cluster has a table for the kernel in this type, else
+ * max(flops / peak / share of it, bytes / memory bandwidth) + launch, where the share is
+ * the measured rate of the kernel in this type or the cluster's efficiency; 0 in the
+ * other variants, where compute is free.
  */
-double ap_cost_kernel(const struct ap_cost *cost, enum ap_kernel kernel, bool precise,
-                      double flops, enum ap_dtype dtype, double bytes);
+double ap_cost_kernel(const struct ap_cost *cost, const struct ap_kernel_work *w);
 /* The same for a cluster. */
-double ap_cluster_kernel_sec(const struct ap_cluster *c, enum ap_kernel kernel,
-                             bool precise, double flops, enum ap_dtype dtype,
-                             double bytes);
+double ap_cluster_kernel_sec(const struct ap_cluster *c, const struct ap_kernel_work *w);
 /* A kernel that moves data. */
 double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,
                        double bytes);

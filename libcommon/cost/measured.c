@@ -1,6 +1,7 @@
 /* Tables of measured times: looking up, reading, writing. */
 #include "cost/measured.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -26,6 +27,41 @@ double ap_kernel_time_at(const struct ap_kernel_time *t, double flops, double by
 {
     return t->launch_sec + ap_time_at(&t->flops, flops, 0) +
            ap_time_at(&t->bytes, bytes, 0);
+}
+
+double ap_share_at(const struct ap_share_row *row, int n, double size)
+{
+    int i = 0;
+
+    while (i < n && row[i].size <= size)
+        i++;
+    if (i == 0 || i == n)
+        return row[i == 0 ? 0 : n - 1].of_peak;
+    const struct ap_share_row *a = &row[i - 1], *b = &row[i];
+    double t0 = a->size / a->of_peak, t1 = b->size / b->of_peak;
+    return size / (t0 + (t1 - t0) * (size - a->size) / (b->size - a->size));
+}
+
+const struct ap_rate *ap_measured_rate(const struct ap_measured *m, enum ap_kernel kernel,
+                                       enum ap_dtype dtype, enum ap_phase phase,
+                                       double width)
+{
+    const struct ap_rate *best = NULL;
+    double least = INFINITY;
+
+    for (int i = 0; i < m->n_rates; i++) {
+        const struct ap_rate *r = &m->rate[i];
+        if (r->kernel != kernel || !(r->dtypes >> dtype & 1))
+            continue;
+        if (kernel != AP_KERNEL_ATTENTION)
+            return r;
+        const double apart = fabs(log(width / r->width));
+        if (r->phase == phase && apart < least) {
+            best = r;
+            least = apart;
+        }
+    }
+    return best;
 }
 
 const struct ap_kernel_time *ap_measured_kernel(const struct ap_measured *m,
@@ -141,6 +177,118 @@ static int get_kernel(const json_t *o, const struct ap_at *at, struct ap_kernel_
                : 0;
 }
 
+/* Whether the time falls where the size rises; of what is no dot the share must not fall
+ * either, so that no part of a kernel reaches more than the kernel. */
+static int check_rows(const struct ap_at *list, const struct ap_share_row *row, int n,
+                      bool by_part, struct ap_err *err)
+{
+    for (int i = 1; i < n; i++) {
+        const struct ap_at here = {list, NULL, i};
+        if (row[i].size <= row[i - 1].size)
+            return ap_at_err(&here, err, "expected a larger size than in the row before");
+        if (row[i].size / row[i].of_peak < row[i - 1].size / row[i - 1].of_peak)
+            return ap_at_err(&here, err,
+                             "a larger size would take less time than in the row before");
+        if (by_part && row[i].of_peak < row[i - 1].of_peak)
+            return ap_at_err(&here, err, "a larger size reaches less of the peak");
+    }
+    return 0;
+}
+
+int ap_shares_from_json(const json_t *rows, const struct ap_at *at, const char *size,
+                        struct ap_share_row *row, int *n, struct ap_err *err)
+{
+    const size_t count = json_array_size(rows);
+
+    if (count < 1 || count > AP_MAX_SHARE_ROWS)
+        return ap_at_err(at, err, "expected 1 to %d rows, got %zu", AP_MAX_SHARE_ROWS,
+                         count);
+    for (size_t i = 0; i < count; i++) {
+        const struct ap_at here = {at, NULL, (long)i};
+        const json_t *from = json_array_get(rows, i);
+        if (ap_get_num(from, &here, size, &row[i].size, err) ||
+            ap_get_num(from, &here, "of_peak", &row[i].of_peak, err))
+            return -1;
+        const struct ap_at size_at = {&here, size, 0}, share_at = {&here, "of_peak", 0};
+        if (!(row[i].size >= 1 && row[i].size <= 1e30))
+            return ap_at_err(&size_at, err, "expected a number from 1 to 1e+30, got %g",
+                             row[i].size);
+        if (!(row[i].of_peak >= 1e-6 && row[i].of_peak <= 1))
+            return ap_at_err(&share_at, err, "expected a number from 1e-06 to 1, got %g",
+                             row[i].of_peak);
+    }
+    *n = (int)count;
+    return check_rows(at, row, *n, false, err);
+}
+
+static int get_dtypes(const json_t *o, const struct ap_at *at, uint32_t *dtypes,
+                      struct ap_err *err)
+{
+    const struct ap_at list_at = {at, "dtypes", 0};
+    json_t *list;
+
+    if (ap_get_arr(o, at, "dtypes", &list, err))
+        return -1;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const struct ap_at here = {&list_at, NULL, (long)i};
+        const char *name = json_string_value(json_array_get(list, i));
+        enum ap_dtype dtype = name ? ap_dtype_find(name, strlen(name)) : AP_N_DTYPES;
+        if (dtype == AP_N_DTYPES || dtype == AP_TUPLE)
+            return ap_at_err(&here, err, "no element type has this name");
+        *dtypes |= 1u << dtype;
+    }
+    return *dtypes ? 0 : ap_at_err(&list_at, err, "expected an element type");
+}
+
+static int get_rate(const json_t *o, const struct ap_at *at, struct ap_rate *r,
+                    struct ap_err *err)
+{
+    const struct ap_at kernel_at = {at, "kernel", 0}, phase_at = {at, "phase", 0};
+    const struct ap_at width_at = {at, "width", 0}, rows_at = {at, "of_peak", 0};
+    const char *kernel, *phase = "";
+
+    if (ap_get_str(o, at, "kernel", &kernel, err) || get_dtypes(o, at, &r->dtypes, err) ||
+        ap_shares_from_json(json_object_get(o, "of_peak"), &rows_at, "size", r->row,
+                            &r->n, err))
+        return -1;
+    r->kernel = ap_kernel_find(kernel);
+    if (r->kernel != AP_KERNEL_DOT && r->kernel != AP_KERNEL_GROUPED &&
+        r->kernel != AP_KERNEL_ATTENTION)
+        return ap_at_err(&kernel_at, err, "expected dot, grouped or attention");
+    if (r->kernel == AP_KERNEL_DOT)
+        return 0;
+    if (r->kernel == AP_KERNEL_ATTENTION) {
+        if (ap_get_str(o, at, "phase", &phase, err) ||
+            ap_get_num(o, at, "width", &r->width, err))
+            return -1;
+        r->phase = strcmp(phase, "backward") == 0 ? AP_BACKWARD : AP_FORWARD;
+        if (r->phase == AP_FORWARD && strcmp(phase, "forward") != 0)
+            return ap_at_err(&phase_at, err, "expected forward or backward");
+        if (!(r->width >= 1 && r->width <= 1e6))
+            return ap_at_err(&width_at, err, "expected a number from 1 to 1e+06");
+    }
+    return check_rows(&rows_at, r->row, r->n, true, err);
+}
+
+static int get_rates(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                     struct ap_measured *m, struct ap_err *err)
+{
+    const struct ap_at list_at = {at, "rates", 0};
+    json_t *list;
+
+    if (get_list(o, at, "rates", &list, err))
+        return -1;
+    struct ap_rate *r = AP_NEW_N(arena, json_array_size(list) + 1, struct ap_rate);
+    m->rate = r;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const struct ap_at here = {&list_at, NULL, (long)i};
+        if (get_rate(json_array_get(list, i), &here, &r[i], err))
+            return -1;
+    }
+    m->n_rates = (int)json_array_size(list);
+    return 0;
+}
+
 int ap_measured_kernels_from_json(struct ap_arena *arena, const json_t *o,
                                   const struct ap_at *at, struct ap_measured *m,
                                   struct ap_err *err)
@@ -162,7 +310,7 @@ int ap_measured_kernels_from_json(struct ap_arena *arena, const json_t *o,
             return ap_at_err(&here, err, "a second table of this kernel and type");
         m->n_kernels++;
     }
-    return 0;
+    return get_rates(arena, o, at, m, err);
 }
 
 /* The level by its name, and rows by bytes. */
@@ -259,8 +407,56 @@ static void put_rows(const char *key, const struct ap_time_rows *rows, struct ap
     ap_buf_putc(out, ']');
 }
 
+void ap_shares_put(const struct ap_share_row *row, int n, const char *size,
+                   struct ap_buf *out)
+{
+    for (int i = 0; i < n; i++) {
+        ap_buf_printf(out, "%s{\"%s\":", i ? "," : "[", size);
+        ap_json_num(out, row[i].size);
+        ap_buf_puts(out, ",\"of_peak\":");
+        ap_json_num(out, row[i].of_peak);
+        ap_buf_putc(out, '}');
+    }
+    ap_buf_putc(out, ']');
+}
+
+static void put_rate(const struct ap_rate *r, struct ap_buf *out)
+{
+    const char *sep = "[";
+
+    ap_buf_printf(out, "{\"kernel\":\"%s\",\"dtypes\":", ap_kernel_names[r->kernel]);
+    for (int t = 0; t < AP_N_DTYPES; t++) {
+        if (!(r->dtypes >> t & 1))
+            continue;
+        ap_buf_printf(out, "%s\"%s\"", sep, ap_dtype_name((enum ap_dtype)t));
+        sep = ",";
+    }
+    ap_buf_putc(out, ']');
+    if (r->kernel == AP_KERNEL_ATTENTION) {
+        ap_put_str(out, "phase", r->phase == AP_BACKWARD ? "backward" : "forward");
+        ap_put_key(out, "width");
+        ap_json_num(out, r->width);
+    }
+    ap_put_key(out, "of_peak");
+    ap_shares_put(r->row, r->n, "size", out);
+    ap_buf_putc(out, '}');
+}
+
+static void put_rates(const struct ap_measured *m, struct ap_buf *out)
+{
+    for (int i = 0; i < m->n_rates; i++) {
+        if (i == 0)
+            ap_put_key(out, "rates");
+        ap_buf_putc(out, i ? ',' : '[');
+        put_rate(&m->rate[i], out);
+    }
+    if (m->n_rates > 0)
+        ap_buf_putc(out, ']');
+}
+
 void ap_measured_put_kernels(const struct ap_measured *m, struct ap_buf *out)
 {
+    put_rates(m, out);
     if (m->n_kernels == 0)
         return;
     ap_put_key(out, "kernels");

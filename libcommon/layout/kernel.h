@@ -20,6 +20,7 @@ enum ap_kernel {
     AP_KERNEL_DOT,
     AP_KERNEL_CONVOLUTION,
     AP_KERNEL_ATTENTION, /* several operators, contractions among them, as one kernel */
+    AP_KERNEL_GROUPED,   /* a dot with a matrix of weights for each of several experts */
     AP_N_KERNELS
 };
 extern const char *const ap_kernel_names[AP_N_KERNELS];
@@ -29,6 +30,13 @@ enum ap_kernel ap_kernel_of(enum ap_op op);
 /* The kind of a group: the last one, in the order above, of its members' kinds, or
  * attention if it has a contraction and other operators. */
 enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, int n);
+/*
+ * Where the weights of experts are in each dot of the graph that is a grouped product:
+ * [node] 0 or 1: that operand, 2: the result, a gradient of weights; -1: no such dot.
+ * These are dots with a batch dimension of an operand that is made of weights, and the
+ * dots that share their other operand.
+ */
+const int8_t *ap_kernel_experts(struct ap_arena *arena, const struct ap_graph *g);
 /* Whether a member reads operands in f32 that must not be rounded to tf32. */
 bool ap_kernel_is_precise(const struct ap_graph *g, const int *members, int n);
 /* The kind of this name; AP_N_KERNELS if there is none. */

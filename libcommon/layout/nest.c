@@ -48,6 +48,7 @@ struct builder {
     int *pos;       /* of each node among its group's members */
     int *last_slot; /* of each node: its latest slot in this group, -1 for none */
     bool *is_result;
+    const int8_t *experts;        /* [node] */
     const struct ap_nests *comps; /* of the graph's computations */
     /* of the group */
     bool refined; /* use the boundaries */
@@ -380,6 +381,9 @@ static void make_outs(struct builder *b)
     }
     nest->precise = ap_kernel_is_precise(b->g, nest->members, nest->n_members);
     nest->kernel = ap_kernel_of_group(b->g, nest->members, nest->n_members);
+    nest->experts = nest->n_members == 1 ? b->experts[nest->members[0]] : -1;
+    if (nest->experts >= 0)
+        nest->kernel = AP_KERNEL_GROUPED;
     nest->outs = ap_arena_dup(b->lists, outs, (size_t)nest->n_outs * sizeof *outs);
 }
 
@@ -540,6 +544,7 @@ static int build_all(struct builder *b, struct ap_nests *nests, struct ap_err *e
         b->last_slot[v] = -1;
     for (int i = 0; i < g->n_results; i++)
         b->is_result[g->results[i].node] = true;
+    b->experts = ap_kernel_experts(b->scratch, g);
     list_members(b->arena, g, b->pos, nests);
     for (int i = 0; i < nests->n; i++) {
         struct ap_mark mark = ap_arena_mark(b->scratch);

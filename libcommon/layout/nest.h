@@ -98,6 +98,8 @@ struct ap_nest {
     bool precise;      /* a member's operands in f32 must not be rounded */
     bool heavy;        /* a member is a dot or convolution */
     enum ap_kernel kernel;
+    int8_t
+        experts; /* grouped: where the experts' weights are, as ap_kernel_experts says */
     bool attention; /* several operators, not all of them elementwise */
     /* operands, then outs, that take no memory traffic in this group, because they stay
        in the group's kernel, or because another group of the kernel has read them
@@ -202,6 +204,18 @@ double ap_nest_trips(const struct ap_nest *nest, const struct ap_graph *g);
 void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                   double *flops, double *bytes, enum ap_dtype *dtype);
+/* On a device: elements of the experts' weights in a grouped product. */
+double ap_nest_expert_elems(const struct ap_nest *nest, const struct ap_graph *g,
+                            const struct ap_mesh *mesh,
+                            const struct ap_choice_vec *choice);
+/*
+ * On a device: the length of an attention's sequences (the geometric mean of queries and
+ * keys) and the width of its heads, which is the least of the three sizes of its first
+ * contraction, be it of scores or of their gradients.
+ */
+void ap_nest_heads(const struct ap_nest *nest, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                   double *length, double *width);
 /* How often an operator that runs alone reads operand k (the whole operand, or the part
  * that it uses, once per result), and how often it writes its result. */
 double ap_op_reads(enum ap_op op, int k);

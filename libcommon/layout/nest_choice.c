@@ -591,6 +591,35 @@ void ap_nest_work(const struct ap_nest *nest, const struct ap_graph *g,
     *bytes = move(&w, NULL);
 }
 
+double ap_nest_expert_elems(const struct ap_nest *nest, const struct ap_graph *g,
+                            const struct ap_mesh *mesh,
+                            const struct ap_choice_vec *choice)
+{
+    struct work w;
+
+    work_of(nest, g, mesh, choice, &w);
+    return nest->experts == 2 ? value_elems(&w, 0)
+                              : local_elems(&w, operand_access(&w, 0, nest->experts));
+}
+
+void ap_nest_heads(const struct ap_nest *nest, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
+                   double *length, double *width)
+{
+    const struct ap_ints *over = &g->nodes[nest->members[0]].attrs->lhs_contracting_dims;
+    const struct ap_access *out = &nest->values[0];
+    double size[3] = {1, 1, 1};
+    struct work w;
+
+    work_of(nest, g, mesh, choice, &w);
+    for (int i = 0; i < over->n; i++)
+        size[0] *= local_dim(&w, operand_access(&w, 0, 0), (int)over->v[i]);
+    for (int i = 1; i < 3; i++)
+        size[i] = local_dim(&w, out, out->rank - i);
+    *width = fmin(size[0], fmin(size[1], size[2]));
+    *length = sqrt(size[0] * size[1] * size[2] / *width);
+}
+
 void ap_nest_moved(const struct ap_nest *nest, const struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_choice_vec *choice,
                    double *moved)

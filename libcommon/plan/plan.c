@@ -470,13 +470,26 @@ static double comp_sec(const struct ap_nests *nests, const struct ap_cost *cost)
     return sec;
 }
 
-double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost,
-                          double flops, enum ap_dtype dtype, double bytes)
+/*
+ * Seconds of a group in one round. If the group is part of a kernel (ap-fuse --kernels),
+ * the kernel's memory traffic hides its operators, and the kernel is launched once.
+ */
+static double kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost,
+                         const struct ap_rounds *r, double flops, enum ap_dtype dtype,
+                         double bytes)
 {
     const bool hidden = nest->in_kernel && !nest->heavy;
     const struct ap_cluster *c = &cost->cluster;
-    double sec = ap_cost_kernel(cost, nest->kernel, nest->precise, hidden ? 0 : flops,
-                                dtype, bytes);
+    const struct ap_kernel_work w = {
+        .kernel = nest->kernel,
+        .dtype = dtype,
+        .precise = nest->precise,
+        .phase = r->phase,
+        .flops = hidden ? 0 : flops,
+        .bytes = bytes,
+        .size = r->expert_elems > 0 ? flops / 2 / r->expert_elems : r->length,
+        .width = r->width};
+    double sec = ap_cost_kernel(cost, &w);
 
     if (nest->attention && c->attention_of_peak > 0 && cost->variant == AP_COST_DEFAULT &&
         c->flops_per_sec[dtype] > 0)
@@ -522,10 +535,15 @@ struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_grap
 {
     const int a = ap_choice_ring_axis(nest, &cost->mesh, choice);
     struct ap_rounds r = {.n = 1,
+                          .phase = g->nodes[nest->members[0]].phase,
                           .uneven = cost->cluster.uneven_of_peak > 0 &&
                                     nest->kernel == AP_KERNEL_DOT &&
                                     is_uneven(nest, g, &cost->mesh, choice)};
 
+    if (nest->experts >= 0)
+        r.expert_elems = ap_nest_expert_elems(nest, g, &cost->mesh, choice);
+    if (nest->attention)
+        ap_nest_heads(nest, g, &cost->mesh, choice, &r.length, &r.width);
     if (a < 0)
         return r;
     r.n = cost->mesh.size[a];
@@ -541,7 +559,7 @@ double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost
 {
     const double n = (double)r->n;
     const struct ap_cluster *c = &cost->cluster;
-    double compute = ap_plan_kernel_sec(nest, cost, flops / n, dtype, bytes / n);
+    double compute = kernel_sec(nest, cost, r, flops / n, dtype, bytes / n);
 
     if (r->uneven && cost->variant == AP_COST_DEFAULT)
         compute =

@@ -112,6 +112,9 @@ struct ap_rounds {
     unsigned axes;              /* of the ring */
     double in_bytes, out_bytes; /* sent by a device in a round: operands, sums */
     int messages;               /* number of messages that carry them */
+    enum ap_phase phase;
+    double expert_elems;  /* grouped product: ap_nest_expert_elems, else 0 */
+    double length, width; /* attention: ap_nest_heads */
     bool uneven; /* a contraction with rows that do not begin at multiples of 16 bytes, on
                     a cluster with uneven_of_peak */
 };
@@ -125,12 +128,6 @@ struct ap_rounds ap_plan_rounds(const struct ap_nest *nest, const struct ap_grap
 double ap_plan_rounds_sec(const struct ap_nest *nest, const struct ap_cost *cost,
                           const struct ap_rounds *r, double flops, enum ap_dtype dtype,
                           double bytes);
-/*
- * ap_cost_compute of a group. If the group is part of a kernel (ap-fuse --kernels), the
- * kernel's memory traffic hides its operators, and the kernel is launched once.
- */
-double ap_plan_kernel_sec(const struct ap_nest *nest, const struct ap_cost *cost,
-                          double flops, enum ap_dtype dtype, double bytes);
 /*
  * Seconds of one group under a choice: ap_nest_work and masks, priced by ap_cost_compute,
  * times the number of runs in a step.

@@ -141,8 +141,12 @@ static double group_sec(const struct pricing *p, const struct ap_cost *cost,
             dtype = g->nodes[node->in[0]].shape.dtype;
     }
     touched_bytes(p, member[0], &bytes);
-    return ap_cost_kernel(cost, ap_kernel_of_group(g, member, n),
-                          ap_kernel_is_precise(g, member, n), flops, dtype, bytes);
+    const struct ap_kernel_work w = {.kernel = ap_kernel_of_group(g, member, n),
+                                     .dtype = dtype,
+                                     .precise = ap_kernel_is_precise(g, member, n),
+                                     .flops = flops,
+                                     .bytes = bytes};
+    return ap_cost_kernel(cost, &w);
 }
 
 static bool is_leaf(const struct ap_graph *g, int i)

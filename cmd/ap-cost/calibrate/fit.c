@@ -302,13 +302,14 @@ static void set_peaks(struct cal *c, const struct ap_kernel_time *t, int n)
     }
     if (!main || main->flops.n == 0)
         return;
+    c->cluster.measured.n_rates = 0; /* shares of other peaks */
     c->cluster.n_curve = main->flops.n;
     for (int i = 0; i < main->flops.n; i++) {
         const struct ap_time_row *row = &main->flops.row[i];
         const double peak = c->cluster.flops_per_sec[main->dtype];
         const double share = row->size / fmax(main->launch_sec + row->sec, 1e-12) / peak;
         c->cluster.curve[i] =
-            (struct ap_efficiency){row->size, fmin(1, fmax(1e-6, share))};
+            (struct ap_share_row){row->size, fmin(1, fmax(1e-6, share))};
     }
     c->cluster.efficiency = c->cluster.curve[c->cluster.n_curve - 1].of_peak;
 }
@@ -338,8 +339,11 @@ static double predicted(const struct cal *c, const struct cal_class *class,
 {
     const struct ap_measured *m = &c->cluster.measured;
     if (class->what == CAL_KERNEL)
-        return ap_cluster_kernel_sec(&c->cluster, class->kernel, false, s->flops,
-                                     class->dtype, s->bytes);
+        return ap_cluster_kernel_sec(&c->cluster,
+                                     &(struct ap_kernel_work){.kernel = class->kernel,
+                                                              .dtype = class->dtype,
+                                                              .flops = s->flops,
+                                                              .bytes = s->bytes});
     if (class->what == CAL_SEND) {
         const struct ap_time_rows *rows = &ap_measured_send(m, class->level)->bytes;
         return ap_time_at(rows, s->bytes, rows->row[0].sec);

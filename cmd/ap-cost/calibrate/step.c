@@ -41,19 +41,38 @@ static void scale_tables(struct ap_arena *arena, struct ap_measured *m, double b
     m->send = send;
 }
 
+static double most_of(const struct ap_share_row *row, int n, double most)
+{
+    for (int i = 0; i < n; i++)
+        most = fmax(most, row[i].of_peak);
+    return most;
+}
+
+static void scale_shares(struct ap_share_row *row, int n, double by)
+{
+    for (int i = 0; i < n; i++)
+        row[i].of_peak *= by;
+}
+
 /* Shares are at most 1: what is left raises the peaks. */
-static void scale_compute(struct ap_cluster *c, double by)
+static void scale_compute(struct ap_arena *arena, struct ap_cluster *c, double by)
 {
     double most = fmax(c->efficiency, fmax(c->attention_of_peak, c->uneven_of_peak));
+    struct ap_rate *rate = AP_NEW_N(arena, c->measured.n_rates + 1, struct ap_rate);
 
-    for (int i = 0; i < c->n_curve; i++)
-        most = fmax(most, c->curve[i].of_peak);
+    most = most_of(c->curve, c->n_curve, most);
+    for (int i = 0; i < c->measured.n_rates; i++) {
+        rate[i] = c->measured.rate[i];
+        most = most_of(rate[i].row, rate[i].n, most);
+    }
     const double shares = fmin(1 / by, 1 / most), peaks = 1 / by / shares;
+    for (int i = 0; i < c->measured.n_rates; i++)
+        scale_shares(rate[i].row, rate[i].n, shares);
+    scale_shares(c->curve, c->n_curve, shares);
+    c->measured.rate = rate;
     c->efficiency *= shares;
     c->attention_of_peak *= shares;
     c->uneven_of_peak *= shares;
-    for (int i = 0; i < c->n_curve; i++)
-        c->curve[i].of_peak *= shares;
     for (int i = 0; i < AP_N_DTYPES; i++)
         c->flops_per_sec[i] *= peaks;
     c->tf32_flops_per_sec *= peaks;
@@ -64,7 +83,7 @@ static void scale_compute(struct ap_cluster *c, double by)
 
 void cal_scale(struct cal *c, double by)
 {
-    scale_compute(&c->cluster, by);
+    scale_compute(c->arena, &c->cluster, by);
     for (int i = 0; i < c->cluster.n_levels; i++) {
         c->cluster.levels[i].bandwidth_bytes_per_sec /= by;
         c->cluster.levels[i].latency_sec *= by;

@@ -339,6 +339,10 @@ static void count_bytes(const struct stage_model *m,
     double ignored;
 
     ap_nest_work(nest, g, &one, &none, &w->flops, &ignored, &w->dtype);
+    if (nest->experts >= 0)
+        w->size = w->flops / 2 / ap_nest_expert_elems(nest, g, &one, &none);
+    if (nest->attention)
+        ap_nest_heads(nest, g, &one, &none, &w->size, &w->width);
     ap_nest_moved(nest, g, &one, &none, moved);
     for (int k = 0; k < nest->n_ins; k++)
         add_bytes(micro, nest->ins[k].node, moved[k], w);
@@ -358,6 +362,12 @@ static int compare_work(const void *pa, const void *pb)
         return a->split_bytes < b->split_bytes ? -1 : 1;
     if (a->whole_bytes != b->whole_bytes)
         return a->whole_bytes < b->whole_bytes ? -1 : 1;
+    if (a->size != b->size)
+        return a->size < b->size ? -1 : 1;
+    if (a->width != b->width)
+        return a->width < b->width ? -1 : 1;
+    if (a->phase != b->phase)
+        return (int)a->phase - (int)b->phase;
     if (a->kernel != b->kernel)
         return (int)a->kernel - (int)b->kernel;
     if (a->launched != b->launched)
@@ -386,6 +396,7 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
         w->n = 1;
         w->kernel = nest->kernel;
         w->launched = nest->launched;
+        w->phase = m->graph.nodes[nest->members[0]].phase;
         count_bytes(m, micro, constant, nest, moved, w);
         if (nest->in_kernel && !nest->heavy)
             w->flops = 0;
@@ -537,9 +548,15 @@ double *stage_least_sec(struct ap_arena *arena, const struct stage_model *m, int
     double d = (double)devices, b = (double)microbatches;
     for (int i = 0; i < m->n_work; i++) {
         const struct stage_work *w = &m->work[i];
-        double flops = w->flops / (d * b);
-        double bytes = (w->split_bytes / b + w->whole_bytes) / d;
-        double each = ap_cluster_kernel_sec(c, w->kernel, false, flops, w->dtype, bytes);
+        const struct ap_kernel_work least = {
+            .kernel = w->kernel,
+            .dtype = w->dtype,
+            .phase = w->phase,
+            .flops = w->flops / (d * b),
+            .bytes = (w->split_bytes / b + w->whole_bytes) / d,
+            .size = w->kernel == AP_KERNEL_GROUPED ? w->size / b : w->size,
+            .width = w->width};
+        const double each = ap_cluster_kernel_sec(c, &least);
         sec[w->block + 1] += w->n * (w->launched ? fmax(0, each - c->launch_sec) : each);
     }
     for (int k = 0; k < m->blocks.n; k++)

@@ -15,8 +15,10 @@ struct stage_work {
     int block, n; /* groups that are identical in all of this */
     enum ap_dtype dtype;
     enum ap_kernel kernel;
-    bool launched;                   /* by another group of its kernel */
-    double flops;                    /* 0 where the kernel's traffic hides them */
+    bool launched; /* by another group of its kernel */
+    enum ap_phase phase;
+    double size, width; /* as struct ap_kernel_work has them, of the whole batch */
+    double flops;       /* 0 where the kernel's traffic hides them */
     double split_bytes, whole_bytes; /* that it moves: cut with the batch, or whole for
                                         each microbatch */
 };

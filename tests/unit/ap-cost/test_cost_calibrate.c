@@ -40,6 +40,14 @@ static double fused_sec(double flops, double bytes)
            fmax(0, bytes - 262144) / 8e9;
 }
 
+static double kernel_sec(const struct cal *c, enum ap_kernel kernel, double flops,
+                         double bytes)
+{
+    const struct ap_kernel_work w = {
+        .kernel = kernel, .dtype = AP_F32, .flops = flops, .bytes = bytes};
+    return ap_cluster_kernel_sec(&c->cluster, &w);
+}
+
 static void kernels(void)
 {
     struct cal c = start();
@@ -62,17 +70,14 @@ static void kernels(void)
     cal_fit(&c);
     CHECK(c.cluster.measured.n_kernels == 2, "one sample is no table");
     for (double f = 1e4; f < 8e8; f *= 1.3)
-        worst = fmax(worst, fabs(ap_cluster_kernel_sec(&c.cluster, AP_KERNEL_DOT, false,
-                                                       f, AP_F32, sqrt(f)) /
-                                     dot_sec(f) -
-                                 1));
+        worst =
+            fmax(worst, fabs(kernel_sec(&c, AP_KERNEL_DOT, f, sqrt(f)) / dot_sec(f) - 1));
     CHECK(worst < 0.15, "contractions within 15 %%: %.1f %%", 100 * worst);
     worst = 0;
     for (double b = 2e3; b < 8e7; b *= 1.3)
-        worst = fmax(worst, fabs(ap_cluster_kernel_sec(&c.cluster, AP_KERNEL_FUSED, false,
-                                                       b / 2, AP_F32, b) /
-                                     fused_sec(b / 2, b) -
-                                 1));
+        worst = fmax(
+            worst,
+            fabs(kernel_sec(&c, AP_KERNEL_FUSED, b / 2, b) / fused_sec(b / 2, b) - 1));
     CHECK(worst < 0.15, "fused passes within 15 %%: %.1f %%", 100 * worst);
     CHECK(near(c.cluster.flops_per_sec[AP_F32], 50e9, 0.05), "peak %.3g",
           c.cluster.flops_per_sec[AP_F32]);

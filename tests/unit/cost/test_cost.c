@@ -200,9 +200,9 @@ static void test_curve(void)
     struct ap_cluster c = cluster(NODE);
     c.launch_sec = 0;
     c.n_curve = 3;
-    c.curve[0] = (struct ap_efficiency){1e6, 0.01};
-    c.curve[1] = (struct ap_efficiency){1e8, 0.5};
-    c.curve[2] = (struct ap_efficiency){1e9, 0.5};
+    c.curve[0] = (struct ap_share_row){1e6, 0.01};
+    c.curve[1] = (struct ap_share_row){1e8, 0.5};
+    c.curve[2] = (struct ap_share_row){1e9, 0.5};
     struct ap_cost cost = cost_of("8", &c, AP_COST_DEFAULT);
     static const struct {
         double flops, sec;
@@ -219,6 +219,58 @@ static void test_curve(void)
     CHECK(8 * ap_cost_compute(&cost, 5e5, AP_F32, 0) > 2 * whole,
           "eight small shards do not take an eighth each");
     ap_cost_free(&cost);
+}
+
+static double kernel_sec(const struct ap_cluster *c, struct ap_kernel_work w)
+{
+    return ap_cluster_kernel_sec(c, &w);
+}
+
+/* Contractions reach shares of the peak by type and by what their size is. */
+static void test_rates(void)
+{
+    static const struct ap_rate rates[] = {
+        {.kernel = AP_KERNEL_DOT,
+         .dtypes = 1u << AP_F8E4M3FN,
+         .n = 2,
+         .row = {{1e9, 0.1}, {1e10, 0.25}}},
+        {.kernel = AP_KERNEL_GROUPED,
+         .dtypes = 1u << AP_F16,
+         .n = 2,
+         .row = {{64, 0.125}, {256, 0.25}}},
+        {AP_KERNEL_ATTENTION, 1u << AP_F16, AP_FORWARD, 64, 1, {{1024, 0.125}}},
+        {AP_KERNEL_ATTENTION, 1u << AP_F16, AP_FORWARD, 128, 1, {{1024, 0.25}}},
+        {AP_KERNEL_ATTENTION, 1u << AP_F16, AP_BACKWARD, 128, 1, {{1024, 0.2}}}};
+    struct ap_cluster c = cluster(NODE); /* f16: 4 TFLOP/s at 0.5 */
+    struct ap_kernel_work dot = {AP_KERNEL_DOT, .dtype = AP_F8E4M3FN, .flops = 1e10};
+    struct ap_kernel_work grouped = {AP_KERNEL_GROUPED, .dtype = AP_F16, .flops = 1e9,
+                                     .size = 64};
+    struct ap_kernel_work heads = {AP_KERNEL_ATTENTION, .dtype = AP_F16, .flops = 1e9,
+                                   .size = 4096, .width = 96};
+
+    c.launch_sec = 0;
+    c.flops_per_sec[AP_F8E4M3FN] = 8e12;
+    c.measured.rate = rates;
+    c.measured.n_rates = sizeof rates / sizeof *rates;
+    CHECK(near(kernel_sec(&c, dot), 1e10 / 8e12 / 0.25), "a dot by its FLOPs");
+    dot.dtype = AP_F16;
+    CHECK(near(kernel_sec(&c, dot), 1e10 / 4e12 / 0.5), "a type without rates");
+    CHECK(near(kernel_sec(&c, grouped), 1e9 / 4e12 / 0.125), "64 tokens per expert");
+    grouped.size = 1e6;
+    CHECK(near(kernel_sec(&c, grouped), 1e9 / 4e12 / 0.25), "a million");
+    grouped.size = 128;
+    CHECK(near(kernel_sec(&c, grouped), 1e9 / 4e12 * (512 + 512 / 3.) / 128),
+          "128: the time is linear in tokens");
+    grouped.dtype = AP_F8E4M3FN;
+    CHECK(near(kernel_sec(&c, grouped), 1e9 / 8e12 / 0.1),
+          "no rates: a dot of all FLOPs");
+    CHECK(near(kernel_sec(&c, heads), 1e9 / 4e12 / 0.25), "heads of 96 as of 128");
+    heads.width = 80;
+    CHECK(near(kernel_sec(&c, heads), 1e9 / 4e12 / 0.125), "heads of 80 as of 64");
+    heads.phase = AP_BACKWARD;
+    CHECK(near(kernel_sec(&c, heads), 1e9 / 4e12 / 0.2), "backward");
+    heads.bytes = 1e12;
+    CHECK(near(kernel_sec(&c, heads), 1), "no quicker than memory");
 }
 
 /* ---- files ---- */
@@ -268,8 +320,8 @@ static void test_presets(void)
         struct ap_err err = {""};
         c.collective_efficiency[AP_OP_ALL_GATHER] = 1.5;
         c.n_curve = 2;
-        c.curve[0] = (struct ap_efficiency){1e6, 0.125};
-        c.curve[1] = (struct ap_efficiency){1e9, c.efficiency};
+        c.curve[0] = (struct ap_share_row){1e6, 0.125};
+        c.curve[1] = (struct ap_share_row){1e9, c.efficiency};
         ap_cluster_to_json(&c, &first);
         bool ok = parse(first.data, &again, &err) == 0;
         if (ok)
@@ -338,10 +390,10 @@ static void test_bad(void)
          "/efficiency/0/of_peak: expected a number from 1e-06 to 1, got 1.5"},
         {HEAD PEAK REST "\"efficiency\":[" ROW("2", "1") "," ROW("2", "1") "]," LEVELS
                                                                            "}",
-         "/efficiency/1: expected more flops than in the row before"},
+         "/efficiency/1: expected a larger size than in the row before"},
         {HEAD PEAK REST "\"efficiency\":[" ROW("1", "0.1") "," ROW("2", "1") "]," LEVELS
                                                                              "}",
-         "/efficiency/1: more flops would take less time"},
+         "/efficiency/1: a larger size would take less time"},
         {HEAD PEAK "\"memory_bandwidth_bytes_per_sec\":1,\"launch_sec\":1e308}",
          "/launch_sec: expected a number from 0 to 1e+06, got 1e+308"},
         {HEAD PEAK REST
@@ -430,6 +482,7 @@ int main(void)
     test_bytes();
     test_compute();
     test_curve();
+    test_rates();
     test_to8();
     test_presets();
     test_default();
