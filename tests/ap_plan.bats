@@ -221,3 +221,15 @@ END
     run -0 ap-plan --out=help
     [[ $output == *megatron* && $output != *program* ]]
 }
+
+@test "ap-plan: a command that the machine lacks is named before the search" {
+    local dir=$BATS_TEST_TMPDIR/few c
+    mkdir "$dir"
+    for c in bash dirname readlink awk sed grep gzip mktemp tail head tr cat rm; do
+        ln -s "$(command -v $c)" "$dir/$c"
+    done
+    PATH=$dir "$AP_BUILD/bin/ap-plan" --quiet mlp --cluster cpu-4 | grep -q '^step '
+    refuses 2 "ap-plan: jq is not installed" env PATH="$dir" "$AP_BUILD/bin/ap-plan" mlp --cluster cpu-4 --for megatron --free
+    rm "$dir/awk"
+    refuses 2 "ap-plan: awk is not installed" env PATH="$dir" "$AP_BUILD/bin/ap-plan" mlp --cluster cpu-4
+}
