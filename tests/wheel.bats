@@ -98,3 +98,13 @@ END
     [ -z "$(git ls-files python scripts/jax scripts/torch | grep -vE '\.(md|txt)$|/LICENSE$|ops\.def$' |
         xargs grep -L 'SPDX-License-Identifier: Apache-2.0')" ]
 }
+
+@test "gallery: a page for each plan, and an index that says why a pair has none" {
+    local dir=$BATS_TEST_TMPDIR/gallery
+    run -1 scripts/gallery -b "$AP_BUILD" -o "$dir" mlp@cpu-4 gpt2-124m@cpu-4:batch=4:seq=32:stages=1 mlp@nowhere
+    grep -q '<td><a href="mlp_cpu-4.html">' "$dir/index.html"
+    grep -q '<code>ap-plan gpt2-124m --cluster cpu-4 --batch=4 --seq=32 --stages=1</code>' "$dir/index.html"
+    grep -q '<td colspan="2">ap-fuse: nowhere: no such file' "$dir/index.html"
+    grep -q '^step ' "$dir/mlp_cpu-4.txt" && head -n 1 "$dir/mlp_cpu-4.html" | grep -q DOCTYPE
+    [ ! -e "$dir/mlp_nowhere.html" ]
+}
