@@ -78,6 +78,21 @@ parameter() { jq -c --arg name "$1" '.parameters[] | select(.name == $name) | de
     [ "$status" -eq 1 ]
 }
 
+@test "torch out: layouts that DTensor has not are whole, or stay, and are named with their price" {
+    local dir=$BATS_TEST_TMPDIR bias
+    # a bias as partial sums: its broadcast is pinned so
+    bias=$(jq -r '(.graph.nodes | map(.name) | index("blocks.0.out.bias")) as $bias
+        | .graph.nodes[] | select(.op == "broadcast" and .in == [$bias]) | .name' "$(step torch_gpt)")
+    ap-shard --quiet --mesh 2 --cluster cpu-8 --pin "$bias=P" "$(step torch_gpt)" -o "$dir/partial"
+    ap-rewrite --to torch -o "$dir/torch" "$dir/partial" 2>"$dir/said"
+    grep -E "1 tensor is partial sums of a parameter: it is used whole \([0-9.e-]+ s to gather" "$dir/said"
+    ! grep -q '"use": \["Partial' "$dir/torch"
+    ap-shard --quiet --mesh 3x2 --cluster cpu-8 --algorithm data "$(step torch_gpt)" -o "$dir/uneven"
+    ap-rewrite --to torch -o "$dir/torch" "$dir/uneven" 2>"$dir/said"
+    grep -E "warning:   [0-9]+ tensors are split along several axes into parts of different sizes: .*\([0-9.e-]+ s to gather" "$dir/said"
+    jq -e '.inputs | all(.placements == ["Shard(0)", "Replicate"])' "$dir/torch"
+}
+
 @test "torch out: steps that are of no PyTorch module are refused" {
     refuses 2 "is not named as a PyTorch module names its parameters" \
         ap-rewrite --to torch "$(sharded mlp 4)"
@@ -140,6 +155,11 @@ plans() {
     run "$AP_TORCH_PYTHON" scripts/torch/parallel.py scripts/torch/zoo.py:gpt2 "$plan"
     [ "$status" -ne 0 ]
     [[ $output == *"the module has no parameter 'model.embed_tokens.weight' of the plan"* ]]
+}
+
+@test "torch out: what DTensor refuses or computes otherwise trains as one process does" {
+    needs_torch
+    "$AP_TORCH_PYTHON" tests/torch_back.py
 }
 
 @test "torch out: another number of processes is refused" {

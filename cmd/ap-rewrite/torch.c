@@ -133,9 +133,8 @@ static bool is_cut(const struct ap_subgraph *sub, int node)
     return false;
 }
 
-/* How one microbatch of an input lies, whose whole the plan splits run by run. Other
- * strides DTensor has not: whole along that axis. */
-static struct ap_layout share_layout(const struct torch_part *part, int node)
+/* How one microbatch of an input lies, whose whole the plan splits run by run. */
+static struct ap_layout share_layout(struct torch_part *part, int node)
 {
     const struct ap_node *input = &part->plan->graph->nodes[node];
     const struct ap_mesh *mesh = &part->plan->mesh;
@@ -143,20 +142,15 @@ static struct ap_layout share_layout(const struct torch_part *part, int node)
 
     for (int a = 0; a < mesh->n_axes; a++) {
         struct ap_placement *p = &l.axis[a];
-        if (p->kind != AP_SPLIT || !p->stride)
-            continue;
-        if (p->dim == 0 && p->stride * ap_mesh_microbatches(mesh) == input->shape.dims[0])
+        if (p->kind == AP_SPLIT && p->dim == 0 &&
+            p->stride * ap_mesh_microbatches(mesh) == input->shape.dims[0])
             p->stride = 0;
-        else
-            *p = (struct ap_placement){0};
-        if (p->kind != AP_SPLIT)
-            ap_note(part->notes, "input %s is split at a stride: whole along that axis",
-                    input->name);
     }
+    torch_express(part, node, 0, &l);
     return l;
 }
 
-static void put_inputs(const struct torch_part *part, struct ap_buf *out)
+static void put_inputs(struct torch_part *part, struct ap_buf *out)
 {
     const struct ap_graph *g = part->plan->graph;
     const struct ap_mesh *mesh = &part->plan->mesh;
@@ -179,7 +173,7 @@ static void put_inputs(const struct torch_part *part, struct ap_buf *out)
 }
 
 /* Values that a stage's forward pass takes of stages before it, as they arrive. */
-static void put_receives(const struct torch_part *part, struct ap_buf *out)
+static void put_receives(struct torch_part *part, struct ap_buf *out)
 {
     const struct ap_graph *g = part->plan->graph;
     bool first = true;
@@ -345,6 +339,7 @@ static void put_part(struct torch_part *part, struct ap_buf *out)
     put_pins(part, out);
     put_unpinned(part, out);
     put_collectives(part, out);
+    torch_note_lacks(part);
 }
 
 /* ---- documents ---- */
@@ -382,10 +377,10 @@ static void put_alone(struct ap_arena *arena, const struct ap_doc *doc, struct j
 
     if (ap_plan_conversions(arena, plan, &job->cost, &conv, &err))
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    ap_cost_free(&job->cost);
     struct torch_part part = {
-        .arena = arena, .plan = plan, .conv = &conv, .notes = notes};
+        .arena = arena, .plan = plan, .cost = &job->cost, .conv = &conv, .notes = notes};
     put_part(&part, out);
+    ap_cost_free(&job->cost);
 }
 
 static void put_stage(struct ap_arena *arena, const struct ap_planned *in,
@@ -401,7 +396,6 @@ static void put_stage(struct ap_arena *arena, const struct ap_planned *in,
     if (ap_stage_cost(arena, &in->cluster, st, &st->sharding.plan.mesh, &cost, &err) ||
         ap_plan_conversions(arena, &st->sharding.plan, &cost, &conv, &err))
         ap_die(AP_BAD_INPUT, "/stages/stages/%d: %s", i, err.msg);
-    ap_cost_free(&cost);
     ap_buf_printf(out, "%s\n{\"begins\": ", i ? "," : "");
     put_module(start, out);
     ap_buf_puts(out, ", \"devices\": [");
@@ -410,6 +404,7 @@ static void put_stage(struct ap_arena *arena, const struct ap_planned *in,
     ap_buf_printf(out, "], \"recompute\": \"%s\",\n", recompute[st->recompute]);
     struct torch_part part = {.arena = arena,
                               .plan = &st->sharding.plan,
+                              .cost = &cost,
                               .conv = &conv,
                               .notes = notes,
                               .whole = &in->graph,
@@ -419,6 +414,7 @@ static void put_stage(struct ap_arena *arena, const struct ap_planned *in,
     if (st->recompute == AP_RECOMPUTE_SELECTED)
         ap_note(notes, "recomputes %d values: PyTorch keeps them", st->n_recomputed);
     put_part(&part, out);
+    ap_cost_free(&cost);
     for (int k = first; k < notes->n; k++)
         notes->note[k] = ap_arena_printf(arena, "stage %d: %s", i, notes->note[k]);
     ap_buf_putc(out, '}');

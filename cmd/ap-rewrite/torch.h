@@ -38,10 +38,13 @@ struct torch_pin {
     struct ap_layout wanted;   /* in which it is passed on */
 };
 
+#define TORCH_N_LACKS 5 /* rows of the table in torch_lacks.c */
+
 /* A plan, or a stage's. */
 struct torch_part {
     struct ap_arena *arena;
     const struct ap_plan *plan;
+    const struct ap_cost *cost;
     const struct ap_conversions *conv;
     struct ap_notes *notes; /* what is different in PyTorch */
     /* of a stage, NULL without: its part of the graph, and the microbatches of the whole
@@ -54,6 +57,11 @@ struct torch_part {
     struct torch_fsdp fsdp;
     int n_pins;
     struct torch_pin *pin; /* in the order of the nodes */
+    struct {
+        int n;
+        double sec;
+    } lack[TORCH_N_LACKS]; /* tensors that PyTorch has otherwise, the time to gather them
+                            */
 };
 
 /* Layout in which the node takes operand k: the conversion's, else the producer's.
@@ -61,8 +69,17 @@ struct torch_part {
 struct ap_layout torch_operand_layout(const struct ap_plan *plan,
                                       const struct ap_conversions *conv, int node, int k);
 
-/* Whether an axis splits a dimension at a stride. */
-bool torch_is_strided(const struct ap_mesh *mesh, const struct ap_layout *l);
+/* ---- torch_lacks.c ---- */
+
+/* Where a layout is: of a convolution's operand or result, of a parameter between steps,
+ * of a parameter in its use. */
+enum { TORCH_CONVOLVED = 1, TORCH_HELD = 2, TORCH_USED = 4 };
+/* Makes of a node's planned layout one in which DTensor computes as one process does, and
+ * counts in `lack` what was changed. */
+void torch_express(struct torch_part *part, int node, unsigned where,
+                   struct ap_layout *l);
+/* A note for each kind of what was changed. */
+void torch_note_lacks(const struct torch_part *part);
 
 /* ---- torch_weights.c ---- */
 

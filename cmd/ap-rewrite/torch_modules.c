@@ -110,25 +110,6 @@ static void find_modules(struct modules *m)
 
 /* ---- pins ---- */
 
-/* DTensor splits no spatial dimension of a convolution and knows no strides here. */
-static bool drop_unsaid(const struct torch_part *part, int node, bool conv,
-                        struct ap_layout *l)
-{
-    const struct ap_mesh *mesh = &part->plan->mesh;
-    const struct ap_shape *shape = &part->plan->graph->nodes[node].shape;
-    bool dropped = false;
-
-    for (int a = 0; a < mesh->n_axes; a++) {
-        struct ap_placement *p = &l->axis[a];
-        bool spatial = conv && p->dim >= 2 && shape->rank > 2;
-        if (p->kind != AP_SPLIT || (!p->stride && !spatial))
-            continue;
-        *p = (struct ap_placement){0};
-        dropped = true;
-    }
-    return dropped;
-}
-
 /* The layout of all users outside of the module, or the value's own with sums made. */
 static struct ap_layout passed_on(const struct torch_part *part, const char *scope,
                                   int node, const struct ap_layout *own)
@@ -169,32 +150,35 @@ static bool has_convolution(const struct ap_graph *g, int node)
     return n->op == AP_OP_CONVOLUTION;
 }
 
-static int pin_module(struct torch_part *part, const struct module *m, int *cap)
+static void pin_module(struct torch_part *part, const struct module *m, int *cap)
 {
     const struct ap_graph *g = part->plan->graph;
-    int k = m->n_in[0] == 0, dropped = 0;
+    int k = m->n_in[0] == 0;
 
     if (m->scope[0] == 0)
-        return 0;
+        return;
     if (m->n_in[k] == 1) {
         struct torch_pin pin = {.scope = m->scope, .node = m->in[k]};
         pin.computed = pin.wanted =
             torch_operand_layout(part->plan, part->conv, m->user[k], m->operand[k]);
-        dropped +=
-            drop_unsaid(part, pin.node, has_convolution(g, m->user[k]), &pin.wanted);
+        torch_express(part, pin.node,
+                      has_convolution(g, m->user[k]) ? TORCH_CONVOLVED : 0, &pin.wanted);
         pin.computed = pin.wanted;
         add_pin(part, pin, cap);
     }
     if (m->n_out == 1 && g->nodes[m->out].op != AP_OP_PARAMETER) { /* of this stage */
         struct torch_pin pin = {.scope = m->scope, .output = true, .node = m->out};
-        bool conv = has_convolution(g, m->out);
+        unsigned where = has_convolution(g, m->out) ? TORCH_CONVOLVED : 0;
         pin.computed = ap_plan_node_layout(part->plan, m->out);
         pin.wanted = passed_on(part, m->scope, m->out, &pin.computed);
-        dropped += drop_unsaid(part, pin.node, conv, &pin.wanted);
-        drop_unsaid(part, pin.node, conv, &pin.computed);
+        const bool passed = ap_layout_equal(&pin.wanted, &pin.computed);
+        torch_express(part, pin.node, where, &pin.wanted);
+        if (passed)
+            pin.computed = pin.wanted;
+        else
+            torch_express(part, pin.node, where, &pin.computed);
         add_pin(part, pin, cap);
     }
-    return dropped;
 }
 
 static int compare_pins(const void *a, const void *b)
@@ -228,20 +212,15 @@ void torch_find_pins(struct torch_part *part)
 {
     const struct ap_graph *g = part->plan->graph;
     struct modules m = {.arena = part->arena, .g = g};
-    int cap = 0, dropped = 0;
+    int cap = 0;
 
     m.origin = ap_blocks_origins(part->arena, g);
     find_modules(&m);
     for (int i = 0; i < m.n; i++)
-        dropped += pin_module(part, &m.module[i], &cap);
+        pin_module(part, &m.module[i], &cap);
     ap_names_free(&m.names);
     if (part->n_pins)
         qsort(part->pin, (size_t)part->n_pins, sizeof *part->pin, compare_pins);
-    if (dropped)
-        ap_note(part->notes,
-                "%d inputs and outputs of modules are split at a stride, or along a "
-                "spatial dimension of a convolution: whole along that axis",
-                dropped);
 }
 
 /* ---- stages ---- */

@@ -74,14 +74,6 @@ struct ap_layout torch_operand_layout(const struct ap_plan *plan,
     return c < 0 ? ap_plan_node_layout(plan, n->in[k]) : conv->conv[c].to;
 }
 
-bool torch_is_strided(const struct ap_mesh *mesh, const struct ap_layout *l)
-{
-    for (int a = 0; a < mesh->n_axes; a++)
-        if (splits(l, a) && l->axis[a].stride)
-            return true;
-    return false;
-}
-
 /* The layout that the first user of this phase takes the weight in. */
 static struct ap_layout use_of(const struct torch_part *part, int node)
 {
@@ -316,29 +308,6 @@ static void choose_fsdp(struct torch_part *part)
     note_held(part, whole, moved);
 }
 
-/* Weights that DTensor holds have no strides. */
-static void drop_strides(struct torch_part *part)
-{
-    const struct ap_mesh *mesh = &part->plan->mesh;
-
-    for (int i = 0; i < part->n_weights; i++) {
-        struct torch_weight *w = &part->weight[i];
-        bool held = !w->fsdp && torch_is_strided(mesh, &w->held);
-        bool use = torch_is_strided(mesh, &w->use);
-        for (int a = 0; a < mesh->n_axes; a++) {
-            if (held && w->held.axis[a].stride)
-                w->held.axis[a] = (struct ap_placement){0};
-            if (use && w->use.axis[a].stride)
-                w->use.axis[a] = (struct ap_placement){0};
-        }
-        if (held || use)
-            ap_note(part->notes,
-                    "%s is split at a stride, which DTensor has not: whole along "
-                    "that axis",
-                    part->plan->graph->nodes[w->node].name);
-    }
-}
-
 void torch_find_weights(struct torch_part *part)
 {
     const struct ap_graph *g = part->plan->graph;
@@ -356,8 +325,11 @@ void torch_find_weights(struct torch_part *part)
         w->state = state < 0 ? w->own : ap_plan_node_layout(part->plan, state);
         w->gradient = gradient < 0 ? w->own : ap_plan_node_layout(part->plan, gradient);
         w->use = use_of(part, node);
+        torch_express(part, node, TORCH_USED, &w->use);
         w->held = sharded_as_state(w, part->plan->mesh.n_axes);
     }
     choose_fsdp(part);
-    drop_strides(part);
+    for (int i = 0; i < part->n_weights; i++)
+        if (!part->weight[i].fsdp)
+            torch_express(part, part->weight[i].node, TORCH_HELD, &part->weight[i].held);
 }

@@ -34,9 +34,11 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .gather import Gathers, Places, evened
 from .ops import Rules
 
 VERSION = 1
+RANDOM_KEY = "random_key"  # the exporter's name of its random numbers' state: PyTorch has its own
 MESHES = {}  # DTensor takes equal meshes for one, FSDP2 does not: there is one of each
 
 
@@ -222,7 +224,7 @@ def bring(x, target):
     """
     target = tuple((at if type(at) is Partial else Replicate()) if isinstance(to, Partial) else to
                    for at, to in zip(x.placements, target))
-    return x.redistribute(x.device_mesh, target)
+    return x.redistribute(x.device_mesh, evened(target, x.shape, x.device_mesh.shape))
 
 
 # ---- modules ----
@@ -314,6 +316,7 @@ class Plan:
         self.differences = document["differences"]
         self.departures = []
         self.mesh = None
+        self.places = Places()
         self.units = []  # names of modules that FSDP2 gathers one after the other
 
     def depart(self, text):
@@ -377,8 +380,8 @@ class Plan:
             return x
         if item is None:  # the loss does not depend on it
             return DTensor.from_local(x, self.mesh, [Replicate()] * self.mesh.ndim)
-        at = placements(item["placements"])
         shape = list(item["shape"])
+        at = evened(placements(item["placements"]), shape, self.shape)
         if self.microbatches > 1:
             shape[0] //= self.microbatches
         if local:
@@ -408,6 +411,7 @@ class Plan:
         by_fsdp = self.distribute(model, fsdp and self.has_fsdp())
         self.distribute_buffers(model)
         self.pin(model)
+        self.places.watch(model)
         if by_fsdp:
             self.fully_shard(model, by_fsdp)
         return model
@@ -436,8 +440,9 @@ class Plan:
             item = planned.get(name)
             held = by_use = (Replicate(),) * self.mesh.ndim
             if item:
-                held = placements(item["placements"])
+                held = evened(placements(item["placements"]), item["shape"], self.shape)
                 by_use = placements(item.get("use", item["placements"]))
+                by_use = evened(by_use, item["shape"], self.shape)
             elif parameter.requires_grad:
                 self.depart(f"parameter '{name}' is not in the plan: it is replicated")
             gathers = item is not None and fsdp and item.get("fsdp", False)
@@ -487,6 +492,8 @@ class Plan:
     def distribute_buffers(self, model):
         """Buffers that the forward pass changes are replicated DTensors."""
         for name in self.document["buffers"]:
+            if name == RANDOM_KEY:
+                continue
             path, _, own = name.rpartition(".")
             module = self.submodule(model, path)
             if module is None or own not in module._buffers:
@@ -530,6 +537,14 @@ class Plan:
         self.depart(f"{item['module']}: {len(found)} {what}s of shape {item['shape']}: not pinned")
         return None
 
+    @staticmethod
+    def brought(item, x, target):
+        try:
+            return bring(x, target)
+        except Exception as e:  # whatever DTensor raises
+            raise RuntimeError(f"{item['module']}: cannot bring {list(x.shape)} from {x.placements} "
+                               f"to the plan's {target}: {e}") from None
+
     def input_hook(self, item):
         target = placements(item["placements"])
 
@@ -537,7 +552,7 @@ class Plan:
             x = self.find(item, (args, kwargs), "input")
             if x is None or x.placements == target:
                 return None
-            y = bring(x, target)
+            y = self.brought(item, x, target)
             return replaced(args, x, y), replaced(dict(kwargs), x, y)
         return hook
 
@@ -550,7 +565,7 @@ class Plan:
                 return None
             if not same(x.placements, made):
                 self.depart(f"{item['module']}: DTensor computes {x.placements}, planned {made}")
-            return replaced(result, x, bring(x, target))  # gradients come back as x was
+            return replaced(result, x, self.brought(item, x, target))  # gradients come back as x was
         return hook
 
     # ---- FSDP2 ----
@@ -587,6 +602,8 @@ class Plan:
         with contextlib.ExitStack() as stack:
             stack.enter_context(implicit_replication())
             stack.enter_context(Rules())
+            stack.enter_context(Gathers(self.places, self.depart))
+            self.places.start()
             if self.mesh.device_type == "cpu":
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             yield
@@ -616,6 +633,7 @@ class Plan:
             if item["name"] not in named:
                 continue
             p, held = named[item["name"]], placements(item["placements"])
+            held = held if item.get("fsdp") else evened(held, item["shape"], self.shape)
             if p.device_mesh.ndim < self.mesh.ndim:  # FSDP2 makes its axes one
                 held = tuple(h for h, axis in zip(held, self.axes) if axis not in joined)
             local = p.to_local().shape
