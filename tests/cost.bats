@@ -383,6 +383,13 @@ mixed() {
     done
 }
 
+@test "clusters: hosts of two kinds have the links that each kind's host has, by its level" {
+    ap-coarsen --blocks 2 "$(imported mlp)" | ap-stage --quiet --cluster dgx-h100x1+dgx-a100x1 >"$BATS_TEST_TMPDIR/kinds.json"
+    jq -e '.cluster | (has("collectives") | not) and (.hosts | length == 2) and .hosts[0].rates[0].kernel == "dot"' \
+        "$BATS_TEST_TMPDIR/kinds.json"
+    ap-coarsen --blocks 2 "$(imported mlp)" | ap-stage --quiet --cluster dgx-h100x1 | jq -e '.cluster.collectives | length == 12'
+}
+
 @test "cost: experts' products take what their tokens per expert say, and no others do" {
     local dir=$BATS_TEST_TMPDIR rates whole
     # experts [of a row] 4, capacity 16, 4 rows, 64 x 96: nine products in a layer, of 64 tokens per expert

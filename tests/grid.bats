@@ -9,10 +9,10 @@ small() {
         ap-coarsen --quiet --algorithm layers
 }
 
-# As many hosts of four A100s; one A100.
+# As many hosts of four A100s, links by the formulas; one A100.
 cluster() {
     local f=$BATS_FILE_TMPDIR/$1.json
-    jq --argjson n "$1" '.levels[1].size = $n | .levels[0].size = 4' clusters/dgx-a100.json >"$f"
+    jq --argjson n "$1" 'del(.collectives) | .levels[1].size = $n | .levels[0].size = 4' clusters/dgx-a100.json >"$f"
     echo "$f"
 }
 

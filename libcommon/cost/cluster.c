@@ -390,6 +390,9 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
         return -1;
     }
     level_names(c, levels);
+    if (json_object_get(o, "experts_per_token") &&
+        get_amount(o, at, "experts_per_token", more_than_one, &c->experts_per_token, err))
+        return -1;
     if (get_attention(o, at, c, err) || get_flag(o, at, "overlap", &c->overlap, err) ||
         get_factors(o, at, c, err) ||
         ap_measured_links_from_json(arena, o, at, levels, c->n_levels, &c->measured, err))
@@ -508,6 +511,8 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
         ap_put_str(out, "attention", "fused");
     if (c->overlap)
         ap_buf_puts(out, ",\"overlap\":true");
+    if (c->experts_per_token > 0)
+        put_num(out, "experts_per_token", c->experts_per_token);
     sep = ",\"collective_efficiency\":{";
     for (int op = 0; op < AP_N_OPS; op++) {
         if (c->collective_efficiency[op] == 1)

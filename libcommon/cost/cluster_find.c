@@ -142,6 +142,17 @@ static int join_links(struct ap_link_level *to, const struct ap_link_level *of,
     return 0;
 }
 
+/* Forgets tables of collectives inside hosts, which each kind has others of; true if
+ * there are none of links between hosts. */
+static bool drop_inner_tables(struct ap_measured *m)
+{
+    for (int i = 0; i < m->n_collectives; i++)
+        if (m->collective[i].level > 0)
+            return false;
+    m->n_collectives = 0;
+    return m->n_sends == 0;
+}
+
 /* One more kind of hosts. */
 static int join_kind(struct ap_arena *arena, const char *path, const char *name,
                      struct ap_cluster *c, struct ap_err *err)
@@ -157,6 +168,7 @@ static int join_kind(struct ap_arena *arena, const char *path, const char *name,
                           path, name);
     if (c->n_kinds == AP_MAX_KINDS)
         return ap_err_set(err, "%s: more than %d kinds of hosts", path, AP_MAX_KINDS);
+    const bool formulas = drop_inner_tables(&of->measured);
     if (c->n_kinds == 0) {
         *c = *of;
     } else if (c->levels[0].size != of->levels[0].size) {
@@ -165,9 +177,7 @@ static int join_kind(struct ap_arena *arena, const char *path, const char *name,
     } else if (memcmp(c->collective_efficiency, of->collective_efficiency,
                       sizeof c->collective_efficiency) != 0) {
         return ap_err_set(err, "%s: %s has another collective_efficiency", path, name);
-    } else if (c->measured.n_collectives + c->measured.n_sends +
-                   of->measured.n_collectives + of->measured.n_sends >
-               0) {
+    } else if (!formulas || c->measured.n_collectives + c->measured.n_sends > 0) {
         return ap_err_set(err,
                           "%s: links of %s are measured, those between kinds of "
                           "hosts are not",

@@ -215,16 +215,75 @@ static double ring_hops(const struct ap_cost *cost, unsigned axes)
     return same_links ? hops : n - 1;
 }
 
+/*
+ * Seconds by the cluster's tables, or -1. Where each device has a link of its own, n
+ * devices that have no table are taken to be between those with fewer and with more, if
+ * they send as many bytes each: linear in log n, and as the nearest beyond them.
+ */
+static double table_sec(const struct ap_cost *cost, enum ap_op op, unsigned axes,
+                        double n, double b)
+{
+    const struct ap_measured *m = &cost->cluster.measured;
+    const int level = cost->set_level[axes];
+    const struct ap_collective_time *less = NULL, *more = NULL;
+    double sec[2];
+
+    for (int i = 0; i < m->n_collectives; i++) {
+        const struct ap_collective_time *t = &m->collective[i];
+        const double has = (double)t->devices;
+        if (t->op != op || t->level != level || t->rings != cost->set_rings[axes])
+            continue;
+        less = has <= n && (!less || t->devices > less->devices) ? t : less;
+        more = has >= n && (!more || t->devices < more->devices) ? t : more;
+    }
+    const bool exact = less && (double)less->devices == n;
+    if ((!less && !more) || (!exact && (cost->cluster.levels[level].shared ||
+                                        cost->cluster.levels[level].uplink)))
+        return -1;
+    less = less ? less : more;
+    more = more ? more : less;
+    for (int i = 0; i < 2; i++) {
+        const struct ap_collective_time *t = i ? more : less;
+        const double same =
+            b * bytes_moved(op, n, 1) / bytes_moved(op, (double)t->devices, 1);
+        sec[i] = ap_time_at(&t->bytes, exact ? b : same, t->bytes.row[0].sec);
+    }
+    if (less == more)
+        return sec[0];
+    const double first = log2((double)less->devices), last = log2((double)more->devices);
+    return sec[0] + (sec[1] - sec[0]) * (log2(n) - first) / (last - first);
+}
+
+/*
+ * The share of an all-to-all's bytes that is sent where a token of k experts goes once to
+ * each of the h children (hosts, or devices of one) that a group spans, and not once for
+ * each expert: of experts drawn evenly, h (1 - (1 - 1/h)^k) children have one.
+ */
+static double sent_once(const struct ap_cost *cost, unsigned axes, double n)
+{
+    const double k = cost->cluster.experts_per_token;
+    double child = 1, h = n;
+
+    if (k <= 1)
+        return 1;
+    for (int i = 0; i < cost->set_level[axes]; i++)
+        child *= (double)cost->cluster.levels[i].size;
+    if (cost->set_level[axes] > 0)
+        h = fmax(1, n * (double)cost->set_rings[axes] / child);
+    return h * (1 - pow(1 - 1 / h, k)) / k;
+}
+
 static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, double b)
 {
     double n = devices_on(&cost->mesh, axes), e = cost->cluster.collective_efficiency[op];
     double bandwidth = cost->set_bandwidth[axes], latency = cost->set_latency[axes];
-    const struct ap_collective_time *measured =
-        ap_measured_collective(&cost->cluster.measured, op, cost->set_level[axes],
-                               (int64_t)n, cost->set_rings[axes]);
 
-    if (measured)
-        return ap_time_at(&measured->bytes, b, measured->bytes.row[0].sec);
+    if (op == AP_OP_ALL_TO_ALL)
+        b *= sent_once(cost, axes, n);
+    const double measured = table_sec(cost, op, axes, n, b);
+
+    if (measured >= 0)
+        return measured;
     if (op ==
         AP_OP_COLLECTIVE_PERMUTE) { /* no ring: at worst all devices leave at once */
         bandwidth = INFINITY;

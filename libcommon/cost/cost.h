@@ -63,6 +63,9 @@ struct ap_cluster {
     bool overlap;
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
+    /* > 1: all-to-alls carry tokens to this many experts each, and send a token once to
+       each host, or to each device of a host, as DeepEP does; 0: once to each expert */
+    double experts_per_token;
     struct ap_measured measured; /* tables that replace formulas, none by default */
     /* 0: all hosts have the same devices. Otherwise the members above that describe
        devices are the first kind's, except that memory_bytes is the smallest, and no mesh

@@ -226,6 +226,55 @@ static double kernel_sec(const struct ap_cluster *c, struct ap_kernel_work w)
     return ap_cluster_kernel_sec(c, &w);
 }
 
+/* Seconds of a collective of so many bytes on n of the node's devices. */
+static double coll_sec(const struct ap_cluster *c, const char *mesh, enum ap_op op,
+                       int64_t bytes)
+{
+    struct ap_cost cost = cost_of(mesh, c, AP_COST_DEFAULT);
+    const double sec = ap_cost_collective(&cost, op, 1, bytes);
+
+    ap_cost_free(&cost);
+    return sec;
+}
+
+/* Tables of two and of eight devices say what four take, where links are their own. */
+static void test_between_tables(void)
+{
+    static const struct ap_collective_time table[] = {
+        {AP_OP_ALL_GATHER, 0, 2, 1, {2, {{1e6, 1e-5}, {1e8, 1e-3}}}},
+        {AP_OP_ALL_GATHER, 0, 8, 1, {2, {{1e6, 2e-5}, {1e8, 2e-3}}}}};
+    struct ap_cluster c = cluster(NODE);
+    const double formula = coll_sec(&c, "4", AP_OP_ALL_GATHER, 48000000);
+
+    c.measured.collective = table;
+    c.measured.n_collectives = 2;
+    CHECK(near(coll_sec(&c, "8", AP_OP_ALL_GATHER, 50000000), 1e-3), "its own table");
+    /* 3/4 of the bytes are sent: as many as of 3/2 of them by two, of 6/7 by eight */
+    CHECK(near(coll_sec(&c, "4", AP_OP_ALL_GATHER, 48000000),
+               (1e-3 * 0.48 * 3 / 2 + 2e-3 * 0.48 * 6 / 7) / 2),
+          "four between two and eight that send as much");
+    c.measured.n_collectives = 1;
+    CHECK(near(coll_sec(&c, "4", AP_OP_ALL_GATHER, 48000000), 1e-3 * 0.48 * 3 / 2),
+          "four as two that send as much");
+    c.levels[0].shared = true;
+    CHECK(coll_sec(&c, "4", AP_OP_ALL_GATHER, 48000000) > formula, "on a bus: the formula");
+}
+
+/* Tokens of eight experts go once to each of two devices: to 1.99 of 2, not 8 times. */
+static void test_sent_once(void)
+{
+    struct ap_cluster c = cluster(NODE);
+    const double none = coll_sec(&c, "2", AP_OP_ALL_TO_ALL, 0);
+    const double each = coll_sec(&c, "2", AP_OP_ALL_TO_ALL, 100000000) - none;
+    const double sums = coll_sec(&c, "2", AP_OP_ALL_REDUCE, 100000000);
+
+    c.experts_per_token = 8;
+    CHECK(near((coll_sec(&c, "2", AP_OP_ALL_TO_ALL, 100000000) - none) / each,
+               2 * (1 - 1. / 256) / 8),
+          "a token once to each device");
+    CHECK(coll_sec(&c, "2", AP_OP_ALL_REDUCE, 100000000) == sums, "sums are sums");
+}
+
 /* Contractions reach shares of the peak by type and by what their size is. */
 static void test_rates(void)
 {
@@ -483,6 +532,8 @@ int main(void)
     test_compute();
     test_curve();
     test_rates();
+    test_between_tables();
+    test_sent_once();
     test_to8();
     test_presets();
     test_default();
