@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What DTensor cannot do, and what runs instead: operands are gathered first.
 
 DTensor refuses operators in layouts that it has no rule for, and takes some that it computes
