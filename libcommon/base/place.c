@@ -4,8 +4,8 @@
  * their block back, new ones take the smallest free block that holds them (best fit), the
  * end grows when none does. The sweep also runs backwards in time, which is as valid and
  * often tighter; the lower end counts. Where both waste memory, pack.c packs the largest
- * pieces, which takes nearly all of the waste away. Cost: O(n log n), and a bounded
- * number of times the square of a bounded number.
+ * pieces, which takes nearly all of the waste away. Cost: n times the free blocks, of
+ * which programs have few, and a bounded number of times the square of a bounded number.
  */
 #include "base/place.h"
 
@@ -26,94 +26,59 @@
 
 /* ---- best fit ---- */
 
-/* A stretch of the arena. All are chained by address; free ones are in a treap by size.
- */
+/* A stretch of the arena. All are chained by address; free ones are in a list. */
 struct block {
     int64_t offset, size;
     int prev, next; /* by address, -1 */
-    int left, right;
-    uint32_t priority;
-    bool free;
+    int at;         /* in the list of free ones, -1 */
 };
 
 struct heap {
     struct block *block;
-    int n, last, root; /* blocks made, the one at the arena's end, the treap's root */
-    int spare;         /* chain of unused blocks through `next` */
+    int *free;   /* free blocks, in any order */
+    int n, last; /* blocks made, the one at the arena's end */
+    int n_free;
+    int spare; /* chain of unused blocks through `next` */
     int64_t end, peak;
     bool fixed; /* the end does not grow */
 };
 
-static bool is_less(const struct heap *h, int a, int b)
+static struct heap heap_new(struct ap_arena *arena, int64_t n_pieces, bool fixed)
 {
-    const struct block *x = &h->block[a], *y = &h->block[b];
-    return x->size != y->size ? x->size < y->size : x->offset < y->offset;
+    const int64_t n = 2 * n_pieces + 2;
+    return (struct heap){.block = AP_NEW_N(arena, n, struct block),
+                         .free = AP_NEW_N(arena, n, int),
+                         .last = -1,
+                         .spare = -1,
+                         .fixed = fixed};
 }
 
-/* Splits treap t at block b: what is less goes left. */
-static void treap_split(struct heap *h, int t, int b, int *left, int *right)
+static void free_add(struct heap *h, int b)
 {
-    while (t >= 0) {
-        if (is_less(h, t, b)) {
-            *left = t;
-            left = &h->block[t].right;
-            t = *left;
-        } else {
-            *right = t;
-            right = &h->block[t].left;
-            t = *right;
-        }
-    }
-    *left = *right = -1;
+    h->block[b].at = h->n_free;
+    h->free[h->n_free++] = b;
 }
 
-static void treap_add(struct heap *h, int b)
+static void free_remove(struct heap *h, int b)
 {
-    int *at = &h->root;
-    while (*at >= 0 && h->block[*at].priority >= h->block[b].priority)
-        at = is_less(h, b, *at) ? &h->block[*at].left : &h->block[*at].right;
-    int left, right;
-    treap_split(h, *at, b, &left, &right);
-    h->block[b].left = left;
-    h->block[b].right = right;
-    *at = b;
-    h->block[b].free = true;
-}
-
-static void treap_remove(struct heap *h, int b)
-{
-    int *at = &h->root;
-    while (*at != b)
-        at = is_less(h, b, *at) ? &h->block[*at].left : &h->block[*at].right;
-    int left = h->block[b].left, right = h->block[b].right;
-    while (left >= 0 && right >= 0) {
-        if (h->block[left].priority >= h->block[right].priority) {
-            *at = left;
-            at = &h->block[left].right;
-            left = *at;
-        } else {
-            *at = right;
-            at = &h->block[right].left;
-            right = *at;
-        }
-    }
-    *at = left >= 0 ? left : right;
-    h->block[b].free = false;
+    const int moved = h->free[--h->n_free];
+    h->free[h->block[b].at] = moved;
+    h->block[moved].at = h->block[b].at;
+    h->block[b].at = -1;
 }
 
 /*
  * The smallest free block of at least `size`, lowest address first; -1 if there is none.
  */
-static int treap_find(const struct heap *h, int64_t size)
+static int free_find(const struct heap *h, int64_t size)
 {
     int best = -1;
-    for (int t = h->root; t >= 0;) {
-        if (h->block[t].size >= size) {
-            best = t;
-            t = h->block[t].left;
-        } else {
-            t = h->block[t].right;
-        }
+    for (int i = 0; i < h->n_free; i++) {
+        const struct block *b = &h->block[h->free[i]];
+        if (b->size >= size &&
+            (best < 0 || b->size < h->block[best].size ||
+             (b->size == h->block[best].size && b->offset < h->block[best].offset)))
+            best = h->free[i];
     }
     return best;
 }
@@ -125,8 +90,7 @@ static int new_block(struct heap *h, int64_t offset, int64_t size, int prev, int
         h->spare = h->block[b].next;
     else
         b = h->n++;
-    uint32_t priority = (uint32_t)ap_hash(&offset, sizeof(offset), (uint64_t)size);
-    h->block[b] = (struct block){offset, size, prev, next, -1, -1, priority, false};
+    h->block[b] = (struct block){offset, size, prev, next, -1};
     if (prev >= 0)
         h->block[prev].next = b;
     if (next >= 0)
@@ -152,14 +116,14 @@ static void drop_block(struct heap *h, int b)
 /* -1: there is no room. */
 static int heap_take(struct heap *h, int64_t size)
 {
-    int b = treap_find(h, size);
+    int b = free_find(h, size);
     if (b >= 0) {
-        treap_remove(h, b);
+        free_remove(h, b);
     } else if (h->fixed) {
         return -1;
-    } else if (h->last >= 0 && h->block[h->last].free) {
+    } else if (h->last >= 0 && h->block[h->last].at >= 0) {
         b = h->last;
-        treap_remove(h, b);
+        free_remove(h, b);
         h->end = h->block[b].offset + size;
         h->block[b].size = size;
     } else {
@@ -170,7 +134,7 @@ static int heap_take(struct heap *h, int64_t size)
         int rest = new_block(h, h->block[b].offset + size, h->block[b].size - size, b,
                              h->block[b].next);
         h->block[b].size = size;
-        treap_add(h, rest);
+        free_add(h, rest);
     }
     if (h->end > h->peak)
         h->peak = h->end;
@@ -180,18 +144,18 @@ static int heap_take(struct heap *h, int64_t size)
 static void heap_give(struct heap *h, int b)
 {
     int prev = h->block[b].prev, next = h->block[b].next;
-    if (next >= 0 && h->block[next].free) {
-        treap_remove(h, next);
+    if (next >= 0 && h->block[next].at >= 0) {
+        free_remove(h, next);
         h->block[b].size += h->block[next].size;
         drop_block(h, next);
     }
-    if (prev >= 0 && h->block[prev].free) {
-        treap_remove(h, prev);
+    if (prev >= 0 && h->block[prev].at >= 0) {
+        free_remove(h, prev);
         h->block[prev].size += h->block[b].size;
         drop_block(h, b);
         b = prev;
     }
-    treap_add(h, b);
+    free_add(h, b);
 }
 
 /* ---- the sweep ---- */
@@ -221,8 +185,7 @@ static int64_t sweep(const struct placing *p, int direction, int64_t *offset)
 {
     const struct ap_csr take = list_by_step(p, direction > 0);
     const struct ap_csr give = list_by_step(p, direction < 0);
-    struct heap h = {.last = -1, .root = -1, .spare = -1};
-    h.block = AP_NEW_N(p->arena, 2 * (int64_t)p->n + 2, struct block);
+    struct heap h = heap_new(p->arena, p->n, false);
     int *held = AP_NEW_N(p->arena, p->n, int);
     for (int i = 0; i < p->n_steps; i++) {
         int step = direction > 0 ? i : p->n_steps - 1 - i;
@@ -242,10 +205,9 @@ void ap_place_in_holes(struct ap_arena *arena, const struct ap_pack_piece *hole,
                        bool *taken)
 {
     struct placing p = {arena, piece, n, n_steps, AP_NEW_N(arena, n, bool)};
-    struct heap h = {.last = -1, .root = -1, .spare = -1, .fixed = true};
+    struct heap h = heap_new(arena, (int64_t)n + n_holes, true);
     int *held = AP_NEW_N(arena, n + 1, int), *from = AP_NEW_N(arena, n_holes, int);
 
-    h.block = AP_NEW_N(arena, 2 * ((int64_t)n + n_holes) + 2, struct block);
     for (int i = 0; i < n_holes; i++) {
         from[i] = hole[i].birth < n_steps ? hole[i].birth : -1;
         new_block(&h, hole[i].offset, hole[i].size, i - 1, -1);
