@@ -30,7 +30,7 @@ $rows  ROOT r = ($(IFS=,; echo "${types[*]}")) tuple($(IFS=,; echo "${results[*]
 }"
 }
 
-@test "kernels: a dot is written in the order of the transpose that reads it" {
+@test "kernels: the transpose of a dot is the same behind a barrier" {
     cd "$BATS_TEST_TMPDIR"
     permuted >p.hlo
     ap-import --quiet p.hlo | ap-shard --quiet --mesh 1 | ap-rewrite --quiet >p.json

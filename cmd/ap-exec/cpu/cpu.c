@@ -69,6 +69,5 @@ const struct backend cpu_backend = {
     .fusible = backend_fusible,
     .in_place = backend_in_place,
     .prepare = prepare,
-    .place = cpu_permute,
     .blas_sec = cpu_blas_sec,
 };

@@ -135,12 +135,9 @@ void cpu_each(int64_t n, cpu_task *task, void *ctx);
 struct gemm {
     enum cpu_kind kind;
     bool ta, tb;
-    bool add;                       /* to what c holds */
     int64_t m, n, k, lda, ldb, ldc; /* ld: elements from row to row */
 };
 void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c);
-/* The same by one thread, in one call of BLAS: for tasks of a kernel. */
-void cpu_gemm_whole(const struct gemm *g, const void *a, const void *b, void *c);
 /* Seconds of this thread in cpu_gemm since the first call of cpu_blas_sec. */
 double cpu_blas_sec(void);
 
@@ -151,13 +148,6 @@ void cpu_open(char **argv);
 /* ---- kernels: each prepares a call ---- */
 
 typedef backend_prepare_fn cpu_prepare_fn;
-/* Whether the kernel of a dot can write its result in the order of `to`, a transpose of
- * the result (cpu_dot.c). */
-bool cpu_writes_permuted(const struct ap_graph *g, int dot, const struct ap_node *to);
-/* Whether the dot can be written to the place of the transpose that alone reads it. */
-bool cpu_place_is_free(const struct exec *x, int dot, int to);
-/* struct backend's `place`: fills x->permuted (cpu_permute.c). */
-void cpu_permute(struct exec *x, const bool *aside);
 cpu_prepare_fn cpu_fused_prepare;
 cpu_prepare_fn cpu_dot_prepare, cpu_conv_prepare;
 cpu_prepare_fn cpu_constant_prepare, cpu_move_prepare, cpu_pad_prepare,

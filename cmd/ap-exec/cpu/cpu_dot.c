@@ -205,92 +205,13 @@ static void sort_pairs(int *l, int *r, int n)
         }
 }
 
-/* Where a product's matrices go. */
-struct target {
-    bool swapped; /* their transposes are computed: the operands change places */
-    int64_t ld;
-    int64_t batch[AP_MAX_RANK];
-};
-
-/* For result strides os; false if the matrices' rows or columns are not even. */
-static bool target_find(const struct ap_shape *s, const int64_t *os, int n_batch,
-                        int n_left, struct target *t)
-{
-    struct dims l = {.n = n_left}, r = {.n = s->rank - n_batch - n_left};
-    int64_t m, n, row, column;
-    for (int i = 0; i < l.n; i++)
-        l.d[i] = n_batch + i;
-    for (int i = 0; i < r.n; i++)
-        r.d[i] = n_batch + n_left + i;
-    for (int i = 0; i < n_batch; i++)
-        t->batch[i] = os[i];
-    if (!collapse(s, os, &l, &m, &row) || !collapse(s, os, &r, &n, &column))
-        return false;
-    if (n == 1 || column == 1) {
-        t->swapped = false;
-        t->ld = m == 1 ? n : row;
-        return t->ld >= n && t->ld <= INT_MAX;
-    }
-    t->swapped = true;
-    t->ld = column;
-    return (m == 1 || row == 1) && t->ld >= m && t->ld <= INT_MAX;
-}
-
-/* Strides of the dot's result dimensions in the result of a transpose of it. */
-static void permuted_strides(const struct ap_node *transpose, int64_t *os)
-{
-    int64_t own[AP_MAX_RANK];
-    cpu_strides(&transpose->shape, own);
-    for (int d = 0; d < transpose->shape.rank; d++)
-        os[transpose->attrs->dimensions.v[d]] = own[d];
-}
-
-bool cpu_writes_permuted(const struct ap_graph *g, int dot, const struct ap_node *to)
-{
-    const struct ap_node *v = &g->nodes[dot];
-    const struct ap_attrs *t = v->attrs;
-    const int n_batch = t->lhs_batch_dims.n;
-    struct target target;
-    int64_t os[AP_MAX_RANK];
-    permuted_strides(to, os);
-    return cpu_is_plain(v->shape.dtype) &&
-           target_find(&v->shape, os, n_batch,
-                       g->nodes[v->in[0]].shape.rank - n_batch -
-                           t->lhs_contracting_dims.n,
-                       &target);
-}
-
-/* The result's place, and with it which operand comes first. */
-static void set_target(const struct exec *x, int node, int n_left, struct dot *d)
-{
-    const struct ap_node *v = &x->prog->local.nodes[node];
-    struct gemm *g = &d->gemm;
-    struct target t = {.ld = g->n};
-    int64_t os[AP_MAX_RANK];
-    cpu_strides(&v->shape, os);
-    if (x->permuted && x->permuted[node] >= 0)
-        permuted_strides(&x->prog->local.nodes[x->permuted[node]], os);
-    target_find(&v->shape, os, d->n_batch, n_left, &t);
-    if (t.swapped) {
-        const struct side side = d->lhs;
-        const int64_t m = g->m;
-        d->lhs = d->rhs, d->rhs = side;
-        g->m = g->n, g->n = m;
-    }
-    g->ta = d->lhs.transposed;
-    g->tb = !d->rhs.transposed;
-    g->lda = d->lhs.ld;
-    g->ldb = d->rhs.ld;
-    g->ldc = t.ld;
-    memcpy(d->out_batch, t.batch, sizeof t.batch);
-}
-
 int cpu_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
 {
     const struct ap_node *v = call_node(x, call);
     const struct ap_attrs *t = v->attrs;
     const struct ap_shape *ls = &call_in(x, v, 0)->shape, *rs = &call_in(x, v, 1)->shape;
     struct dot *d = AP_NEW(x->arena, struct dot);
+    int64_t os[AP_MAX_RANK];
     const enum cpu_kind kind = cpu_kind(v->shape.dtype);
     if (kind == CPU_N_KINDS || cpu_kind(ls->dtype) != kind || cpu_kind(rs->dtype) != kind)
         return exec_unsupported(x, v, err, "of these element types");
@@ -311,7 +232,13 @@ int cpu_dot_prepare(struct exec *x, struct call *call, struct ap_err *err)
                             .m = product(ls, &lf),
                             .n = product(rs, &rf),
                             .k = product(ls, &lc)};
-    set_target(x, call->nodes[0], lf.n, d);
+    d->gemm.ta = d->lhs.transposed;
+    d->gemm.tb = !d->rhs.transposed;
+    d->gemm.lda = d->lhs.ld;
+    d->gemm.ldb = d->rhs.ld;
+    d->gemm.ldc = d->gemm.n;
+    cpu_strides(&v->shape, os);
+    memcpy(d->out_batch, os, sizeof *os * (size_t)d->n_batch);
     if (d->gemm.m > INT_MAX || d->gemm.n > INT_MAX || d->gemm.k > INT_MAX)
         return exec_unsupported(x, v, err, "of this size");
     d->out = x->value[call->nodes[0]];

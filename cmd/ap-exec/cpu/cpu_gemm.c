@@ -19,8 +19,7 @@ typedef void gemm_fn(const struct gemm *g, const void *a, const void *b, void *c
         const int64_t n = g->n;                                                   \
         for (int64_t i = 0; i < g->m; i++) {                                      \
             T *row = (T *)c + i * g->ldc;                                         \
-            if (!g->add)                                                          \
-                memset(row, 0, (size_t)n * sizeof(T));                            \
+            memset(row, 0, (size_t)n * sizeof(T));                                \
             for (int64_t q = 0; q < g->k; q++) {                                  \
                 const U x = (U)(g->ta ? l[q * g->lda + i] : l[i * g->lda + q]);   \
                 const T *y = g->tb ? r + q : r + q * g->ldb;                      \
@@ -41,19 +40,19 @@ INT_GEMM(gemm_32, uint32_t, uint32_t, MUL_ADD)
 INT_GEMM(gemm_64, uint64_t, uint64_t, MUL_ADD)
 INT_GEMM(gemm_pred, uint8_t, uint8_t, AND_OR)
 
-/* BLAS's routine of type X for scalar one; keep: what becomes of c, 0 or 1. */
-#define BLAS_GEMM(name, X, one, keep)                                             \
+/* BLAS's routine of type X for its scalars one and zero. */
+#define BLAS_GEMM(name, X, one, zero)                                             \
     static void name(const struct gemm *g, const void *a, const void *b, void *c) \
     {                                                                             \
         cblas_##X##gemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans,         \
                         g->tb ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n,  \
-                        (int)g->k, one, a, (int)g->lda, b, (int)g->ldb, keep, c,  \
+                        (int)g->k, one, a, (int)g->lda, b, (int)g->ldb, zero, c,  \
                         (int)g->ldc);                                             \
     }
 static const float c_one[2] = {1, 0}, c_zero[2] = {0, 0};
-BLAS_GEMM(gemm_f32, s, 1, g->add)
-BLAS_GEMM(gemm_f64, d, 1, g->add)
-BLAS_GEMM(gemm_c64, c, c_one, g->add ? c_one : c_zero)
+BLAS_GEMM(gemm_f32, s, 1, 0)
+BLAS_GEMM(gemm_f64, d, 1, 0)
+BLAS_GEMM(gemm_c64, c, c_one, c_zero)
 
 static double thread_sec(void)
 {
@@ -133,9 +132,7 @@ static void run_part(void *ctx, int64_t i, int thread)
     gemm_of[g.kind](&g, a, b, c);
 }
 
-/* whole: not in parts. */
-static void multiply(const struct gemm *g, const void *a, const void *b, void *c,
-                     bool whole)
+void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
 {
     const int size = cpu_kind_size(g->kind);
     if (g->m == 0 || g->n == 0)
@@ -144,26 +141,16 @@ static void multiply(const struct gemm *g, const void *a, const void *b, void *c
     if (g->k > 0) {
         struct parts p = parts_of(g);
         p.a = a, p.b = b, p.c = c;
-        if (whole || p.n == 1)
+        if (p.n == 1)
             gemm_of[g->kind](g, a, b, c);
         else
             cpu_each(p.n, run_part, &p);
-    } else if (!g->add) {
+    } else {
         for (int64_t i = 0; i < g->m; i++)
             memset((char *)c + i * g->ldc * size, 0, (size_t)(g->n * size));
     }
     if (timed)
         blas_sec += thread_sec() - start;
-}
-
-void cpu_gemm(const struct gemm *g, const void *a, const void *b, void *c)
-{
-    multiply(g, a, b, c, false);
-}
-
-void cpu_gemm_whole(const struct gemm *g, const void *a, const void *b, void *c)
-{
-    multiply(g, a, b, c, true);
 }
 
 /* Widths of vectors that kernels of OpenBLAS use; WIDTH_OTHER: one that is not known. */

@@ -65,11 +65,7 @@ struct unrolled {
     bool as_it_lies; /* the matrix is the left side itself, of `pixel` columns */
 };
 
-/* How a convolution becomes products, see cpu_conv.c. */
-enum conv_way { CONV_RESULTS, CONV_OFFSETS, CONV_SUMS };
-
 struct conv {
-    enum conv_way way;
     struct unrolled unrolled;                /* of one group */
     bool lhs_direct, rhs_direct, out_direct; /* lie in the order that is wanted */
     enum ap_dtype dtype;
@@ -85,13 +81,11 @@ struct conv {
     int64_t batch, ci,
         co; /* of one group: result batch, contracted features, result features */
     int64_t features; /* of the whole left side */
+    /* elements of a window; with features; result positions */
     int64_t window, cols, rows;
-    /* Rows that are unrolled at once; n_tasks: of threads that each unroll blocks of
-     * their own, 0: all threads share a block. */
-    int64_t block_rows, n_tasks, cols_bytes;
+    int64_t block_rows; /* that are unrolled at once */
     struct box lhs_box, rhs_box, out_box;
-    int64_t lhs_half, rhs_half, lhs_at, rhs_at, cols_at, out_at, half_at,
-        sums_at; /* scratch */
+    int64_t lhs_half, rhs_half, lhs_at, rhs_at, cols_at, out_at, half_at; /* scratch */
 };
 
 /* ---- cholesky, triangular-solve (cpu_linalg.c), fft (cpu_fft.c) ---- */

@@ -108,9 +108,9 @@ struct exec {
 
     void **value;    /* [node]: its elements; NULL: fused away, or a tuple */
     void ***element; /* [tuple node][element]: its elements */
-    /* [dot]: the transpose that alone reads it and in whose order the dot is written (the
-     * CPU's; on CUDA, results of attention's kernels), so
-     * that the transpose is a plain copy, or nothing; -1: none. NULL: of no dot */
+    /* [result of an attention's kernel on CUDA]: the transpose that alone reads it and in
+     * whose order it is written, so that the transpose is a plain copy, or nothing; -1:
+     * none. NULL: of no node */
     int *permuted;
     int *call_of; /* [node]: the call that computes it, -1 for none */
     int n_calls;
