@@ -373,13 +373,13 @@ int line_plan_degrees(struct ap_arena *arena, const struct ap_axis_uses *u,
         apart |= expert_use(&m, a) != u->use[a];
     if (apart)
         m.of_expert = find_experts(&m);
-    for (int weights = 1; weights >= 0; weights--)
+    /* what splits all weights, then what splits experts': shards follow both */
+    for (int turn = 2; turn >= 0; turn--)
         for (int a = 0; a < plan->mesh.n_axes; a++) {
             const enum ap_axis_split of = expert_use(&m, a);
-            const bool splits =
-                u->use[a] == AP_USE_TENSOR || of == AP_USE_TENSOR || of == AP_USE_EXPERT;
-            if (is_idle(&plan->mesh, a) || splits != (weights == 1) ||
-                u->use[a] == AP_USE_NONE)
+            const bool experts = of == AP_USE_TENSOR || of == AP_USE_EXPERT;
+            if (is_idle(&plan->mesh, a) || u->use[a] == AP_USE_NONE ||
+                turn != (u->use[a] == AP_USE_TENSOR ? 2 : experts))
                 continue;
             if (u->use[a] == AP_USE_TENSOR ? plan_weights(&m, a, err)
                                            : plan_data(&m, a, err))
