@@ -584,3 +584,11 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
         == 4096 * 64 * 256 * 4 * 2' "$f.priced"
     jq -e '.cost.links | length < 100000' "$f.priced"
 }
+
+@test "the best line: a part of an encoder has the whole step's batch, not as many rows as biases have heads" {
+    cd "$BATS_TEST_TMPDIR"
+    ap-model t5 --layers 6 --hidden 64 --heads 4 --seq 32 --vocab 256 --batch 8 --recipe mixed | ap-fuse --quiet --cluster h100 |
+        ap-prune | ap-coarsen --algorithm layers >t5
+    best=$(ap-stage --cluster cpu-4 --algorithm megatron-grid t5 | jq .stages.objective_sec)
+    ap-stage --cluster cpu-4 --grid tp=2,dp=2,zero=2,sp,mbs=4 t5 | jq -e --argjson best "$best" '.stages.objective_sec >= $best'
+}

@@ -684,6 +684,28 @@ int ap_graph_index(struct ap_arena *arena, struct ap_graph *g, const char *where
     return 0;
 }
 
+int64_t ap_batch_size(const struct ap_graph *g)
+{
+    int64_t best = g->batch;
+    int best_count = 0;
+    for (int i = 0; i < g->n_params && g->batch == 0; i++) {
+        const struct ap_node *p = &g->nodes[g->params[i]];
+        int count = 0;
+        if (p->role != AP_ROLE_INPUT || p->shape.rank == 0)
+            continue;
+        for (int j = 0; j < g->n_params && count < 64; j++) {
+            const struct ap_node *q = &g->nodes[g->params[j]];
+            count += q->role == AP_ROLE_INPUT && q->shape.rank > 0 &&
+                     q->shape.dims[0] == p->shape.dims[0];
+        }
+        if (count > best_count) {
+            best = p->shape.dims[0];
+            best_count = count;
+        }
+    }
+    return best;
+}
+
 bool ap_graph_is_result(const struct ap_graph *g, int node)
 {
     for (int r = 0; r < g->n_results; r++)

@@ -369,6 +369,7 @@ struct ap_graph {
     struct ap_node *nodes;
     int n_params;
     const int *params; /* node id of parameter number i */
+    int64_t batch;     /* of a part: ap_batch_size of the whole graph, 0: unknown */
     int n_results;
     struct ap_result *results;
     /* [result]: whether other parts read this result of a part in its layout (with
@@ -388,6 +389,9 @@ struct ap_graph {
      * user once per operand position; made by ap_graph_index */
     const int *user_start, *users;
 };
+
+/* The batch size: the first dimension that most inputs share; 0 if there is none. */
+int64_t ap_batch_size(const struct ap_graph *g);
 
 /*
  * Moves masks (y > 0) from the backward to the forward phase, with the broadcasts, iotas

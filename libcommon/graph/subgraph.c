@@ -230,8 +230,10 @@ int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *in
     c.take = AP_NEW_N(&c.scratch, g->n_nodes, uint8_t);
     c.made = AP_NEW_N(&c.scratch, g->n_nodes, uint8_t);
     c.id = AP_NEW_N(&c.scratch, g->n_nodes, int);
-    *sub = (struct ap_subgraph){
-        .graph = {.name = g->name, .n_reducers = g->n_reducers, .reducers = g->reducers}};
+    *sub = (struct ap_subgraph){.graph = {.name = g->name,
+                                          .batch = ap_batch_size(g),
+                                          .n_reducers = g->n_reducers,
+                                          .reducers = g->reducers}};
     mark_taken(&c, inside);
     int *group = AP_NEW_N(&c.scratch, g->n_nodes, int), rc = -1;
     write_nodes(&c, sub, group);

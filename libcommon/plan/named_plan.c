@@ -26,28 +26,6 @@ const struct ap_named_plan ap_named_plans[AP_N_NAMED_PLANS] = {
 
 /* ---- seeds ---- */
 
-int64_t ap_batch_size(const struct ap_graph *g)
-{
-    int64_t best = 0;
-    int best_count = 0;
-    for (int i = 0; i < g->n_params; i++) {
-        const struct ap_node *p = &g->nodes[g->params[i]];
-        int count = 0;
-        if (p->role != AP_ROLE_INPUT || p->shape.rank == 0)
-            continue;
-        for (int j = 0; j < g->n_params && count < 64; j++) {
-            const struct ap_node *q = &g->nodes[g->params[j]];
-            count += q->role == AP_ROLE_INPUT && q->shape.rank > 0 &&
-                     q->shape.dims[0] == p->shape.dims[0];
-        }
-        if (count > best_count) {
-            best = p->shape.dims[0];
-            best_count = count;
-        }
-    }
-    return best;
-}
-
 /* Splits an input along the major factor of dimension d (some have size 1), but for what
  * that one has in `stripes` parts. */
 static void seed_input(struct ap_sweep *s, int id, int d, int64_t stripes)

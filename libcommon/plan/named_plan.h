@@ -74,7 +74,4 @@ int ap_named_plan_make(struct ap_arena *arena, int row, struct ap_plan *plan,
 void ap_named_plan_complete(struct ap_arena *arena, struct ap_plan *plan,
                             const bool *fixed);
 
-/* The batch size: the first dimension that most inputs share; 0 if there is none. */
-int64_t ap_batch_size(const struct ap_graph *g);
-
 #endif
