@@ -81,7 +81,38 @@ END
     echo 'sys.argv[1:] = [sys.argv[1] + ":bent", "-o", sys.argv[2]]; export.main()' >>"$BATS_TEST_TMPDIR/wrong.py"
     run "$PYTHON" "$BATS_TEST_TMPDIR/wrong.py" "$MODULES" "$BATS_TEST_TMPDIR/wrong"
     [ "$status" -eq 1 ]
-    [[ $output == *'computes other numbers than PyTorch'*"the gradient of 'layers.0.weight': norm "* ]]
+    [[ $output == *'computes other numbers than PyTorch'*'the loss of step 0: norm '* ]]
+}
+
+@test "torch export: the user's torch.optim object: five steps are PyTorch's" {
+    needs_exec
+    run "$PYTHON" tests/torch_optimizers.py "$BATS_TEST_TMPDIR"
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+    [ "$(grep -c '^ok ' <<<"$output")" -eq 15 ]
+    # on four ranks, with a learning rate that is an input; counters of steps are one argument
+    local out=$BATS_TEST_TMPDIR/rate
+    jq -e '.inputs.lr == [] and .states.step == [] and (.states | length == 9)' "$out/meta.json"
+    ap-import --quiet "$out/model.hlo" | ap-shard --quiet --mesh 4 -o "$out/plan.json"
+    ap-rewrite --quiet "$out/plan.json" | ap-exec -n 4 --data "$out/inputs" --steps 5 --compare "$out"
+    ap-rewrite --quiet --to torch "$out/plan.json" | jq -e '.parameters | length == 4'
+}
+
+@test "torch export: optimizers and schedulers that are not supported are refused by name" {
+    local name text file=$AP_TOP/tests/torch_optimizers.py
+    while read -r name text; do
+        run --separate-stderr "$PYTHON" scripts/torch/export.py "$file:build" \
+            --optimizer "$file:$name" -o "$BATS_TEST_TMPDIR/$name"
+        [[ $status -eq 2 && $stderr == *"export.py: "*"$text"* && ! -e $BATS_TEST_TMPDIR/$name ]] ||
+            { echo "$name: exit $status: $stderr"; return 1; }
+    done <<'END'
+adafactor the optimizer Adafactor is not supported: its step cannot be traced
+lbfgs the optimizer LBFGS is not supported
+damped SGD with dampening is not supported
+scheduled learning-rate schedulers are not supported (StepLR)
+partly the optimizer does not have head.weight, head.bias
+END
+    run "$PYTHON" scripts/torch/export.py "$file:build" --optimizer adamx -o "$BATS_TEST_TMPDIR/x"
+    [[ $status -eq 2 && $output == *"--optimizer: expected sgd, momentum, adam, adamw or FILE.py:FUNCTION"* ]]
 }
 
 @test "torch export: a row of the table of modules" {

@@ -10,6 +10,10 @@ class StepError(ValueError):
     """A train step or a module that cannot be exported; the message says what to do."""
 
 
+class NotSupported(StepError):
+    """A step of a kind that is not built; exporters exit with status 2."""
+
+
 class Differs(StepError):
     """ap-exec computes other numbers than the framework."""
 

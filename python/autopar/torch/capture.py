@@ -50,6 +50,7 @@ class Step:
     loss: torch.fx.Node
     gradients: dict  # name of a trained parameter to the nodes that are summed
     states: dict  # name of a state to the node of its next value
+    update: object = None  # update.Update: of the user's own optimizer
 
     def reached(self):
         """Names of the trained parameters that the loss depends on."""

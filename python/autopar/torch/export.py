@@ -3,7 +3,8 @@
 
   python -m autopar.torch.export --module FILE.py:NET --input FILE.py:EXAMPLE -o DIR [OPTIONS]
   python -m autopar.torch.export FILE.py:FUNCTION -o DIR [OPTIONS]
-      [--steps N] [--optimizer sgd|momentum|adam|adamw] [--lr X] [--no-check] [--shapes-only]
+      [--steps N] [--optimizer sgd|momentum|adam|adamw|FILE.py:FUNCTION] [--lr X] [--no-check]
+      [--shapes-only]
 
 NET is a torch.nn.Module, or what makes one when called without arguments (its class, say);
 EXAMPLE() returns a tuple or a dictionary (name to tensor) of what its forward pass takes.
@@ -16,7 +17,8 @@ FUNCTION() returns both. For training the forward pass returns a scalar loss. Wr
   DIR/out/K.npy      weights, buffers and the optimizer's states after them (for --compare)
   DIR/meta.json      names, shapes, and how the losses were made
 
-ap-grad adds an optimizer. Then the export is checked: gradients, losses and updated weights that
+ap-grad adds an optimizer. --optimizer FILE.py:FUNCTION takes the user's own instead: FUNCTION(module) returns a
+torch.optim object, whose step() becomes part of the text, with its states as arguments. Then the export is checked: gradients, losses and updated weights that
 ap-exec computes on one rank are compared with PyTorch's; exit 1 names the tensors that differ.
 
 --shapes-only writes nothing but DIR, a file that is no folder then, compressed if its name ends
@@ -36,8 +38,8 @@ import numpy as np
 import torch
 
 from .. import tools
-from ..errors import StepError, ToolError
-from . import hlo, proof
+from ..errors import NotSupported, StepError, ToolError
+from . import hlo, proof, update
 from .capture import capture, fail, loss_in, without_memory  # loss_in: parallel.py takes it from here
 from .rules import to_numpy
 
@@ -160,7 +162,7 @@ def write_meta(step, run, args):
 def write_shapes(args):
     """The text of a module that is made without memory."""
     with without_memory():
-        step = capture(*load_all(args))
+        step, _ = captured(*load_all(args), args)
     data = hlo.text_of(step).encode()
     with open(args.out, "wb") as file:
         file.write(gzip.compress(data, mtime=0) if args.out.endswith(".gz") else data)
@@ -169,11 +171,22 @@ def write_shapes(args):
 # ---- the command ----
 
 
+def captured(model, inputs, args):
+    """The step, with the user's optimizer, and what makes that (or its name in ap-grad)."""
+    step = capture(model, inputs)
+    if args.optimizer in proof.OPTIMIZERS:
+        return step, args.optimizer
+    make = load(args.optimizer)
+    step.update = update.trace(make(model), model, step)
+    step.arguments += [*step.update.states, *step.update.rates]
+    return step, make
+
+
 def export(model, inputs, args):
     """Writes the folder; args: out, optimizer, lr, steps, check."""
-    step = capture(model, inputs)
+    step, kind = captured(model, inputs, args)
     write_step(step, args.out)
-    how = SEED if hlo.draws(step) else None, args.optimizer, args.lr, args.steps
+    how = SEED if hlo.draws(step) else None, kind, args.lr, args.steps
     run = proof.train(model, inputs, step, *how)
     write_run(step, run, args.out, args.steps)
     write_meta(step, run, args)
@@ -196,11 +209,14 @@ def main():
     parser.add_argument("--shapes-only", action="store_true")
     parser.add_argument("--no-check", dest="check", action="store_false")
     parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--optimizer", choices=proof.OPTIMIZERS, default="sgd")
+    parser.add_argument("--optimizer", metavar="NAME|FILE.py:FUNCTION", default="sgd")
     parser.add_argument("--lr", type=float, default=0.01)
     args = parser.parse_args()
     if bool(args.model) == bool(args.module) or bool(args.module) != bool(args.input):
         parser.error("expected FILE.py:FUNCTION, or --module and --input")
+    if args.optimizer not in proof.OPTIMIZERS and ".py:" not in args.optimizer:
+        parser.error(f"--optimizer: expected {', '.join(proof.OPTIMIZERS)} or FILE.py:FUNCTION, not "
+                     f"'{args.optimizer}'")
     if args.steps < 1:
         parser.error("--steps: expected 1 or more")
     try:
@@ -208,6 +224,9 @@ def main():
             write_shapes(args)
         else:
             export(*load_all(args), args)
+    except NotSupported as e:
+        print(f"export.py: {e}", file=sys.stderr)
+        sys.exit(2)
     except (StepError, ToolError) as e:
         sys.exit(f"export.py: {e}")
 

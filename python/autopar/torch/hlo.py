@@ -3,7 +3,9 @@
 
 The text is lowered and described as JAX's own steps are (../step.py). Parameters are
 inputs, then the module's tensors in its own order, and the key of random numbers, if the step
-draws some. Results are the loss, gradients of trained parameters, and the next values of states.
+draws some. Results are the loss, gradients of trained parameters, and the next values of states. With the
+user's optimizer (update.py) its states are arguments, too, and the next values of parameters and states come
+in the place of gradients.
 """
 import re
 
@@ -47,10 +49,22 @@ def function_of(step):
             own, made = made[:len(parts)], made[len(parts):]
             if own:
                 gradients.append(sum(own[1:], own[0]))
+        if step.update:
+            values = {t.name: array for t, array in zip(step.arguments, arrays)}
+            gradients = updated(step.update, values, gradients)
         return loss, gradients, made + after
 
     run.__name__ = step.name
     return run
+
+
+def updated(update, values, gradients):
+    """Arrays of the next values of the optimizer's parameters and states; values: by name."""
+    given = [values[name] for name in update.names] + [gradients[k] for k in update.order]
+    given += [values[t.name] for t in (*update.states, *update.rates)]
+    ends = [n for n in update.module.graph.nodes if n.op == "placeholder"]
+    results = next(n for n in update.module.graph.nodes if n.op == "output").args[0]
+    return Lowering(update.module, dict(zip(ends, given))).run(list(results))
 
 
 def named(text, names):
@@ -70,13 +84,15 @@ def leaf(path, array, **more):
 def section_of(lowered, step, arguments, results):
     """The section `step`: the arguments' roles, and what each result is."""
     place = {row["path"]: k for k, row in enumerate(arguments)}
-    reached = step.reached()
+    gradients = [] if step.update else step.reached()
     rows = [leaf("loss", results[0])]
     rows += [leaf(f"{name}.grad", array, gradient=place[name])
-             for name, array in zip(reached, results[1:])]
+             for name, array in zip(gradients, results[1:])]
     states = [*step.states, *([KEY] if KEY in place else [])]
-    rows += [leaf(name, array) for name, array in zip(states, results[1 + len(reached):])]
-    pairs = [(1 + len(reached) + k, place[name]) for k, name in enumerate(states)]
+    if step.update:
+        states = [*step.update.names, *(t.name for t in step.update.states), *states]
+    rows += [leaf(name, array) for name, array in zip(states, results[1 + len(gradients):])]
+    pairs = [(1 + len(gradients) + k, place[name]) for k, name in enumerate(states)]
     return {"framework": "torch", "version": torch.__version__,
             "hash": jax_step.canonical_hash(lowered), "arguments": arguments, "results": rows,
             "loss": {"result": 0, "guessed": False}}, pairs

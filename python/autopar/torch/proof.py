@@ -129,9 +129,11 @@ def one_step(model, inputs, drawn, seed, k):
 
 
 def train(model, inputs, step, seed, kind, lr, steps):
-    """A Run, from the module's present values, which stay; seed: of random numbers, or None."""
+    """A Run, from the module's present values, which stay; seed: of random numbers, or None; kind: of
+    OPTIMIZERS, or a function that makes the user's optimizer for the module."""
     before = {name: t.detach().clone() for name, t in tensors_of(model).items()}
-    optimizer = OPTIMIZERS[kind]([p for p in model.parameters() if p.requires_grad], lr)
+    optimizer = kind(model) if step.update else OPTIMIZERS[kind](
+        [p for p in model.parameters() if p.requires_grad], lr)
     losses, gradients = [], {}
     drawn = None if seed is None else Drawn(step)
     with sdpa_kernel(SDPBackend.MATH):
@@ -143,7 +145,10 @@ def train(model, inputs, step, seed, kind, lr, steps):
                              if p.grad is not None}
             optimizer.step()
     after = {name: t.detach().clone() for name, t in tensors_of(model).items()}
-    moments = moments_of(model, optimizer, kind)
+    moments = [] if step.update else moments_of(model, optimizer, kind)
+    if step.update:
+        after |= {t.name: optimizer.state[model.get_parameter(name)][key].clone()
+                  for t, (name, key) in zip(step.update.states, step.update.keys)}
     optimizer.zero_grad()
     with torch.no_grad():
         for name, t in tensors_of(model).items():
@@ -154,7 +159,8 @@ def train(model, inputs, step, seed, kind, lr, steps):
 def narrowest(step):
     """The floating-point type with the largest rounding error among the step's tensors."""
     types = {t.value.dtype for t in step.arguments}
-    types |= {getattr(node.meta.get("val"), "dtype", None) for node in step.graph.nodes}
+    graphs = [step.graph] + ([step.update.module.graph] if step.update else [])
+    types |= {getattr(node.meta.get("val"), "dtype", None) for graph in graphs for node in graph.nodes}
     return next((t for t in NARROW if t in types), torch.float32)
 
 
@@ -249,15 +255,16 @@ def prove(path, model, inputs, step, run, how):
     with tempfile.TemporaryDirectory() as folder:
         data = Path(path) / "inputs"
         start = "ap-import", "--quiet", f"{path}/model.hlo"
-        pipe(start, ("ap-rewrite", "--quiet"),
-             ("ap-exec", "--data", data, "--steps", 1, "--out", f"{folder}/first"))
-        said = pipe(start, ("ap-grad", "--optimizer", kind, "--lr", lr),
-                    ("ap-rewrite", "--quiet"), ("ap-exec", "--data", data, "--steps", steps,
-                                                "--out", f"{folder}/last", "--json"))
+        update = () if step.update else (("ap-grad", "--optimizer", kind, "--lr", lr),)
+        said = pipe(start, *update, ("ap-rewrite", "--quiet"),
+                    ("ap-exec", "--data", data, "--steps", steps, "--out", f"{folder}/last", "--json"))
         found = Comparison(narrowest(step) in NARROW)
         for k, ours in enumerate(json.loads(said)["losses"]):
             found.add(f"the loss of step {k}", ours, run.losses[k], nearby.losses[k])
-        compare_gradients(found, f"{folder}/first", step, run, nearby)
+        if not step.update:
+            pipe(start, ("ap-rewrite", "--quiet"),
+                 ("ap-exec", "--data", data, "--steps", 1, "--out", f"{folder}/first"))
+            compare_gradients(found, f"{folder}/first", step, run, nearby)
         compare_tensors(found, f"{folder}/last", step, run, nearby)
     if found.wrong:
         raise Differs("ap-exec computes other numbers than PyTorch:\n  " + "\n  ".join(found.wrong))
