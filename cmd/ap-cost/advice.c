@@ -40,7 +40,7 @@ static double price_changed(const struct advice *a, const struct ap_cluster *clu
             if (stages == &in->of.stages)
                 other.peak_bytes = a->p->peak_bytes;
             else
-                (void)ap_pipeline_measure(&of, stages, &other);
+                (void)ap_pipeline_measure(&of, stages, 0, &other);
             *peak_bytes = other.peak_bytes;
         }
     } else if (ap_cost_init(&scratch, &cost, in->cost.variant, cluster, &plan.mesh,

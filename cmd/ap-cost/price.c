@@ -175,7 +175,7 @@ int price_stages(struct ap_arena *arena, const struct cost_input *in,
 
     if (rc)
         return rc;
-    (void)ap_pipeline_measure(&of, &in->of.stages, schedule);
+    (void)ap_pipeline_measure(&of, &in->of.stages, 0, schedule);
     *out = (struct priced){.name = in->of.stages.algorithm,
                            .schedule = schedule,
                            .price.step_sec = schedule->result.step_sec,

@@ -73,7 +73,7 @@ static void put_comment(struct ap_arena *arena, const struct ap_planned *in,
     if (as_planned) {
         if (ap_pipeline_price(arena, &of, &in->stages, &price, &err))
             ap_die(AP_BAD_INPUT, "%s", err.msg);
-        (void)ap_pipeline_measure(&of, &in->stages, &price);
+        (void)ap_pipeline_measure(&of, &in->stages, 0, &price);
         ap_buf_printf(out, "; predicted: step %.4g s, %.4g GB a device",
                       price.result.step_sec, (double)price.peak_bytes / 1e9);
     }

@@ -151,14 +151,16 @@ static int64_t fullest(const struct stage_model *m, const struct plan_instance *
 }
 
 int64_t stage_result_peak(const struct stage_model *m, const struct plan_instance *inst,
-                          const struct ap_stages *read, struct ap_pipeline_price *pipe)
+                          const struct ap_stages *read, int64_t most,
+                          struct ap_pipeline_price *pipe)
 {
     const int64_t peak = fullest(m, inst, read, pipe);
     const double limit = (double)inst->memory_bytes;
     const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
 
     if ((double)peak < STAGE_ARENA_SHARE * limit ||
-        STAGE_ARENA_SHARE * (double)peak > limit || ap_pipeline_measure(&of, read, pipe))
+        STAGE_ARENA_SHARE * (double)peak > limit ||
+        ap_pipeline_measure(&of, read, most, pipe))
         return peak;
     return fullest(m, inst, read, pipe);
 }
@@ -195,7 +197,7 @@ static int select_recomputed(struct ap_arena *arena, struct ap_arena *scratch,
             return -1;
         *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
                                                    : pipe.result.step_sec,
-                                stage_result_peak(m, x->inst, read, &pipe)};
+                                stage_result_peak(m, x->inst, read, 0, &pipe)};
         if (limit == 0 || price->peak_bytes <= limit)
             break;
         less += price->peak_bytes - limit;
@@ -252,7 +254,7 @@ static int price_stages(struct ap_arena *arena, struct ap_arena *scratch,
     if (rc == 0)
         *price = (struct price){stages->throughput ? ap_sim_batch_sec(&pipe.sim)
                                                    : pipe.result.step_sec,
-                                stage_result_peak(x->m, x->inst, &read, &pipe)};
+                                stage_result_peak(x->m, x->inst, &read, 0, &pipe)};
     return rc;
 }
 

@@ -59,10 +59,11 @@ struct stage_candidates {
 #define STAGE_ARENA_SHARE 0.6
 /*
  * Bytes of the fullest device of a priced plan, as plan_whole_bytes: by its programs
- * (ap_pipeline_measure), unless the price is far from the limit.
+ * (ap_pipeline_measure, which has the limit), unless the price is far from the limit.
  */
 int64_t stage_result_peak(const struct stage_model *m, const struct plan_instance *inst,
-                          const struct ap_stages *read, struct ap_pipeline_price *pipe);
+                          const struct ap_stages *read, int64_t limit,
+                          struct ap_pipeline_price *pipe);
 
 /* The plan of a section in words (arena), and how simple it is; NULL where the section
  * cannot be read back, which pricing has done. */

@@ -558,10 +558,15 @@ static int64_t plan_lane(struct ap_arena *arena, struct ap_pipeline_program *pro
     return p.base + alive;
 }
 
-void ap_pipeline_buffers(struct ap_arena *arena, struct ap_pipeline_program *program)
+void ap_pipeline_buffers(struct ap_arena *arena, struct ap_pipeline_program *program,
+                         int64_t limit)
 {
-    for (int i = 0; i < program->n_lanes; i++)
-        plan_lane(arena, program, &program->lane[i], 0);
+    bool fits = true;
+
+    for (int i = 0; i < program->n_lanes && fits; i++) {
+        plan_lane(arena, program, &program->lane[i], limit);
+        fits = limit == 0 || program->lane[i].peak_bytes <= limit;
+    }
 }
 
 void ap_plan_buffers(struct ap_arena *arena, struct ap_program *prog, int64_t limit)

@@ -639,14 +639,12 @@ static int build_alone(struct ap_arena *arena, const struct ap_plan *plan,
     return 0;
 }
 
-int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
-                      const struct ap_stages *stages, const struct ap_program_form *form,
-                      struct ap_pipeline_program *program, bool *unsupported,
-                      struct ap_err *err)
+/* All but where values live. */
+static int lay_out(struct ap_arena *arena, const struct ap_staged_graph *of,
+                   const struct ap_stages *stages, const struct ap_program_form *form,
+                   struct ap_pipeline_program *program, bool *unsupported,
+                   struct ap_err *err)
 {
-    if (stages->alone)
-        return build_alone(arena, &stages->stage->sharding.plan, form, program,
-                           unsupported, err);
     struct builder b = {.arena = arena,
                         .g = of->graph,
                         .nests = of->nests,
@@ -676,11 +674,21 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
     *unsupported = true;
     if (add_transfers(&b, err))
         return -1;
-    int rc = ap_pipeline_order(arena, stages->chunks, program, err);
-    if (rc)
-        return rc;
-    ap_pipeline_buffers(arena, program);
-    return 0;
+    return ap_pipeline_order(arena, stages->chunks, program, err);
+}
+
+int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
+                      const struct ap_stages *stages, const struct ap_program_form *form,
+                      struct ap_pipeline_program *program, bool *unsupported,
+                      struct ap_err *err)
+{
+    if (stages->alone)
+        return build_alone(arena, &stages->stage->sharding.plan, form, program,
+                           unsupported, err);
+    const int rc = lay_out(arena, of, stages, form, program, unsupported, err);
+    if (rc == 0)
+        ap_pipeline_buffers(arena, program, 0);
+    return rc;
 }
 
 /* Memory over time, so that its most is the peak. */
@@ -696,7 +704,7 @@ static void move_slices(struct ap_sim_device *d)
 }
 
 int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages *stages,
-                        struct ap_pipeline_price *price)
+                        int64_t limit, struct ap_pipeline_price *price)
 {
     struct ap_stages as_run = *stages;
     struct ap_pipeline_program program;
@@ -706,13 +714,14 @@ int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages
     bool unsupported;
 
     as_run.trainer &= ~(unsigned)AP_TRAINER_KEEPS_GRADIENTS;
-    if (ap_pipeline_build(&scratch, of, stages, &(struct ap_program_form){0}, &program,
-                          &unsupported, &why) ||
+    if (lay_out(&scratch, of, stages, &(struct ap_program_form){0}, &program,
+                &unsupported, &why) ||
         (as_run.trainer != stages->trainer &&
          ap_pipeline_price(&scratch, of, &as_run, &plain, &why))) {
         ap_arena_free(&scratch);
         return 1;
     }
+    ap_pipeline_buffers(&scratch, &program, limit);
     price->peak_bytes = 0;
     for (int d = 0; d < program.n_lanes; d++) {
         struct ap_sim_device *dev = &price->result.devices[d];

@@ -112,11 +112,13 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
  * Memory of a priced plan's devices as its programs have it: sets the peak_bytes of the
  * price and of its devices, and what they hold over time, to the bytes of the lanes'
  * arenas, which share, pack and copy what the price adds up, and to what the trainer
- * keeps besides. 1, with the price as it was, where there are no programs for such plans.
+ * keeps besides. With a limit > 0, of a plan that does not fit a peak above the limit is
+ * set, which may be another. 1, with the price as it was, where there are no programs for
+ * such plans.
  * Cost: that of ap_pipeline_build.
  */
 int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages *stages,
-                        struct ap_pipeline_price *price);
+                        int64_t limit, struct ap_pipeline_price *price);
 
 /*
  * Checks the instructions: stages, groups and messages exist, every message is sent once
@@ -233,7 +235,9 @@ int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
 int ap_pipeline_order(struct ap_arena *arena, int chunks,
                       struct ap_pipeline_program *program, struct ap_err *err);
 
-/* Buffers and slots of all lanes, by their instructions (pipeline_buffers.c). */
-void ap_pipeline_buffers(struct ap_arena *arena, struct ap_pipeline_program *program);
+/* Buffers and slots of all lanes, by their instructions (pipeline_buffers.c); with a
+ * limit > 0, up to the first lane that needs more. */
+void ap_pipeline_buffers(struct ap_arena *arena, struct ap_pipeline_program *program,
+                         int64_t limit);
 
 #endif

@@ -109,6 +109,8 @@ void grid_bound_bare(const struct grid_rows *r, struct grid_candidate *row)
     const struct ap_sim_stage *stage =
         r->sharding[bare].ok ? grid_stages(r, row, bare, &scratch) : NULL;
 
+    if (!r->sharding[bare].ok)
+        row->known = GRID_NO_PLAN;
     if (stage)
         row->step_sec = fmax(row->step_sec, ROUNDED * bound_sec(r, row, stage));
     ap_arena_free(&scratch);

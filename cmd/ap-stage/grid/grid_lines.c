@@ -131,27 +131,24 @@ static double least_sec(struct lister *l, const struct grid_cut *cut,
 
 /* ---- what lines share ---- */
 
-/* Row of the same microbatches, recompute and trainer, -1: the batch cannot be cut so. */
+/* Row of the same microbatches, recompute and trainer; of a bare way to shard without a
+ * trainer. -1: the batch cannot be cut so. */
 static int find_at_once(struct grid_rows *r, int64_t microbatches,
-                        const struct ap_line *line)
+                        const struct ap_line *line, bool bare)
 {
-    const unsigned trainer = ap_line_trainer(line);
+    const unsigned trainer = bare ? 0 : ap_line_trainer(line);
     const struct stage_model *m = r->m;
     struct grid_at_once *a;
-    int bare = r->n_at_once;
 
-    for (int i = r->n_at_once - 1; i >= 0; i--) {
-        if (r->at_once[i].microbatches != microbatches ||
-            r->at_once[i].recompute != line->recompute)
-            continue;
-        if (r->at_once[i].micro.trainer == trainer)
+    for (int i = r->n_at_once - 1; i >= 0; i--)
+        if (r->at_once[i].microbatches == microbatches &&
+            r->at_once[i].recompute == line->recompute && r->at_once[i].is_bare == bare &&
+            r->at_once[i].micro.trainer == trainer)
             return i;
-        bare = i;
-    }
     AP_ROOM_IN(r->arena, r->at_once, r->n_at_once, r->cap_at_once);
     a = &r->at_once[r->n_at_once];
     *a = (struct grid_at_once){
-        .microbatches = microbatches, .recompute = line->recompute, .bare = bare};
+        .microbatches = microbatches, .recompute = line->recompute, .is_bare = bare};
     if (!ap_stage_microbatch_like(&m->micro, microbatches, &a->micro) &&
         ap_stage_microbatch_axis(r->arena, &m->graph, &m->nests, microbatches, &a->micro,
                                  &r->why))
@@ -159,7 +156,9 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
     a->micro.block_of = m->blocks.block_of;
     a->micro.trainer = trainer;
     a->micro.overlap = line->overlap;
-    if (microbatches > 1 && !r->want->each && a->micro.whole >= 0)
+    if (bare)
+        a->micro.each = NULL;
+    else if (microbatches > 1 && !r->want->each && a->micro.whole >= 0)
         return -1;
     return r->n_at_once++;
 }
@@ -173,14 +172,13 @@ static bool same_mesh(const struct ap_mesh *a, const struct ap_mesh *b)
     return same;
 }
 
-static int find_way(struct grid_rows *r, const struct line_maker *k, bool bare)
+static int find_way(struct grid_rows *r, const struct line_maker *k, bool even, bool bare)
 {
     struct grid_sharding *s;
 
     for (int i = 0; i < r->n_shardings; i++) {
         s = &r->sharding[i];
-        if (s->is_bare == bare && s->pipeline == k->line.pipeline &&
-            same_mesh(&s->mesh, &k->mesh) &&
+        if (s->is_bare == bare && s->even == even && same_mesh(&s->mesh, &k->mesh) &&
             s->uses.degrees.sequence == k->uses.degrees.sequence &&
             s->uses.degrees.ring == k->uses.degrees.ring &&
             !memcmp(s->uses.use, k->uses.use, sizeof s->uses.use) &&
@@ -191,7 +189,7 @@ static int find_way(struct grid_rows *r, const struct line_maker *k, bool bare)
     }
     AP_ROOM_IN(r->arena, r->sharding, r->n_shardings, r->cap_shardings);
     s = &r->sharding[r->n_shardings];
-    *s = (struct grid_sharding){.pipeline = k->line.pipeline,
+    *s = (struct grid_sharding){.even = even,
                                 .mesh = k->mesh,
                                 .uses = k->uses,
                                 .n_devices = ap_mesh_devices(&k->mesh),
@@ -212,20 +210,19 @@ static bool is_of_data(const struct ap_axis_uses *u, int axis)
 }
 
 /* The same with ZeRO-3 over all devices, under which operators of weights and gradients
- * take least, and on one axis for data. */
-static void make_bare(struct line_maker *k)
+ * take least, and without the replicas that experts' own grid does not need; returns
+ * their number. */
+static int64_t make_bare(struct line_maker *k)
 {
     struct ap_axis_uses *u = &k->uses;
+    int64_t replicas = 1;
 
     for (int a = 0; a < k->mesh.n_axes; a++)
         u->zero[a] =
             u->use[a] != AP_USE_TENSOR || u->expert_use[a] == AP_USE_DATA ? 3 : 0;
-    u->degrees.zero = 3;
-    u->degrees.shard = u->degrees.data * u->degrees.context;
-    while (k->mesh.n_axes > 1 && is_of_data(u, 0) && is_of_data(u, 1)) {
-        k->mesh.size[1] *= k->mesh.size[0];
-        k->mesh.n_axes--;
-        for (int a = 0; a < k->mesh.n_axes; a++) {
+    for (; k->mesh.n_axes > 1 && is_of_data(u, 0); k->mesh.n_axes--) {
+        replicas *= k->mesh.size[0];
+        for (int a = 0; a + 1 < k->mesh.n_axes; a++) {
             k->mesh.size[a] = k->mesh.size[a + 1];
             k->mesh.name[a] = k->mesh.name[a + 1];
             u->use[a] = u->use[a + 1];
@@ -234,18 +231,36 @@ static void make_bare(struct line_maker *k)
             u->exchange[a] = u->exchange[a + 1];
         }
     }
-    if (is_of_data(u, 0))
+    if (is_of_data(u, 0)) {
+        replicas *= k->mesh.size[0];
+        k->mesh.size[0] = 1;
         k->mesh.name[0] = "dp";
+    }
+    u->degrees.zero = 3;
+    u->degrees.data /= replicas;
+    u->degrees.shard = u->degrees.data * u->degrees.context;
+    return replicas;
+}
+
+/* Whether all stages lie on the hosts as the first one does. */
+static bool lies_evenly(const struct grid_rows *r, const struct line_maker *k)
+{
+    const int64_t host = r->m->cluster.levels[0].size;
+    const int64_t n = ap_mesh_devices(&k->mesh);
+
+    return k->line.pipeline == 1 || (n <= host ? host % n : n % host) == 0;
 }
 
 static int find_sharding(struct grid_rows *r, const struct line_maker *k)
 {
     struct line_maker bare = *k;
-    const int at = find_way(r, k, false);
+    const bool even = lies_evenly(r, k);
+    const int at = find_way(r, k, even, false);
 
     if (r->sharding[at].bare < 0) {
-        make_bare(&bare);
-        const int of = find_way(r, &bare, true);
+        const int64_t replicas = make_bare(&bare);
+        const int of = find_way(r, &bare, even, true);
+        r->sharding[at].replicas = replicas;
         r->sharding[at].bare = r->sharding[of].bare = of;
     }
     return at;
@@ -312,8 +327,10 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
         r->least_sec = fmin(r->least_sec, row.step_sec);
         return;
     }
-    row.at_once = find_at_once(r, microbatches, line);
-    if (row.at_once < 0) {
+    row.at_once = find_at_once(r, microbatches, line, false);
+    row.bare_at_once =
+        find_at_once(r, microbatches * r->sharding[shard].replicas, line, true);
+    if (row.at_once < 0 || row.bare_at_once < 0) {
         r->n_no_plan++;
         return;
     }
@@ -527,8 +544,7 @@ static void mark_asked(struct grid_rows *r)
         const struct grid_candidate *row = &r->row[i];
         const int ways[2] = {row->shard, r->sharding[row->shard].bare};
         for (int k = 0; k < 2; k++) {
-            r->sharding[ways[k]].asked[k ? r->at_once[row->at_once].bare : row->at_once] =
-                true;
+            r->sharding[ways[k]].asked[k ? row->bare_at_once : row->at_once] = true;
             if (last[ways[k]] != row->cut + 1)
                 grid_need(r, &r->sharding[ways[k]], row->cut);
             last[ways[k]] = row->cut + 1;

@@ -173,35 +173,6 @@ int grid_find_parts(struct grid_rows *r, struct ap_err *err)
 
 /* ---- measures ---- */
 
-/* Whether all stages lie on the hosts as the first one does. */
-static bool lies_evenly(const struct grid_rows *r, const struct grid_sharding *s)
-{
-    const int64_t host = r->m->cluster.levels[0].size;
-
-    return s->pipeline == 1 ||
-           (s->n_devices <= host ? host % s->n_devices : s->n_devices % host) == 0;
-}
-
-/* Axes of data parallelism alone. */
-static unsigned data_axes(const struct grid_sharding *s)
-{
-    unsigned axes = 0;
-
-    for (int a = 0; a < s->mesh.n_axes; a++)
-        if (s->uses.use[a] == AP_USE_DATA && s->uses.expert_use[a] == AP_USE_DATA)
-            axes |= 1u << a;
-    return axes;
-}
-
-static bool is_on(const struct ap_conversion *conv, unsigned axes)
-{
-    bool on = false;
-
-    for (int i = 0; i < conv->path.n_steps; i++)
-        on |= (conv->path.steps[i].coll.axes & axes) != 0;
-    return on;
-}
-
 /* The conversions that neighbouring blocks have alone. */
 static struct ap_conversions near_conversions(const struct grid_rows *r,
                                               const struct grid_sharding *s,
@@ -209,17 +180,14 @@ static struct ap_conversions near_conversions(const struct grid_rows *r,
                                               const struct ap_conversions *all,
                                               struct ap_arena *arena)
 {
-    const bool even = lies_evenly(r, s);
-    const unsigned out = s->is_bare ? data_axes(s) : 0;
     struct ap_conversions near = *all;
     struct ap_conversion *list = AP_NEW_N(arena, all->n + 1, struct ap_conversion);
 
     near.n = 0;
-    for (int i = 0; i < all->n && even; i++) {
+    for (int i = 0; i < all->n && s->even; i++) {
         const int node = part->sub.source[all->conv[i].node];
         if ((part->all || !r->far[node]) &&
-            !(s->is_bare &&
-              (r->model.origins[node] == AP_FROM_WEIGHTS || is_on(&all->conv[i], out))))
+            !(s->is_bare && r->model.origins[node] == AP_FROM_WEIGHTS))
             list[near.n++] = all->conv[i];
     }
     near.conv = list;
@@ -496,8 +464,8 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
             stage[i] = stage[i - 1];
             continue;
         }
-        add_up(r, s->measure[s->is_bare ? r->at_once[row->at_once].bare : row->at_once],
-               blocks, &sum);
+        add_up(r, s->measure[s->is_bare ? row->bare_at_once : row->at_once], blocks,
+               &sum);
         if (s->is_bare)
             sum.m.sync_sec = sum.m.update_sec = 0;
         else

@@ -71,6 +71,6 @@ int grid_plan(struct ap_arena *arena, const struct stage_model *m,
     grid_model_find(arena, m, &model);
     if (grid_build(&k, m, &price, err))
         return -1;
-    (void)ap_pipeline_measure(&model.of, stages, &price);
+    (void)ap_pipeline_measure(&model.of, stages, 0, &price);
     return grid_write(&k, price.result.step_sec, price.peak_bytes, out, err);
 }

@@ -116,29 +116,34 @@ static void push(struct search *s, int row)
     s->heap[at] = row;
 }
 
-void grid_price(const struct grid_rows *r, struct grid_candidate *row)
+void grid_price(const struct grid_rows *r, double below, struct grid_candidate *row)
 {
     struct ap_arena own = {0};
     struct ap_stages stages = {.each = r->want->each, .resharding = r->want->resharding};
     struct line_maker k = {
         .arena = &own, .model = &r->model, .line = row->line, .stages = &stages};
     const struct plan_instance *inst = r->want->inst;
+    const int64_t limit = inst->memory_bytes;
     struct ap_pipeline_price price;
     struct ap_err why = {0};
 
     row->known = GRID_NO_PLAN;
     if (grid_build(&k, r->m, &price, &why) == 0) {
-        const int64_t peak = stage_result_peak(r->m, inst, &stages, &price);
         row->step_sec = price.result.step_sec;
-        row->bytes = (double)peak;
-        row->known = inst->memory_bytes > 0 && peak > inst->memory_bytes ? GRID_TOO_LARGE
-                                                                         : GRID_PRICED;
+        row->known = GRID_TIMED;
+    }
+    if (row->known == GRID_TIMED && row->step_sec < below) {
+        row->bytes = (double)stage_result_peak(r->m, inst, &stages,
+                                               inst->n_kinds > 0 ? 0 : limit, &price);
+        row->known =
+            limit > 0 && row->bytes > (double)limit ? GRID_TOO_LARGE : GRID_PRICED;
     }
     ap_arena_free(&own);
 }
 
-/* Bounds a row better, or prices it. */
-static void learn(struct grid_rows *r, struct grid_candidate *row,
+/* Bounds a row better, or prices it: its memory, too, if its step is less than `below`.
+ */
+static void learn(struct grid_rows *r, struct grid_candidate *row, double below,
                   struct ap_line_counts *n)
 {
     if (row->known == GRID_LISTED) {
@@ -148,22 +153,32 @@ static void learn(struct grid_rows *r, struct grid_candidate *row,
     } else if (row->known == GRID_MEASURED) {
         grid_simulate(r, row);
     } else {
-        n->priced++;
-        grid_price(r, row);
+        n->priced += row->known == GRID_SIMULATED;
+        grid_price(r, row->known == GRID_TIMED ? INFINITY : below, row);
     }
 }
 
-/* The same of the first row. */
+/* The least bound of the others of the heap. */
+static double next_sec(const struct search *s)
+{
+    double sec = INFINITY;
+
+    for (int i = 1; i < 3 && i < s->n; i++)
+        sec = fmin(sec, s->r->row[s->heap[i]].step_sec);
+    return sec;
+}
+
+/* The same of the first row: its memory is of no use while others may be better. */
 static void go_on(struct search *s, struct ap_line_counts *n)
 {
     struct grid_candidate *row = &s->r->row[s->heap[0]];
 
-    learn(s->r, row, n);
+    learn(s->r, row, fmin(s->best, next_sec(s)), n);
     if (row->known == GRID_PRICED && row->step_sec < s->best) {
         s->best = row->step_sec;
         s->taken = s->heap[0];
     }
-    if (row->known != GRID_SIMULATED)
+    if (row->known != GRID_SIMULATED && row->known != GRID_TIMED)
         s->heap[0] = s->heap[--s->n];
     if (s->n > 0)
         sink(s, 0);
@@ -176,7 +191,8 @@ struct bounding {
     const int *start, *sharding;
 };
 
-/* Bounds of all lines of a bare way to shard, and then of the ways that share it. */
+/* Bounds of all lines of a way to shard by its bare way; where that one has no plan, a
+ * way with more axes has none. */
 static void bound_bare(void *ctx, int i)
 {
     const struct bounding *b = ctx;
@@ -186,6 +202,7 @@ static void bound_bare(void *ctx, int i)
     if (s->is_bare || s->bounded || !r->sharding[s->bare].measured)
         return;
     s->bounded = true;
+    s->measured = !r->sharding[s->bare].ok;
     s->least_sec = INFINITY;
     for (int k = b->start[i]; k < b->start[i + 1]; k++) {
         struct grid_candidate *row = &r->row[b->row[k]];
@@ -341,7 +358,7 @@ static void find_simplest(const struct search *s, struct grid_found *out)
         if (best && stage_simplicity_compare(&list[i].is, &best->is) > 0)
             break;
         while (row->known < GRID_PRICED && row->step_sec <= limit)
-            learn(r, row, &out->n);
+            learn(r, row, limit, &out->n);
         if (row->known != GRID_PRICED || row->step_sec > limit)
             continue;
         limit = row->step_sec;
@@ -484,7 +501,7 @@ int grid_take(struct ap_arena *arena, const struct stage_model *m,
     /* the bound of plans made of fronts, which a line may be below */
     if (found->step_sec < like->lower_bound_sec)
         stages->lower_bound_sec = fmin(like->lower_bound_sec, found->least_sec);
-    (void)ap_pipeline_measure(&model.of, stages, &price);
+    (void)ap_pipeline_measure(&model.of, stages, 0, &price);
     assert(price.result.step_sec <= /* or not that line */
            (simple ? found->simple.step_sec : found->step_sec) * (1 + 1e-9));
     if (grid_write(&k, price.result.step_sec, price.peak_bytes, out, err))

@@ -11,6 +11,7 @@ enum grid_known {
     GRID_LISTED,    /* a bound by its operators */
     GRID_MEASURED,  /* bounds by its stages, without what they send */
     GRID_SIMULATED, /* the same in the order of its schedule */
+    GRID_TIMED,     /* by its plan, whose memory is not known */
     GRID_PRICED,
     GRID_TOO_LARGE, /* does not fit */
     GRID_NO_PLAN    /* the model cannot be sharded so */
@@ -19,8 +20,9 @@ enum grid_known {
 struct grid_candidate {
     struct ap_line line;
     int cut, shard, at_once; /* rows of these */
+    int bare_at_once;        /* of the bare way to shard */
     enum grid_known known;
-    double step_sec; /* no step is below; of a priced line the step */
+    double step_sec; /* no step is below; of a timed or priced line the step */
     double bytes;    /* likewise, of the fullest device */
 };
 
@@ -43,14 +45,15 @@ struct grid_measure {
 
 /* A way to shard that lines share, whatever microbatches and chunks they have. */
 struct grid_sharding {
-    int64_t pipeline;
+    bool even; /* all stages lie on the hosts as the first one does */
     struct ap_mesh mesh;
     struct ap_axis_uses uses;
     int64_t *devices; /* of the first stage */
     int64_t n_devices;
     double least_sec;              /* of its lines */
-    bool is_bare;                  /* without ZeRO, and what data parallelism sends */
+    bool is_bare;                  /* without replicas, ZeRO, and what these send */
     int bare;                      /* that one: ways that differ in this share it */
+    int64_t replicas;              /* that it leaves out: it has more microbatches */
     bool bounded;                  /* its lines are, by the bare one */
     bool measured, ok;             /* ok: its parts have plans */
     uint8_t *needed;               /* [part]: bits of its blocks that lines have */
@@ -65,7 +68,7 @@ struct grid_sharding {
 struct grid_at_once {
     int64_t microbatches;
     enum ap_line_recompute recompute;
-    int bare; /* the first row that differs in the trainer only */
+    bool is_bare; /* of bare ways: what is as large as the whole batch is left out */
     struct ap_stage_microbatch micro;
 };
 
@@ -121,8 +124,8 @@ void grid_end(struct grid_rows *r);
 /* Lines of this step and above are left out: beside a plan whose report says the best
  * line none are. */
 double grid_limit(const struct grid_want *want);
-/* The plan of a line, by its price. */
-void grid_price(const struct grid_rows *r, struct grid_candidate *row);
+/* The plan of a line, by its price; its memory only if its step is less than `below`. */
+void grid_price(const struct grid_rows *r, double below, struct grid_candidate *row);
 
 /* grid_lines.c: fills row, cut, sharding and at_once. */
 int grid_list(struct grid_rows *r, struct ap_err *err);

@@ -30,7 +30,7 @@ static void test_spaces(void)
 }
 
 struct tally {
-    int n_wrong_step, n_wrong_bytes, n_priced;
+    int n_wrong_step, n_wrong_bytes, n_wrong_none, n_priced;
     double best, worst_gap; /* gap: of a price above its bound, relative */
 };
 
@@ -46,6 +46,7 @@ static void try_line(struct grid_rows *r, struct grid_candidate *row,
         if (!r->sharding[ways[i]].measured)
             grid_measure(r, 1, &ways[i]);
     grid_bound_bare(r, row);
+    const bool none = row->known == GRID_NO_PLAN;
     const double listed = row->step_sec;
     grid_bound(r, row);
     const double timed = row->step_sec;
@@ -53,15 +54,17 @@ static void try_line(struct grid_rows *r, struct grid_candidate *row,
         grid_simulate(r, row);
     const double bound = row->step_sec, bytes = row->bytes;
     inst->memory_bytes = limit;
-    grid_price(r, row);
+    grid_price(r, INFINITY, row);
     inst->memory_bytes = 0;
     if (row->known == GRID_NO_PLAN)
         return;
     t->n_priced++;
     t->n_wrong_step +=
         listed > row->step_sec || timed > row->step_sec || bound > row->step_sec;
-    t->n_wrong_bytes += bytes > row->bytes;
-    if (bound > row->step_sec || bytes > row->bytes)
+    t->n_wrong_none += none;
+    const bool large = row->known == GRID_PRICED && bytes > row->bytes;
+    t->n_wrong_bytes += large;
+    if (bound > row->step_sec || large || none)
         printf("# %s: bounds %.9g s, %.0f bytes, prices %.9g, %.0f\n",
                ap_line_text(&scratch, &row->line), bound, bytes, row->step_sec,
                row->bytes);
@@ -107,9 +110,10 @@ static void test_trainer(char **arg)
            "%.2f %% above its bound at most\n",
            (long long)found.n.legal, t.n_priced, (long long)found.n.priced, t.best,
            found.found ? ap_line_text(&arena, &found.line) : "none", 100 * t.worst_gap);
-    CHECK(t.n_wrong_step == 0 && t.n_wrong_bytes == 0,
-          "bounds hold: %d steps and %d programs' bytes are below", t.n_wrong_step,
-          t.n_wrong_bytes);
+    CHECK(t.n_wrong_step == 0 && t.n_wrong_bytes == 0 && t.n_wrong_none == 0,
+          "bounds hold: %d steps and %d programs' bytes are below; %d that were said to "
+          "have no plan have one",
+          t.n_wrong_step, t.n_wrong_bytes, t.n_wrong_none);
     CHECK(found.found == isfinite(t.best) &&
               (!found.found || found.step_sec <= t.best * (1 + 1e-12)),
           "the search finds the best line: %.9g, %.9g", found.step_sec, t.best);
