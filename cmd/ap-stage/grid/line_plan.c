@@ -404,7 +404,7 @@ int line_shard(const struct line_maker *k, struct ap_arena *arena, struct ap_pla
                struct ap_err *err)
 {
     return line_plan_degrees(arena, &k->uses, plan, err) ||
-                   check_even(k, arena, plan, err) || check_degrees(k, plan, err)
+                   check_even(k, arena, plan, err)
                ? -1
                : 0;
 }
@@ -425,7 +425,8 @@ static int shard_stage(void *ctx, int s, struct ap_arena *arena, struct ap_err *
         .algorithm = "grid",
         .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
         .stopped = "rule"};
-    if (line_shard(k, arena, &st->sharding.plan, &why))
+    if (line_shard(k, arena, &st->sharding.plan, &why) ||
+        check_degrees(k, &st->sharding.plan, &why))
         return ap_err_set(err, "stage %d: %s", s, why.msg);
     return 0;
 }

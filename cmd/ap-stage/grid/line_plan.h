@@ -44,7 +44,8 @@ int line_build(struct line_maker *k, struct ap_err *err);
 /* Its steps, for searches. Mesh, degrees and microbatches, and the blocks of each stage.
  * -1: the model or the cluster cannot be divided so. */
 int line_lay(struct line_maker *k, struct ap_err *err);
-/* The plan of a part of the model, whose graph and nests are there. -1: as above. */
+/* The plan of a part of the model, whose graph and nests are there; a part need not have
+ * all that the line says. -1: as above. */
 int line_shard(const struct line_maker *k, struct ap_arena *arena, struct ap_plan *plan,
                struct ap_err *err);
 
