@@ -580,52 +580,6 @@ int cuda_attention(struct exec *x, int first, void **state)
     return 0;
 }
 
-static bool overlap(const char *a, int64_t n, const char *b, int64_t m)
-{
-    return a && b && a < b + m && b < a + n;
-}
-
-/* Whether a call reads or writes one of the n bytes at p; true also where that is not
- * known. */
-static bool touches(const struct exec *x, const struct call *call, const char *p,
-                    int64_t n)
-{
-    const struct ap_node *nodes = x->prog->local.nodes;
-    for (int m = 0; m < call->n_nodes; m++) {
-        const struct ap_node *v = &nodes[call->nodes[m]];
-        if (v->shape.dtype == AP_TUPLE ||
-            overlap(x->value[call->nodes[m]], ap_shape_bytes(&v->shape), p, n))
-            return true;
-        for (int k = 0; k < v->n_in; k++) {
-            const struct ap_shape *s = &nodes[v->in[k]].shape;
-            if (s->dtype == AP_TUPLE ||
-                overlap(x->value[v->in[k]], ap_shape_bytes(s), p, n))
-                return true;
-        }
-    }
-    return false;
-}
-
-static bool runs_each(const struct exec *x, int node)
-{
-    const int group = x->prog->local.nodes[node].group;
-    return group >= x->prog->each_lo && group < x->prog->each_hi;
-}
-
-/* Whether a result can be written to the place of the transpose that alone reads it. */
-static bool place_is_free(const struct exec *x, int node, int to)
-{
-    const struct ap_graph *g = &x->prog->local;
-    const int64_t bytes = ap_shape_bytes(&g->nodes[to].shape);
-    if (x->place.shared || x->prog->buffer[to].offset < 0 ||
-        runs_each(x, node) != runs_each(x, to))
-        return false;
-    for (int c = x->call_of[node]; c < x->call_of[to]; c++)
-        if (touches(x, &x->calls[c], x->value[to], bytes))
-            return false;
-    return true;
-}
-
 void cuda_attention_place(struct exec *x, const bool *aside)
 {
     (void)x, (void)aside;
