@@ -168,7 +168,8 @@ END
 
 @test "ap-plan: the report of a plan that --out has nothing for" {
     run -2 --separate-stderr ap-plan "$(hlo mlp)" --cluster cpu-4 --quiet --out torch -o "$BATS_TEST_TMPDIR/torch"
-    [ -z "$output" ] && [ ! -e "$BATS_TEST_TMPDIR/torch" ]
+    [ -z "$output" ]
+    [ ! -e "$BATS_TEST_TMPDIR/torch" ]
     [[ $stderr == *'where the time goes'* ]]
 }
 

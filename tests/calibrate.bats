@@ -71,7 +71,9 @@ refused() {
     local want=$1 pattern=$2
     shift 2
     run --separate-stderr ap-cost --calibrate "$@"
-    [ "$status" -eq "$want" ] && [ -z "$output" ] && [[ $stderr == *$pattern* ]]
+    [ "$status" -eq "$want" ]
+    [ -z "$output" ]
+    [[ $stderr == *$pattern* ]]
 }
 
 @test "calibrate: bad measurements are refused by line or member" {
@@ -94,7 +96,8 @@ refused() {
     echo '{"profile":1,"kernels":[],"collectives":[{"op":"all-reduce","groups":[[0,7]],"bytes":4,"sec":1}],"sends":[]}' >far.json
     refused 1 "far.json: /collectives/0/groups: these are not devices of cluster cpu-4" --cluster cpu-4 far.json
     run ap-exec --profile p.json --steps 3 "$(rewritten mlp 2)"
-    [ "$status" -eq 2 ] && [[ $output == *"--profile: needs at least 4 steps"* ]]
+    [ "$status" -eq 2 ]
+    [[ $output == *"--profile: needs at least 4 steps"* ]]
 }
 
 @test "calibrate: tables of a cluster are checked" {
@@ -102,8 +105,10 @@ refused() {
     cd "$BATS_TEST_TMPDIR"
     jq --argjson t "$table" '.kernels = [$t]' "$BATS_TEST_DIRNAME/../clusters/cpu-4.json" >falls.json
     run ap-cost --calibrate --cluster falls.json /dev/null
-    [ "$status" -eq 1 ] && [[ $output == *"falls.json: /kernels/0/flops/1: takes less time than the row before"* ]]
+    [ "$status" -eq 1 ]
+    [[ $output == *"falls.json: /kernels/0/flops/1: takes less time than the row before"* ]]
     jq '.collectives = [{op: "dot", level: "memory", devices: 2, rings: 1, bytes: [{size: 1, sec: 1}]}]' "$BATS_TEST_DIRNAME/../clusters/cpu-4.json" >op.json
     run ap-cost --calibrate --cluster op.json /dev/null
-    [ "$status" -eq 1 ] && [[ $output == *"op.json: /collectives/0/op: no collective has this name"* ]]
+    [ "$status" -eq 1 ]
+    [[ $output == *"op.json: /collectives/0/op: no collective has this name"* ]]
 }

@@ -12,7 +12,8 @@ ENTRY e { x = f32[8,4] parameter(0)
     v = f32[8,4] custom-call(u), custom_call_target="mystery", backend_config={"a": ["b"]}
     ROOT y = f32[8,4] negate(v) }
 END
-    [ "$status" -eq 0 ] && [ "${#stderr_lines[@]}" -eq 1 ]
+    [ "$status" -eq 0 ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *":2:28: unknown custom call 'mystery'"* ]]
     jq -e '[.graph.nodes[] | select(.op == "custom-call") | [.target, .shape, .index // 0]] ==
         [["mystery", "f32[8,4]", 0], ["mystery", "f32[8,4]", 0]]' <<<"$output"

@@ -140,15 +140,20 @@ refuses_file() {
     local two
     two=$(rewritten mlp 2 data)
     run --separate-stderr ap-exec --data "$MODELS/mlp/in" --resume ck "$ONE"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *ck/checkpoint.safetensors:*$1* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *ck/checkpoint.safetensors:*$1* ]]
     run --separate-stderr ap-exec -n 2 --data "$MODELS/mlp/in" --resume ck "$two"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *ck/checkpoint.safetensors:*$1* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *ck/checkpoint.safetensors:*$1* ]]
 }
 
 @test "checkpoint: what is cut short, changed, or another program's is refused by name" {
     cd "$BATS_TEST_TMPDIR"
     run --separate-stderr ap-exec --resume none "$ONE"
-    [ "$status" -eq 1 ] && [[ $stderr == *"none/checkpoint.safetensors: No such file"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"none/checkpoint.safetensors: No such file"* ]]
     ap-exec --data "$MODELS/mlp/in" --quiet --save good "$ONE"
     local good=good/checkpoint.safetensors ck=ck/checkpoint.safetensors size
     mkdir ck
@@ -198,27 +203,39 @@ refuses_file() {
 
 @test "checkpoint: what --save and --every need" {
     run --separate-stderr ap-exec --every 2 "$ONE"
-    [ "$status" -eq 2 ] && [[ $stderr == *"--every: needs --save"* ]]
+    [ "$status" -eq 2 ]
+    [[ $stderr == *"--every: needs --save"* ]]
     run --separate-stderr ap-exec --save "$ONE" "$ONE"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save $ONE: Not a directory"* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *"--save $ONE: Not a directory"* ]]
     run --separate-stderr ap-exec --save "$BATS_TEST_TMPDIR/no/ck" "$ONE"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"No such file"* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *"No such file"* ]]
     mkdir "$BATS_TEST_TMPDIR/ck"
     touch "$BATS_TEST_TMPDIR/elsewhere"
     ln -s ../elsewhere "$BATS_TEST_TMPDIR/ck/checkpoint.safetensors"
     ap-exec --data "$MODELS/mlp/in" --quiet --save "$BATS_TEST_TMPDIR/ck" "$ONE"
-    [ -L "$BATS_TEST_TMPDIR/ck/checkpoint.safetensors" ] && [ -s "$BATS_TEST_TMPDIR/elsewhere" ]
+    [ -L "$BATS_TEST_TMPDIR/ck/checkpoint.safetensors" ]
+    [ -s "$BATS_TEST_TMPDIR/elsewhere" ]
     # before the first step
     cd "$BATS_TEST_TMPDIR"
     mkdir -p dir/checkpoint.safetensors
     ln -s loop loop
     ln -s nowhere dangling
     run --separate-stderr ap-exec --save dir "$ONE"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"dir/checkpoint.safetensors: expected a file"* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *"dir/checkpoint.safetensors: expected a file"* ]]
     run --separate-stderr ap-exec --save loop "$ONE"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save loop: Too many levels"* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *"--save loop: Too many levels"* ]]
     run --separate-stderr ap-exec --save dangling "$ONE"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save dangling: No such file"* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *"--save dangling: No such file"* ]]
 }
 
 @test "checkpoint: a folder in which a run saves is no other run's, until it ends, however" {
@@ -235,8 +252,11 @@ refuses_file() {
     local posix
     posix=$(grep -c "POSIX .* $first .*:$(stat -c %i ck/checkpoint.safetensors.lock) " /proc/locks || true)
     kill -9 "$first"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *"--save linked: another run saves there"* ]]
-    [[ $there == *"--save ck: another run saves there"* ]] && [ "$posix" -eq 1 ]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *"--save linked: another run saves there"* ]]
+    [[ $there == *"--save ck: another run saves there"* ]]
+    [ "$posix" -eq 1 ]
     wait "$first" || true
     ap-exec --data "$MODELS/mlp/in" --quiet --save ck/ "$ONE"
     [ "$(ls ck)" = checkpoint.safetensors ]
@@ -277,8 +297,10 @@ END
         close some four
     done
     run --separate-stderr ap-exec --batches ck "$ONE"
-    [ "$status" -eq 1 ] && [[ $stderr == *"ck/1: no such folder"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"ck/1: no such folder"* ]]
     mkdir -p empty/1
     run --separate-stderr ap-exec --batches empty "$ONE"
-    [ "$status" -eq 1 ] && [[ $stderr == *"empty/1: has no K.npy of an input"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"empty/1: has no K.npy of an input"* ]]
 }

@@ -189,7 +189,7 @@ cases() {
     AP_FAKE_SEED=$1 timeout "${AP_FAKE_LIMIT:-300}" mpirun -q --stdin none -n "$1" "$AP_BUILD/equiv/test_equiv" "$seed" "$2" cuda \
         >"$log" 2>&1 || { grep -v '^ok\|^# covered' "$log" | head -n 20; return 1; }
     [ "$(grep -c '^ok' "$log")" -eq "$2" ]
-    ! grep '^# refused' "$log"
+    run ! grep '^# refused' "$log"
 }
 
 @test "backend: golden models" {
@@ -430,7 +430,7 @@ END
     "${exec[@]}" --out "$out/f32" "$out/conv.json"
     "${exec[@]}" --f32-matmul tf32 --out "$out/tf32" "$out/conv.json"
     for name in 0 1 2 4 5 6; do # 3 is im2col
-        ! cmp -s "$out/f32/result_$name.npy" "$out/tf32/result_$name.npy"
+        run ! cmp -s "$out/f32/result_$name.npy" "$out/tf32/result_$name.npy"
     done
     [ "$(cd "$out/f32" && ls)" = "$(cd "$out/tf32" && ls)" ]
 }
@@ -499,7 +499,7 @@ attention_program() {
     while IFS='|' read -r calls change; do
         jq "([${nodes}[] | select(.attention)][0].in[0]) as \$q |
             (${nodes}[] | select(.attention)) |= ($change)" "$out/attention.json" >"$out/other.json"
-        ! cmp -s <(jq -c . "$out/attention.json") <(jq -c . "$out/other.json")
+        run ! cmp -s <(jq -c . "$out/attention.json") <(jq -c . "$out/other.json")
         ap-exec --backend cuda --json "$out/other.json" | jq -e ".attention_calls == $calls"
     done <<'END'
 0|(select(.op == "compare") | .direction) = "LE"

@@ -18,14 +18,17 @@ floats() {
 
 @test "exec: one line a step, and nothing on standard error" {
     run --separate-stderr ap-exec --data "$MODELS/mlp/in" --steps 3 "$ONE"
-    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    [ "$status" -eq 0 ]
+    [ -z "$stderr" ]
     [ "${#lines[@]}" -eq 3 ]
     [[ ${lines[2]} =~ ^step\ 3\ loss\ [0-9.]+$ ]]
 }
 
 @test "exec: --quiet prints nothing" {
     run --separate-stderr ap-exec --quiet --data "$MODELS/mlp/in" "$ONE"
-    [ "$status" -eq 0 ] && [ -z "$output" ] && [ -z "$stderr" ]
+    [ "$status" -eq 0 ]
+    [ -z "$output" ]
+    [ -z "$stderr" ]
 }
 
 @test "exec: --json holds losses, times, bytes and the comparison" {
@@ -36,7 +39,8 @@ floats() {
 
 @test "exec: -o takes what is printed at the end" {
     run ap-exec --json -o "$BATS_TEST_TMPDIR/run.json" --data "$MODELS/mlp/in" "$ONE"
-    [ "$status" -eq 0 ] && [ -z "$output" ]
+    [ "$status" -eq 0 ]
+    [ -z "$output" ]
     jq -e '.losses | length == 1' "$BATS_TEST_TMPDIR/run.json"
 }
 
@@ -63,11 +67,13 @@ floats() {
     ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-4.json" "$BATS_FILE_TMPDIR/graph.json" |
         ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
     run --separate-stderr ap-exec -n 4 --steps 2 --verify --report "$BATS_TEST_TMPDIR/four.json"
-    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    [ "$status" -eq 0 ]
+    [ -z "$stderr" ]
     [[ $output == *"verify: losses max rel"* && $output == *"4 ranks, 2 steps"* ]]
     run --separate-stderr ap-exec -n 4 --quiet --steps 5 --verify --tolerance 1e-30 \
         "$BATS_TEST_TMPDIR/four.json"
-    [ "$status" -eq 1 ] && [[ $stderr == *"tolerance"* || $stderr == *"unpartitioned"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"tolerance"* || $stderr == *"unpartitioned"* ]]
 }
 
 # A model's program on 2x2 ranks by Megatron's rule: partitioned NAME DOCUMENT
@@ -81,14 +87,16 @@ partitioned() {
     partitioned four "$dir/graph.json"
     for steps in 1 3; do
         run --separate-stderr ap-exec -n 4 --data "$MODELS/gpt2l_bf16/in" --steps $steps --verify "$dir/four.json"
-        [ "$status" -eq 0 ] && [ -z "$stderr" ]
+        [ "$status" -eq 0 ]
+        [ -z "$stderr" ]
         [[ ${lines[-1]} =~ ^verify:\ of\ 107\ tensors,\ 1\ within\ 1e-4\;\ [0-9]+\ by\ bf16\ within\ 1\ % ]]
     done
     # of one rank everything is the same; with a tolerance it is that of every tensor
     ap-rewrite "$dir/graph.json" | ap-exec --verify --json |
         jq -e '.verify | .full + .low == 107 and .rounding == [] and .decided_by_rounding == []'
     run --separate-stderr ap-exec -n 4 --quiet --verify --tolerance 1e-4 "$dir/four.json"
-    [ "$status" -eq 1 ] && [[ $stderr == *"unpartitioned"* || $stderr == *"tolerance 0.0001"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"unpartitioned"* || $stderr == *"tolerance 0.0001"* ]]
 }
 
 @test "exec: --verify names gradients that are zero up to rounding" {
@@ -100,7 +108,8 @@ partitioned() {
         jq -e '.verify | .low == 0 and .rounding == [] and .full == 104 and .params_error < 1e-5 and
             (.decided_by_rounding | length == 6 and all(test("attn/k/b")))'
     run --separate-stderr ap-exec -n 4 --seed 1 --int-range 64 --steps 4 --verify --quiet "$dir/four.json"
-    [ "$status" -eq 0 ] && [[ $output == *"; 6 whose gradient is zero up to rounding, or lost in it: gpt/h_0/attn/k/b, "* ]]
+    [ "$status" -eq 0 ]
+    [[ $output == *"; 6 whose gradient is zero up to rounding, or lost in it: gpt/h_0/attn/k/b, "* ]]
 }
 
 @test "exec: --verify says where only the whole gradient overflows, so that only that step is skipped" {
@@ -136,7 +145,8 @@ partitioned() {
 
 @test "exec: a program for more ranks than there are, or fewer" {
     run --separate-stderr ap-exec -n 2 "$ONE"
-    [ "$status" -eq 1 ] && [ -z "$output" ]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
     [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *"one.json: the program is for 1 rank, this job has 2: run it with -n 1" ]]
     refuses 1 "the program is for 1 rank, this job has 2" ap-exec --check -n 2 "$ONE"
@@ -149,7 +159,8 @@ partitioned() {
 
 @test "exec: a document without a program says what to do" {
     run --separate-stderr ap-exec "$BATS_FILE_TMPDIR/graph.json"
-    [ "$status" -eq 1 ] && [[ $stderr == *"ap-rewrite"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"ap-rewrite"* ]]
 }
 
 @test "exec: data that is missing, of another shape or no .npy file is named" {
@@ -157,17 +168,21 @@ partitioned() {
     cp -r "$MODELS/mlp/in" "$in"
     rm "$in/0.npy"
     run --separate-stderr ap-exec --data "$in" "$ONE"
-    [ "$status" -eq 1 ] && [[ $stderr == *"parameter 0 "*"0.npy: No such file"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"parameter 0 "*"0.npy: No such file"* ]]
     ap-exec --quiet --seed 1 --data "$in" "$ONE"
     cp "$in/1.npy" "$in/0.npy"
     run --separate-stderr ap-exec --data "$in" "$ONE"
-    [ "$status" -eq 1 ] && [[ $stderr == *"0.npy: expected f32["*"got f32["* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"0.npy: expected f32["*"got f32["* ]]
     echo nonsense >"$in/0.npy"
     run --separate-stderr ap-exec --data "$in" "$ONE"
-    [ "$status" -eq 1 ] && [[ $stderr == *"0.npy: not a .npy file"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"0.npy: not a .npy file"* ]]
     head -c 200 "$MODELS/mlp/in/0.npy" >"$in/0.npy"
     run --separate-stderr ap-exec --data "$in" "$ONE"
-    [ "$status" -eq 1 ] && [[ $stderr == *"0.npy: truncated"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"0.npy: truncated"* ]]
 }
 
 @test "exec: --small-ints gives small integers" {
@@ -188,7 +203,9 @@ partitioned() {
         "results":[{"node":1,"role":"weight","alias":0}],"reducers":[]}}' |
         ap-rewrite >"$BATS_TEST_TMPDIR/c128.json"
     run --separate-stderr ap-exec "$BATS_TEST_TMPDIR/c128.json"
-    [ "$status" -eq 2 ] && [ -z "$output" ] && [[ $stderr == *"c128: not supported yet"* ]]
+    [ "$status" -eq 2 ]
+    [ -z "$output" ]
+    [[ $stderr == *"c128: not supported yet"* ]]
 }
 
 @test "exec: a constant whose values the text left out is refused by name" {
@@ -202,17 +219,21 @@ ENTRY main {
 HLO
     ap-import "$BATS_TEST_TMPDIR/t.hlo" | ap-rewrite >"$BATS_TEST_TMPDIR/t.json"
     run --separate-stderr ap-exec "$BATS_TEST_TMPDIR/t.json"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *table* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *table* ]]
 }
 
 @test "exec: output that cannot be written is an error, on four ranks too" {
     [ -e /dev/full ] || skip "no /dev/full"
     run --separate-stderr bash -c 'ap-exec "$1" >/dev/full' - "$ONE"
-    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: cannot write to standard output: No space left on device" ]
+    [ "$status" -eq 1 ]
+    [ "$stderr" = "ap-exec: cannot write to standard output: No space left on device" ]
     ap-shard --mesh 4 --cluster "$CLUSTERS/cpu-4.json" "$BATS_FILE_TMPDIR/graph.json" |
         ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
     run --separate-stderr bash -c 'ap-exec -n 4 "$1" >/dev/full' - "$BATS_TEST_TMPDIR/four.json"
-    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: cannot write to standard output: No space left on device" ]
+    [ "$status" -eq 1 ]
+    [ "$stderr" = "ap-exec: cannot write to standard output: No space left on device" ]
 }
 
 @test "exec: files that --trace, --profile and -o cannot write are named before the first step" {
@@ -226,7 +247,8 @@ HLO
     done
     # behind it, one message: not of ranks that mpirun then ends
     run --separate-stderr ap-exec -n 2 --quiet --trace /dev/full "$(rewritten mlp 2)"
-    [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: /dev/full: cannot write: No space left on device" ]
+    [ "$status" -eq 1 ]
+    [ "$stderr" = "ap-exec: /dev/full: cannot write: No space left on device" ]
     refuses 2 "--trace and --profile: both would write x" ap-exec --trace x --profile x "$ONE"
     refuses 2 "--trace and --profile: both would write x" ap-exec --trace x --profile ./x "$ONE"
     refuses 2 "--trace and --profile: both would write -" ap-exec --trace - --profile - "$ONE"
@@ -261,7 +283,8 @@ HLO
         printf '\x45' | dd of="$file" bs=1 seek=131 conv=notrunc status=none
         "${compare[@]}" "$ONE"
         run --separate-stderr "${compare[@]}" --tolerance 1e-4 "$ONE"
-        [ "$status" -eq 1 ] && [[ $stderr == "ap-exec: $k"*"relative error"*"tolerance 0.0001" ]]
+        [ "$status" -eq 1 ]
+        [[ $stderr == "ap-exec: $k"*"relative error"*"tolerance 0.0001" ]]
     done
 }
 
@@ -283,7 +306,9 @@ HLO
     early "--out $dir/file: Not a directory" --out "$dir/file"
     jq -c 'del(.graph)' "$ONE" >"$dir/bare.json"
     run --separate-stderr ap-exec --verify "$dir/bare.json"
-    [ "$status" -eq 1 ] && [ -z "$output" ] && [[ $stderr == *'bare.json: --verify: no section "graph"'* ]]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
+    [[ $stderr == *'bare.json: --verify: no section "graph"'* ]]
     cd "$dir"
     ap-exec --quiet --data "$MODELS/mlp/in" --out made/ "$ONE" && [ -s "made/$k.npy" ]
     ap-exec --quiet --data "$MODELS/mlp/in" --out made "$ONE"
@@ -304,7 +329,8 @@ HLO
     echo nonsense >"$dir/first/in/$k.npy"
     run --separate-stderr mpirun -q --oversubscribe -n 1 -wdir "$dir/first" "${run[@]}" : -n 3 \
         -wdir "$dir/others" "${run[@]}"
-    [ "$status" -eq 1 ] && [ -z "$output" ]
+    [ "$status" -eq 1 ]
+    [ -z "$output" ]
     [ "$(grep -c "$k.npy: not a .npy file" <<<"$stderr")" -eq 1 ]
 }
 
@@ -316,7 +342,8 @@ HLO
         "results":[{"node":2RESULT}],"reducers":[]}}'
     ap-rewrite <<<"${graph/RESULT/,\"role\":\"weight\",\"alias\":0}" >"$BATS_TEST_TMPDIR/nan.json"
     run --separate-stderr ap-exec --quiet --verify "$BATS_TEST_TMPDIR/nan.json"
-    [ "$status" -eq 1 ] && [[ $stderr == *"parameter 0 (w): relative error inf"* ]]
+    [ "$status" -eq 1 ]
+    [[ $stderr == *"parameter 0 (w): relative error inf"* ]]
     ap-rewrite <<<"${graph/RESULT/}" | sed 's/"divide"/"add"/' >"$BATS_TEST_TMPDIR/none.json"
     run --separate-stderr ap-exec --quiet --verify "$BATS_TEST_TMPDIR/none.json"
     [ "$status" -eq 0 ]
@@ -326,17 +353,21 @@ HLO
 @test "exec: -n that differs from the job's size, a tolerance below 0" {
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     run --separate-stderr mpirun -q --oversubscribe -n 4 ap-exec -n 2 "$ONE"
-    [ "$status" -eq 2 ] && [ -z "$output" ]
+    [ "$status" -eq 2 ]
+    [ -z "$output" ]
     [ "$stderr" = "ap-exec: -n 2: this job has 4 ranks" ]
     run --separate-stderr ap-exec --verify --tolerance -1 "$ONE"
-    [ "$status" -eq 2 ] && [[ $stderr == *"--tolerance: expected a number >= 0, got -1"* ]]
+    [ "$status" -eq 2 ]
+    [[ $stderr == *"--tolerance: expected a number >= 0, got -1"* ]]
 }
 
 @test "exec: --stats on four ranks is one line" {
     ap-shard --mesh 4 --cluster "$CLUSTERS/cpu-4.json" "$BATS_FILE_TMPDIR/graph.json" |
         ap-rewrite >"$BATS_TEST_TMPDIR/four.json"
     run --separate-stderr ap-exec -n 4 --quiet --stats "$BATS_TEST_TMPDIR/four.json"
-    [ "$status" -eq 0 ] && [ "${#stderr_lines[@]}" -eq 1 ] && jq -e .sec <<<"$stderr"
+    [ "$status" -eq 0 ]
+    [ "${#stderr_lines[@]}" -eq 1 ]
+    jq -e .sec <<<"$stderr"
 }
 
 @test "exec: without CUDA, --backend cuda says why and auto takes the CPU" {
@@ -417,7 +448,8 @@ END
     [ "$(stat -c %s "$BATS_TEST_TMPDIR/in/0.npy")" -eq $((128 + (64 << 20))) ]
     jq -e '.program.modules[0].graph.nodes[] | select(.op == "parameter") | .shape | test("1024")' "$BATS_TEST_TMPDIR/p.json"
     run --separate-stderr ap-exec -n 4 --data "$BATS_TEST_TMPDIR/in" --stats "$BATS_TEST_TMPDIR/p.json"
-    [ "$status" -eq 0 ] && [ "$output" = 'step 1 loss 0' ]
+    [ "$status" -eq 0 ]
+    [ "$output" = 'step 1 loss 0' ]
     start=$(ap-exec -n 4 --data "$MODELS/mlp/in" --stats --quiet "$(rewritten mlp 4 data)" 2>&1 | jq .peak_bytes)
     # parameter, new value and what is read: three quarters, and not one array more
     jq -e --argjson start "$start" '.peak_bytes - $start < 3.5 * 16777216' <<<"$stderr"

@@ -112,11 +112,13 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
     runs
     kill -TERM "$(mpirun_pid)"
     ends
-    [ "$status" -eq 1 ] && [ "$(cat err)" = 'ap-exec: mpirun ended the job (exit 1)' ]
+    [ "$status" -eq 1 ]
+    [ "$(cat err)" = 'ap-exec: mpirun ended the job (exit 1)' ]
     printf '#include <stdlib.h>\nint MPI_Allreduce(void) { exit(7); }\n' >ends.c
     cc -shared -fPIC -o ends.so ends.c
     ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=$PWD/ends.so run --separate-stderr ap-exec -n 4 "$PLAN"
-    [ "$status" -eq 7 ] && [[ $stderr =~ ap-exec:\ rank\ [0-3]\ \(process\ .*\)\ has\ ended\ out\ of\ order\ \(exit\ 7\) ]]
+    [ "$status" -eq 7 ]
+    [[ $stderr =~ ap-exec:\ rank\ [0-3]\ \(process\ .*\)\ has\ ended\ out\ of\ order\ \(exit\ 7\) ]]
 }
 
 @test "faults: ^C and SIGTERM end the job as they end other programs" {
@@ -124,12 +126,14 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
     runs
     kill -INT "$TOP"
     ends
-    [ "$status" -eq 130 ] && [ "$(cat err)" = 'ap-exec: ended by signal 2 (Interrupt)' ]
+    [ "$status" -eq 130 ]
+    [ "$(cat err)" = 'ap-exec: ended by signal 2 (Interrupt)' ]
     launch
     runs
     kill -TERM "$TOP"
     ends
-    [ "$status" -eq 143 ] && [ "$(cat err)" = 'ap-exec: ended by signal 15 (Terminated)' ]
+    [ "$status" -eq 143 ]
+    [ "$(cat err)" = 'ap-exec: ended by signal 15 (Terminated)' ]
     one && readable
 }
 
@@ -162,7 +166,10 @@ one() { [ -s "$BATS_FILE_TMPDIR/one.json" ] || ap-rewrite "$(imported mlp)" >"$B
     first=$status
     TMPDIR=$PWD/small run --separate-stderr timeout 300 ap-exec -n 4 --data "$MODELS/mlp/in" --watchdog 20 <"$PLAN"
     umount small
-    [ "$first" -ne 0 ] && [ "$first" -ne 124 ] && [ "$status" -ne 0 ] && [ "$status" -ne 124 ]
+    [ "$first" -ne 0 ]
+    [ "$first" -ne 124 ]
+    [ "$status" -ne 0 ]
+    [ "$status" -ne 124 ]
     [[ $stderr == *ap-exec:* ]]
 }
 

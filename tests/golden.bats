@@ -53,6 +53,7 @@ altered() { # FILTER STATUS
     for case in ".compare.states_error=1e-3 0" ".compare.states_error=null 0" ". 1"; do
         rm -r "${BATS_TEST_TMPDIR:?}/bin"
         altered "${case% *}" "${case#* }"
-        [ "$status" -eq 1 ] && [ "${lines[-1]}" = "0 passed, 1 failed, 0 do not exist" ]
+        [ "$status" -eq 1 ]
+        [ "${lines[-1]}" = "0 passed, 1 failed, 0 do not exist" ]
     done
 }

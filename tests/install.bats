@@ -102,8 +102,10 @@ completed() {
     for t in bash dirname cat; do ln -s "$(command -v $t)" "$BATS_TEST_TMPDIR/bin/$t"; done
     for s in quickstart deps; do
         run -0 --separate-stderr env PATH="$BATS_TEST_TMPDIR/bin" scripts/$s --help
-        [[ $output == "usage: scripts/$s"* ]] && [ -z "$stderr" ]
+        [[ $output == "usage: scripts/$s"* ]]
+        [ -z "$stderr" ]
         run -2 --separate-stderr env PATH="$BATS_TEST_TMPDIR/bin" scripts/$s --hlep
-        [ -z "$output" ] && [[ $stderr == "usage: scripts/$s"* ]]
+        [ -z "$output" ]
+        [[ $stderr == "usage: scripts/$s"* ]]
     done
 }

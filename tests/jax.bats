@@ -90,7 +90,8 @@ each() {
     # shellcheck disable=SC2086 # an option or nothing
     AP_JAX_PYTHON=$JAX_PYTHON run scripts/bench/staged-table --models "$1" $few
     echo "$output"
-    [ "$status" -eq 0 ] && [ "${lines[-1]}" = "$n passed, 0 failed" ]
+    [ "$status" -eq 0 ]
+    [ "${lines[-1]}" = "$n passed, 0 failed" ]
 }
 
 @test "jax: batch norms of each microbatch, a wide residual network in stages: JAX's losses" { each wide-resnet; }

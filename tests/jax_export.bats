@@ -69,6 +69,7 @@ import runpy
 import sys
 
 mine, folder = sys.argv[1:]
+sys.path.insert(0, "scripts/jax")  # as of the script
 for n, (step, args, *options) in enumerate(map(str.split, os.fdopen(3)), 1):
     sys.argv = ["scripts/jax/export.py", "--step", f"{mine}:{step}", "--args", f"{mine}:{args}",
                 "-o", f"{folder}/{step}.hlo", *options]
@@ -180,12 +181,14 @@ own.main(["--step", "mine.py:train_step", "--args", "mine.py:args", "--donate", 
 END
     cp "$BATS_FILE_TMPDIR/mine.py" .
     run "$JAX_PYTHON" wrong.py "$AP_TOP"
-    [ "$status" -eq 1 ] && [[ $output == *"ap-exec computes other numbers than JAX: 1 of 4 arrays differ, as part of what the steps change: state['w'] by "* ]]
+    [ "$status" -eq 1 ]
+    [[ $output == *"ap-exec computes other numbers than JAX: 1 of 4 arrays differ, as part of what the steps change: state['w'] by "* ]]
 }
 
 @test "export: train steps of the zoo run on four ranks with JAX's losses" {
     needs_exec
     run "$JAX_PYTHON" scripts/jax/zoo-table --steps 'flax_ema fp8'
     echo "$output"
-    [ "$status" -eq 0 ] && [ "${lines[-1]}" = "2 passed, 0 failed" ]
+    [ "$status" -eq 0 ]
+    [ "${lines[-1]}" = "2 passed, 0 failed" ]
 }

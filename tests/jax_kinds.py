@@ -446,7 +446,7 @@ def rows_that_are_counted():
 
 def stablehlo_of_a_step(bin_, folder):
     """Text and bytecode become the same graph; what is for two devices or sizes is refused."""
-    import stablehlo
+    from autopar import stablehlo
     from jax import export
 
     def step(params, b):

@@ -125,6 +125,22 @@ END
     [ "$(wc -l <<<"$output")" -eq 2 ]
 }
 
+@test "lint-house: conditions of tests whose failure bash passes over are found" {
+    mkdir -p "$root/tests"
+    cat >"$root/tests/x.bats" <<'END'
+x() {
+    [ -e a ] && [ -e b ]
+    ! grep -q a b
+    [ -e a ] && [ -e b ] || return 1
+    run ! grep -q a b
+    if [ -e a ] && [ -e b ]; then true; fi
+}
+END
+    finds silent 'tests/x.bats:2: a failure that no test sees'
+    finds silent 'tests/x.bats:3: a failure that no test sees'
+    [ "$(wc -l <<<"$output")" -eq 2 ]
+}
+
 @test "lint-house: a file of an algorithm, and a long file that searches, without an opening comment are found" {
     mkdir -p "$root/cmd/"{ap-x,ap-prune} "$root/libcommon/"{doc,graph}
     cat >"$root/cmd/ap-x/ap-x.c" <<'END'

@@ -140,7 +140,8 @@ on() {
     for mesh in dp=2,tp=2 tp=2,dp=2 model=2,batch=2; do
         run --separate-stderr ap-shard --no-history --mesh "$mesh" --cluster "$CLUSTERS/papers/p3x1.json" \
             -o "$plan" "$gpt"
-        [ "$status" -eq 0 ] && [ -z "$stderr" ]
+        [ "$status" -eq 0 ]
+        [ -z "$stderr" ]
         [[ $(jq -r "$most" "$plan") =~ ^(dp|batch)$ ]]
         jq -en --slurpfile a "$plain" --slurpfile b "$plan" '$a[0].sharding | .objective_sec ==
             $b[0].sharding.objective_sec and .lower_bound_sec == $b[0].sharding.lower_bound_sec'

@@ -285,7 +285,8 @@ END
         ROOT y = f32[2,0,3] triangular-solve(l, b), left_side=true, lower=true }' |
         ap-rewrite >"$BATS_TEST_TMPDIR/empty.json"
     run ap-exec "$BATS_TEST_TMPDIR/empty.json"
-    [ "$status" -eq 0 ] && [ "$output" = "step 1" ]
+    [ "$status" -eq 0 ]
+    [ "$output" = "step 1" ]
     refuses 1 "cholesky needs square matrices" ap-import - <<<'ENTRY e { x = f32[4,3] parameter(0)
         ROOT y = f32[4,3] cholesky(x), lower=true }'
     refuses 1 "the matrices and the right sides do not fit" ap-import - <<<'ENTRY e { a = f32[4,4] parameter(0)
@@ -300,7 +301,8 @@ ENTRY e { a = f32[4,4] parameter(0)  b = f32[4,2] parameter(1)
     ROOT y = f32[4,2] custom-call(l, b), custom_call_target="lapack_strsm_ffi",
         backend_config={diag = 78 : ui8, side = 76 : ui8, trans_x = 84 : ui8, uplo = 76 : ui8} }
 END
-    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    [ "$status" -eq 0 ]
+    [ -z "$stderr" ]
     jq -e '[.graph.nodes[] | select(.op == "cholesky" or .op == "triangular-solve") |
         [.op, .lower, .left_side, .transpose_a]] ==
         [["cholesky", true, null, null], ["triangular-solve", true, true, true]]' <<<"$output"

@@ -107,7 +107,8 @@ sizes() {
 @test "ap-model --width-factor: twice as wide is four times the weights of a convolution" {
     local net=(resnet --layers 18 --hidden 8 --image 32 --batch 4 --classes 10)
     read -r one two < <(echo "$(sizes "${net[@]}" | jq '.[1]') $(sizes "${net[@]}" --width-factor 2 | jq '.[1]')")
-    [ "$two" -gt $((3 * one)) ] && [ "$two" -lt $((4 * one)) ]
+    [ "$two" -gt $((3 * one)) ]
+    [ "$two" -lt $((4 * one)) ]
 }
 
 @test "ap-rewrite --rankfile, --hosts, --rankfile-format, --rankfile-cores: ranks on the hosts of the plan" {

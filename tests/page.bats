@@ -13,7 +13,7 @@ needs_browser() {
 dump() { # FILE [#HASH]
     timeout 300 "$BROWSER" --headless --no-sandbox --disable-gpu --user-data-dir="$BATS_TEST_TMPDIR/profile" \
         --virtual-time-budget=5000 --enable-logging=stderr --dump-dom "file://$1${2-}" 2>"$BATS_TEST_TMPDIR/log"
-    ! grep -a CONSOLE "$BATS_TEST_TMPDIR/log" >&2
+    run ! grep -a CONSOLE "$BATS_TEST_TMPDIR/log" >&2
 }
 
 data_of() { # PAGE

@@ -17,7 +17,8 @@ filters=("ap-shard --mesh 2x2" ap-cost ap-rewrite)
 
 @test "pipe: success is silent on standard error" {
     run --separate-stderr ap-import "$(hlo mlp)"
-    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    [ "$status" -eq 0 ]
+    [ -z "$stderr" ]
     for f in "${filters[@]}"; do
         run --separate-stderr $f "$(sharded mlp 2x2)"
         [ "$status" -eq 0 ]
@@ -82,7 +83,8 @@ long_blocks() {
         grep -q 'phase' err
         [ ! -s out ]
         rc=0; sed 's/"phase":"update"/"phase":"later"/' "$doc" | $f -o made 2>err || rc=$?
-        [ "$rc" -eq 1 ] && [ ! -e made ]
+        [ "$rc" -eq 1 ]
+        [ ! -e made ]
         rc=0; sed 's/"phase":"update"/"phase":update/' "$doc" | $f 2>err | cat >out || rc=$?
         [ "$rc" -eq 1 ]
         [ "$(wc -l <err)" -eq 1 ] # and what comes behind the error is not looked at
@@ -111,7 +113,8 @@ long_blocks() {
     ap-shard --mesh 4 <"$doc" | cmp - "$BATS_TEST_TMPDIR/a"
     ap-shard --mesh 4 - <"$doc" | cmp - "$BATS_TEST_TMPDIR/a"
     run --separate-stderr ap-shard --mesh 4 -o "$BATS_TEST_TMPDIR/b" "$doc"
-    [ "$status" -eq 0 ] && [ -z "$output$stderr" ]
+    [ "$status" -eq 0 ]
+    [ -z "$output$stderr" ]
     cmp "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
 }
 
@@ -276,7 +279,8 @@ long_blocks() {
     refuses 2 "no model 'gtp'; 'ap-model help' prints all names; did you mean 'gpt'?" ap-model gtp
     refuses 1 "lists the presets; did you mean 'cpu-4'?" ap-cost --cluster cpu4 "$doc"
     run --separate-stderr ap-shard --frobnicate "$doc"
-    [ "$status" -eq 2 ] && [[ $stderr != *"did you mean"* ]]
+    [ "$status" -eq 2 ]
+    [[ $stderr != *"did you mean"* ]]
 }
 
 @test "pipe: after a tool that failed each later one says in a line that nothing came in" {
@@ -289,7 +293,8 @@ long_blocks() {
     needs_exec
     for n in "" "-n 2"; do
         run --separate-stderr ap-exec $n </dev/null
-        [ "$status" -eq 1 ] && [ "$stderr" = "ap-exec: <stdin>: the input is empty" ]
+        [ "$status" -eq 1 ]
+        [ "$stderr" = "ap-exec: <stdin>: the input is empty" ]
     done
 }
 
@@ -369,7 +374,8 @@ long_blocks() {
     ap-coarsen --quiet "$(imported mlp)" >"$BATS_TEST_TMPDIR/blocks"
     for command in no-such-tool "./no/such --serve" "$BATS_TEST_TMPDIR/blocks"; do
         run --separate-stderr ap-stage --cluster cpu-4 --shard-command "$command" "$BATS_TEST_TMPDIR/blocks"
-        [ "$status" -eq 1 ] && [ -z "$output" ]
+        [ "$status" -eq 1 ]
+        [ -z "$output" ]
         [ "$stderr" = "ap-stage: the shard command: ${command%% *}: not found" ]
     done
     # what the shell has to understand is left to it
@@ -384,7 +390,8 @@ long_blocks() {
     [ "$(stat -c %s doc)" -gt 5000000 ]
     rc=0
     ap-stage --time-out 1 --cluster p3x1 --shard-command ./silent < <(cat doc) >out 2>err || rc=$?
-    [ "$rc" -eq 1 ] && [ ! -s out ]
+    [ "$rc" -eq 1 ]
+    [ ! -s out ]
     grep -q 'gave no answer in 1 seconds' err
 }
 
@@ -409,7 +416,8 @@ long_blocks() {
     echo old >there/graph.json
     run bash -c 'ulimit -c 0 -f 4; exec "$@"' bash ap-import -o there/graph.json "$(hlo mlp)"
     [ "$status" -eq 153 ] # SIGXFSZ, while the output is written
-    [ "$(ls there)" = graph.json ] && [ "$(cat there/graph.json)" = old ]
+    [ "$(ls there)" = graph.json ]
+    [ "$(cat there/graph.json)" = old ]
 }
 
 @test "bad: --plan takes documents of this version only" {

@@ -9,12 +9,14 @@ load torch_helpers
     needs_exec
     PYTHONPATH=python run "$JAX_PYTHON" -W error::UserWarning tests/jax_plan.py "$BATS_TEST_TMPDIR/plan.json"
     echo "$output"
-    [ "$status" -eq 0 ] && [ "${lines[-1]}" = ok ]
+    [ "$status" -eq 0 ]
+    [ "${lines[-1]}" = ok ]
 }
 
 @test "autopar.torch.plan: one process of four plans, all train as one does" {
     needs_torch
     PYTHONPATH=python run "$AP_TORCH_PYTHON" tests/torch_plan.py
     echo "$output"
-    [ "$status" -eq 0 ] && [ "${lines[-1]}" = ok ]
+    [ "$status" -eq 0 ]
+    [ "${lines[-1]}" = ok ]
 }

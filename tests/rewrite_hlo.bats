@@ -325,5 +325,6 @@ E2
     [[ $output == "# the plan has $want collectives of "* ]]
     # without collectives there is nothing to say
     run --separate-stderr ap-rewrite --to jax "$(sharded mlp 1 data)"
-    [ -z "$stderr" ] && [[ $output == "from jax"* ]]
+    [ -z "$stderr" ]
+    [[ $output == "from jax"* ]]
 }

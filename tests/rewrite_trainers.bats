@@ -29,7 +29,8 @@ arguments() { # PLAN TRAINER
         done | diff "$DIR/$trainer.txt" - || { echo "$trainer (tests/trainers/plans TMP --golden)"; return 1; }
     done
     run --separate-stderr ap-rewrite --to megatron "$BATS_FILE_TMPDIR/uneven.megatron.json"
-    [ "$status" -eq 0 ] && [ -z "$stderr" ]
+    [ "$status" -eq 0 ]
+    [ -z "$stderr" ]
 }
 
 @test "trainers: read back, each is the plan" {

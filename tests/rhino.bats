@@ -58,7 +58,8 @@ few_critical() {
         "${half[@]}")")
     shows "36 layers: $n36 instructions, a layer: $((n36 - n35)) (more than 30000; 833 to 1056)"
     [ "$n36" -gt 30000 ]
-    [ $((n36 - n35)) -ge 833 ] && [ $((n36 - n35)) -le 1056 ]
+    [ $((n36 - n35)) -ge 833 ]
+    [ $((n36 - n35)) -le 1056 ]
 }
 
 # Scopes of the critical nodes of one layer: scopes RULE

@@ -168,7 +168,8 @@ several() { [ "$(pgrep -fc "$1")" -gt 1 ]; }
     wait $pid || rc=$?
     [ "$rc" -eq 143 ]
     await ended "sleep 107[89].$$"
-    [ -z "$(ls "$BATS_TEST_TMPDIR/tmp")" ] && [ ! -s "$BATS_TEST_TMPDIR/out" ]
+    [ -z "$(ls "$BATS_TEST_TMPDIR/tmp")" ]
+    [ ! -s "$BATS_TEST_TMPDIR/out" ]
     refuses 1 'no answer in 0.3 seconds' ap-stage "${CPU8[@]}" --time-out 0.3 \
         --shard-command "sh -c 'sleep 1078.$$; sleep 1079.$$'" "$(GPT)"
     await ended "sleep 107[89].$$"

@@ -88,7 +88,8 @@ priced() {
 @test "tile: ap-cost says that it prices the plan, not the program of several devices per rank" {
     ap-rewrite --quiet --devices-per-rank 2 data.json -o run.json
     run --separate-stderr ap-cost --no-history run.json
-    [ "$status" -eq 0 ] && [[ $stderr == *"/program: its ranks run 2 devices each; the price is the plan's"* ]]
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"/program: its ranks run 2 devices each; the price is the plan's"* ]]
     [ "$(jq -c .cost <<<"$output")" = "$(ap-cost --no-history data.json | jq -c .cost)" ]
     ap-rewrite --quiet data.json | ap-cost --no-history >plain.json 2>err
     [ ! -s err ]
@@ -134,18 +135,24 @@ priced() {
     local n
     for n in 0 3 8 x; do
         run --separate-stderr ap-rewrite --devices-per-rank $n data.json
-        [ "$status" -eq 2 ] && [ -z "$output" ] && [[ $stderr == *--devices-per-rank* ]]
+        [ "$status" -eq 2 ]
+        [ -z "$output" ]
+        [[ $stderr == *--devices-per-rank* ]]
     done
     ap-shard --quiet --mesh 2x3 --algorithm data -o six.json mlp.json
     run ap-rewrite --devices-per-rank 2 six.json
-    [ "$status" -eq 2 ] && [[ $output == *"2 devices per rank are not a part of the mesh"* ]]
+    [ "$status" -eq 2 ]
+    [[ $output == *"2 devices per rank are not a part of the mesh"* ]]
     run ap-rewrite --devices-per-rank 2 mlp.json
-    [ "$status" -eq 2 ] && [[ $output == *"there is no plan"*"ap-shard makes one"* ]]
+    [ "$status" -eq 2 ]
+    [[ $output == *"there is no plan"*"ap-shard makes one"* ]]
     run ap-rewrite --devices-per-rank 2 --to hlo data.json
-    [ "$status" -eq 2 ] && [[ $output == *"--devices-per-rank is for --to program"* ]]
+    [ "$status" -eq 2 ]
+    [[ $output == *"--devices-per-rank is for --to program"* ]]
     ap-coarsen --quiet --blocks 2 mlp.json | ap-stage --quiet --cluster cpu-4 --stages 2 --submeshes 1x1 -o stages.json
     run ap-rewrite --devices-per-rank 2 stages.json
-    [ "$status" -eq 2 ] && [[ $output == *"pipeline stages run on one device per rank only"* ]]
+    [ "$status" -eq 2 ]
+    [[ $output == *"pipeline stages run on one device per rank only"* ]]
 }
 
 # refused FILTER MESSAGE: a tiled program that is changed so
@@ -153,7 +160,8 @@ refused() {
     jq "$1" 22.json >bad.json
     run ap-exec -n 2 --check bad.json
     echo "$1: $output"
-    [ "$status" -eq 1 ] && [[ $output == *"$2"* ]]
+    [ "$status" -eq 1 ]
+    [[ $output == *"$2"* ]]
 }
 
 @test "tile: changed programs are refused" {

@@ -86,7 +86,7 @@ parameter() { jq -c --arg name "$1" '.parameters[] | select(.name == $name) | de
     ap-shard --quiet --mesh 2 --cluster cpu-8 --pin "$bias=P" "$(step torch_gpt)" -o "$dir/partial"
     ap-rewrite --to torch -o "$dir/torch" "$dir/partial" 2>"$dir/said"
     grep -E "1 tensor is partial sums of a parameter: it is used whole \([0-9.e-]+ s to gather" "$dir/said"
-    ! grep -q '"use": \["Partial' "$dir/torch"
+    run ! grep -q '"use": \["Partial' "$dir/torch"
     ap-shard --quiet --mesh 3x2 --cluster cpu-8 --algorithm data "$(step torch_gpt)" -o "$dir/uneven"
     ap-rewrite --to torch -o "$dir/torch" "$dir/uneven" 2>"$dir/said"
     grep -E "warning:   [0-9]+ tensors are split along several axes into parts of different sizes: .*\([0-9.e-]+ s to gather" "$dir/said"

@@ -24,7 +24,8 @@ installed() {
     [ "$(installed ap-cost --cluster help)" = "$(ap-cost --cluster help)" ]
     [ "$(installed ap-model help)" = "$(ap-model help)" ]
     for t in $(ap_tools); do
-        [ -x "$BATS_FILE_TMPDIR/env/bin/$t" ] && [ -s "$BATS_FILE_TMPDIR/env/share/man/man1/$t.1" ]
+        [ -x "$BATS_FILE_TMPDIR/env/bin/$t" ]
+        [ -s "$BATS_FILE_TMPDIR/env/share/man/man1/$t.1" ]
     done
     cmp clusters/h100-8.json "$BATS_FILE_TMPDIR/env/share/autopar/clusters/h100-8.json"
 }
@@ -91,7 +92,8 @@ END
     installed ap-plan --quiet gpt2-124m --cluster cpu-4 --batch 4 --seq 32 --stages 1 | grep -q '^step '
     site=$(echo "$BATS_FILE_TMPDIR"/env/lib/python3*/site-packages/autopar-*.dist-info)
     grep -qx 'License-Expression: GPL-3.0-or-later AND Apache-2.0' "$site/METADATA"
-    cmp LICENSE "$site/licenses/LICENSE" && cmp python/LICENSE "$site/licenses/python/LICENSE"
+    cmp LICENSE "$site/licenses/LICENSE"
+    cmp python/LICENSE "$site/licenses/python/LICENSE"
 }
 
 @test "licences: what users import says Apache-2.0, file by file" {
@@ -105,6 +107,7 @@ END
     grep -q '<td><a href="mlp_cpu-4.html">' "$dir/index.html"
     grep -q '<code>ap-plan gpt2-124m --cluster cpu-4 --batch=4 --seq=32 --stages=1</code>' "$dir/index.html"
     grep -q '<td colspan="2">ap-fuse: nowhere: no such file' "$dir/index.html"
-    grep -q '^step ' "$dir/mlp_cpu-4.txt" && head -n 1 "$dir/mlp_cpu-4.html" | grep -q DOCTYPE
+    grep -q '^step ' "$dir/mlp_cpu-4.txt"
+    head -n 1 "$dir/mlp_cpu-4.html" | grep -q DOCTYPE
     [ ! -e "$dir/mlp_nowhere.html" ]
 }

@@ -365,8 +365,7 @@ double ap_cost_collective(const struct ap_cost *cost, enum ap_op op, unsigned ax
 }
 
 /* The share of the peak that a kernel reaches. A grouped product without rates of its own
- * is a dot of all its FLOPs; so is an attention, unless the cluster has a number for it.
- */
+ * is a dot of all its FLOPs; an attention without them has the cluster's efficiency. */
 static double share_of_peak(const struct ap_cluster *c, const struct ap_kernel_work *w)
 {
     enum ap_kernel kernel = w->kernel;

@@ -270,6 +270,16 @@ static int get_rate(const json_t *o, const struct ap_at *at, struct ap_rate *r,
     return check_rows(&rows_at, r->row, r->n, true, err);
 }
 
+/* Whether one of them is found where r would be. */
+static bool has_rate(const struct ap_measured *m, const struct ap_rate *r)
+{
+    for (int i = 0; i < m->n_rates; i++)
+        if (m->rate[i].kernel == r->kernel && m->rate[i].dtypes & r->dtypes &&
+            m->rate[i].phase == r->phase && m->rate[i].width == r->width)
+            return true;
+    return false;
+}
+
 static int get_rates(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                      struct ap_measured *m, struct ap_err *err)
 {
@@ -284,8 +294,10 @@ static int get_rates(struct ap_arena *arena, const json_t *o, const struct ap_at
         const struct ap_at here = {&list_at, NULL, (long)i};
         if (get_rate(json_array_get(list, i), &here, &r[i], err))
             return -1;
+        if (has_rate(m, &r[i]))
+            return ap_at_err(&here, err, "a second table of this kernel and type");
+        m->n_rates++;
     }
-    m->n_rates = (int)json_array_size(list);
     return 0;
 }
 
