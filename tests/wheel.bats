@@ -86,6 +86,21 @@ except autopar.ToolError as error:
 END
 }
 
+@test "wheel: the package imports from a folder of the root, too" {
+    run python3 - <<'END'
+import pathlib
+resolve = pathlib.Path.resolve
+pathlib.Path.resolve = lambda path, strict=False: (
+    pathlib.Path("/tmp/autopar/tools.py") if path.name == "tools.py" else resolve(path, strict))
+import sys
+sys.path.insert(0, "python")
+from autopar import tools
+assert tools.HERE == pathlib.Path("/tmp/autopar"), tools.HERE
+assert pathlib.Path("/tmp/bin") in tools.BESIDE, tools.BESIDE
+END
+    [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+}
+
 @test "pip install: make builds the tools of this machine, and the wheel has them and both licences" {
     local site
     BUILD=$AP_BUILD "$BATS_FILE_TMPDIR/env/bin/pip" --disable-pip-version-check -q install --no-index --force-reinstall .

@@ -17,9 +17,8 @@ BESIDE = (
     Path(sysconfig.get_path("scripts")),
     Path(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))),
     HERE.parent / "bin",
-    HERE.parents[2] / "bin",
-    HERE.parents[3] / "bin",
-    HERE.parents[1] / "build" / "bin",
+    *(above / "bin" for above in list(HERE.parents)[2:4]),  # a package may lie near the root
+    *(above / "build" / "bin" for above in list(HERE.parents)[1:2]),
 )
 
 
