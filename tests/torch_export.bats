@@ -88,7 +88,7 @@ END
     needs_exec
     run "$PYTHON" tests/torch_optimizers.py "$BATS_TEST_TMPDIR"
     [ "$status" -eq 0 ] || { echo "$output"; return 1; }
-    [ "$(grep -c '^ok ' <<<"$output")" -eq 15 ]
+    [ "$(grep -c '^ok ' <<<"$output")" -eq 16 ]
     # on four ranks, with a learning rate that is an input; counters of steps are one argument
     local out=$BATS_TEST_TMPDIR/rate
     jq -e '.inputs.lr == [] and .states.step == [] and (.states | length == 9)' "$out/meta.json"

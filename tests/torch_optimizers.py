@@ -51,6 +51,7 @@ OPTIMIZERS = {
     "adam": lambda m: optim.Adam(groups(m), lr=0.01, amsgrad=True),
     "adamw": lambda m: optim.AdamW(groups(m), lr=0.01),
     "rate": lambda m: optim.AdamW(m.parameters(), lr=torch.tensor(0.01)),
+    "sgdrate": lambda m: optim.SGD(m.parameters(), lr=torch.tensor(0.1), momentum=0.9, weight_decay=0.01),
     "adagrad": lambda m: optim.Adagrad(groups(m), lr=0.01, lr_decay=0.1, initial_accumulator_value=0.1),
     "adamax": lambda m: optim.Adamax(groups(m), lr=0.01),
     "rmsprop": lambda m: optim.RMSprop(groups(m), lr=0.01, centered=True, momentum=0.5),

@@ -131,11 +131,19 @@ def addcdiv_(self, a, b, *, value=1):
     return self.add_(a / b * value)
 
 
+ADD_ = torch.Tensor.add_
+
+
+def add_(self, other, *, alpha=1):
+    """torch.Tensor.add_, which reads an alpha that is a tensor (the learning rate of SGD)."""
+    return ADD_(self, other * alpha) if isinstance(alpha, torch.Tensor) else ADD_(self, other, alpha=alpha)
+
+
 @contextlib.contextmanager
 def as_captured():
     """PyTorch takes its optimizers' tensors for those of a compiled step: no value is read."""
     with patched(torch.compiler, _is_compiling_flag=True, _is_exporting_flag=True), \
-            patched(torch.Tensor, addcdiv_=addcdiv_):
+            patched(torch.Tensor, addcdiv_=addcdiv_, add_=add_):
         yield
 
 
@@ -173,4 +181,8 @@ def trace(optimizer, model, step):
         except Exception as e:  # whatever the optimizer and PyTorch raise
             refuse(f"the optimizer {type(optimizer).__name__} is not supported: its step cannot be traced: "
                  f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
-    return Update(module, names, [step.reached().index(name) for name in names], states.tensors, [(names[k], key) for k, key in first], rates)
+    if any(node.target is torch.ops.aten._local_scalar_dense.default for node in module.graph.nodes):
+        refuse(f"the optimizer {type(optimizer).__name__} is not supported: its step reads the value of a tensor")
+    order = [step.reached().index(name) for name in names]
+    keys = [(names[k], key) for k, key in first]
+    return Update(module, names, order, states.tensors, keys, rates)
