@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "graph/blocks.h"
+
 const char *const ap_kernel_names[AP_N_KERNELS] = {
     "fused", "move",  "gather", "scatter",     "reduce",    "window",
     "sort",  "other", "dot",    "convolution", "attention", "grouped"};
@@ -47,49 +49,24 @@ enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, 
     return last >= AP_KERNEL_DOT && n > 1 ? AP_KERNEL_ATTENTION : last;
 }
 
-static bool is_batched_dot(const struct ap_node *n)
-{
-    return n->op == AP_OP_DOT && n->attrs->lhs_batch_dims.n > 0;
-}
-
-/* [node]: made of weights and scalars alone, wherever its elements lie. */
-static const bool *made_of_weights(struct ap_arena *arena, const struct ap_graph *g)
-{
-    bool *weight = AP_NEW_N(arena, g->n_nodes + 1, bool);
-
-    for (int v = 0; v < g->n_nodes; v++) {
-        const struct ap_node *n = &g->nodes[v];
-        const enum ap_op_class class = ap_ops[n->op].class;
-        bool all = class == AP_CLASS_ELEMENTWISE || class == AP_CLASS_MOVE ||
-                   class == AP_CLASS_COLLECTIVE || class == AP_CLASS_LOCAL,
-             any = false;
-        for (int k = 0; k < n->n_in; k++) {
-            all &= weight[n->in[k]] || g->nodes[n->in[k]].shape.rank == 0;
-            any |= weight[n->in[k]];
-        }
-        weight[v] =
-            (all && any) || (n->op == AP_OP_PARAMETER && n->role == AP_ROLE_WEIGHT);
-    }
-    return weight;
-}
-
 const int8_t *ap_kernel_experts(struct ap_arena *arena, const struct ap_graph *g)
 {
     int8_t *experts = AP_NEW_N(arena, g->n_nodes + 1, int8_t);
     bool *sent = AP_NEW_N(arena, g->n_nodes + 1, bool); /* [node]: tokens, gradients */
-    const bool *weight = made_of_weights(arena, g);
+    const uint8_t *from = ap_blocks_origins(arena, g);
 
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
         experts[v] = -1;
-        if (!is_batched_dot(n) || weight[n->in[0]] == weight[n->in[1]])
+        if (!ap_node_is_of_experts(g, from, v))
             continue;
-        experts[v] = weight[n->in[0]] ? 0 : 1;
+        experts[v] = from[n->in[0]] == AP_FROM_INPUTS ? 1 : 0;
         sent[n->in[1 - experts[v]]] = true;
     }
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
-        if (is_batched_dot(n) && experts[v] < 0 && sent[n->in[0]] && sent[n->in[1]])
+        if (n->op == AP_OP_DOT && n->attrs->lhs_batch_dims.n > 0 && experts[v] < 0 &&
+            sent[n->in[0]] && sent[n->in[1]])
             experts[v] = 2;
     }
     return experts;

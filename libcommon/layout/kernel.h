@@ -33,8 +33,8 @@ enum ap_kernel ap_kernel_of_group(const struct ap_graph *g, const int *members, 
 /*
  * Where the weights of experts are in each dot of the graph that is a grouped product:
  * [node] 0 or 1: that operand, 2: the result, a gradient of weights; -1: no such dot.
- * These are dots with a batch dimension of an operand that is made of weights, and the
- * dots that share their other operand.
+ * These are contractions of experts (graph/blocks.h), and batched dots of their other
+ * operands.
  */
 const int8_t *ap_kernel_experts(struct ap_arena *arena, const struct ap_graph *g);
 /* Whether a member reads operands in f32 that must not be rounded to tf32. */
