@@ -358,6 +358,11 @@ int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n)
     return layers;
 }
 
+int64_t trainer_share(int64_t units, int64_t n, int64_t stage)
+{
+    return units / n + (stage < units % n);
+}
+
 int ap_trainer_deal(struct ap_arena *arena, struct ap_line *line, int64_t layers,
                     int64_t first, int64_t last)
 {
@@ -367,7 +372,7 @@ int ap_trainer_deal(struct ap_arena *arena, struct ap_line *line, int64_t layers
     int rc = 0;
 
     for (int s = 0; s < n; s++) {
-        list[s] = (int)(units / n + (s < units % n) - (s == 0 ? first : 0) -
+        list[s] = (int)(trainer_share(units, n, s) - (s == 0 ? first : 0) -
                         (s == n - 1 ? last : 0));
         rc = list[s] < 0 ? -1 : rc;
     }

@@ -104,7 +104,7 @@ static int has_stages(const struct ap_trainer_case *c, struct ap_err *err)
     for (int i = 0; i < c->line.n_layers; i++)
         layers += c->line.layers[i];
     for (int i = 0; i < c->line.n_layers; i++) {
-        const int has = layers / c->line.n_layers + (i < layers % c->line.n_layers);
+        const int has = (int)trainer_share(layers, c->line.n_layers, i);
         if (c->line.layers[i] != has)
             return ap_err_set(err,
                               "layers: stage %d has %d, and partition_method \"type:\" "

@@ -33,6 +33,8 @@ int64_t trainer_expert_tensor(const struct ap_line *line);
 void trainer_put_flag(struct ap_buf *out, const char *name, int64_t value);
 /* The list of layers of the line (arena), which has n stages. */
 int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n);
+/* What a stage of n has of so many units: the first ones have one of what is left. */
+int64_t trainer_share(int64_t units, int64_t n, int64_t stage);
 
 /* See ap_trainer.read. */
 int trainer_megatron_read(const struct ap_trainer *own, const char *text,
