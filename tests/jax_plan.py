@@ -3,6 +3,7 @@
 The plan's losses are JAX's, its report and page are ap-plan's, a saved plan loads, and what is wrong is an
 exception with the tool's words.
 """
+import copy
 import os
 import sys
 
@@ -54,6 +55,17 @@ for run, loaded in ((plan, plan), (autopar.load(sys.argv[1]).jit(train_step), au
         found.append(float(loss))
     np.testing.assert_allclose(found, want, rtol=1e-5)
 
+assert isinstance(plan, autopar.Plan) and isinstance(loaded, autopar.Plan)
+assert not hasattr(plan, "nosuch") and plan.unshard is not None
+copied = copy.deepcopy(plan)  # which has run
+assert copied.report() == plan.report() and abs(copied(*args)[0] - want[0]) < 1e-5 * abs(want[0])
+try:
+    autopar.plan(train_step, args[0], cluster="cpu-4")
+except TypeError as error:
+    assert "args: expected a tuple" in str(error), error
+else:
+    sys.exit("a dictionary is no tuple of arguments")
+assert "\nstep " in autopar.plan(train_step, args, cluster="cpu-4", donate=0, stages=1).report()
 refused(autopar.ToolError, "ap-fuse: nowhere: no such file", cluster="nowhere")
 refused(autopar.ToolError, "ap-plan: unknown option '--speed'", speed=3)
 refused(autopar.StepError, "--donate: there is no argument 7", donate=(7,))
@@ -67,6 +79,7 @@ else:
 
 shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
 large = autopar.plan(train_step, shapes, cluster="h100x8")  # of more devices than there are
+assert not hasattr(large, "nosuch")
 assert "of h100x8" in large.report()
 try:
     large.shard(args)

@@ -113,6 +113,12 @@ partly the optimizer does not have head.weight, head.bias
 END
     run "$PYTHON" scripts/torch/export.py "$file:build" --optimizer adamx -o "$BATS_TEST_TMPDIR/x"
     [[ $status -eq 2 && $output == *"--optimizer: expected sgd, momentum, adam, adamw or FILE.py:FUNCTION"* ]]
+    run "$PYTHON" scripts/torch/export.py "$file:build" --optimizer "$file:plain" --lr 0.1 -o "$BATS_TEST_TMPDIR/x"
+    [[ $status -eq 2 && $output == *"--lr: FILE.py:FUNCTION makes an optimizer with its own learning rate"* ]]
+    for name in nothing:TypeError broken:AttributeError; do
+        run "$PYTHON" scripts/torch/export.py "$file:build" --optimizer "$file:${name%:*}" -o "$BATS_TEST_TMPDIR/x"
+        [[ $status -eq 1 && $output == "export.py: $file:${name%:*}: ${name#*:}: "* ]]
+    done
 }
 
 @test "torch export: a row of the table of modules" {

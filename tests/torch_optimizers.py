@@ -86,6 +86,14 @@ def partly(model):
     return optim.SGD(model.up.parameters(), lr=0.1)
 
 
+def nothing():
+    return None
+
+
+def broken(model):
+    return optim.SGD(model.tail.parameters())
+
+
 def main():
     from autopar.torch import export
 

@@ -44,6 +44,7 @@ def work(rank, store):
     plan = autopar.torch.plan(net, batch, cluster="cpu-4", stages=1)
     assert all(p.grad is None for p in net.parameters()) and "\nstep " in plan.report()
     assert plan.page.startswith("<!DOCTYPE html>") and "--stages 1" in plan.commands
+    assert isinstance(plan, autopar.torch.Plan) and not hasattr(plan, "nosuch") and plan.differences is not None
     net = plan.parallelize(net, batch)
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in (net, alone)]
     for _ in range(3):
@@ -62,6 +63,14 @@ def main():
     torch.set_num_threads(1)
     wide = autopar.torch.plan(Net, example, cluster="h100x8", optimizer="sgd")  # without memory
     assert "of h100x8" in wide.report() and "--optimizer sgd" in wide.commands
+    refused(autopar.StepError, "expected sgd, momentum, adam, adamw", Net(), example(), cluster="cpu-4",
+            optimizer="adagrad")
+    refused(autopar.StepError, "not a SGD", Net(), example(), cluster="cpu-4",
+            optimizer=torch.optim.SGD(Net().parameters()))
+    own = lambda net: torch.optim.Adagrad(net.parameters(), lr=0.01)
+    for given in (Net(), example()), (Net, example):
+        plan = autopar.torch.plan(*given, cluster="cpu-4", stages=1, optimizer=own)
+        assert "--optimizer" not in plan.commands and "\nstep " in plan.report(), plan.commands
     import jax
 
     assert not jax.config.jax_enable_x64

@@ -14,8 +14,9 @@ import importlib
 # The module that each name is from. It is loaded when the name is used first: autopar.torch does
 # without JAX where it only loads plans.
 HOMES = {
-    "Placed": ".arrays", "Plan": ".loader", "load": ".loader", "plan": ".planning",
-    "PlanError": ".errors", "StepError": ".errors", "Differs": ".errors", "ToolError": ".errors",
+    "Placed": ".arrays", "Plan": ".planned", "load": ".loader", "plan": ".planning",
+    "PlanError": ".errors", "StepError": ".errors", "NotSupported": ".errors", "Differs": ".errors",
+    "ToolError": ".errors",
 }  # fmt: skip
 
 __all__ = list(HOMES)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh as DeviceMesh
 
+from . import planned
 from . import step as steps
 from .arrays import Form, Piece, Placed, Placement, is_key, is_placed, to_host
 from .errors import PlanError
@@ -70,7 +71,7 @@ def root_of(path):
     return path[: len(path) - len(suffix_of(path))]
 
 
-class Plan:
+class Plan(planned.Plan):
     """What plans of one program and of stages share: the step's arguments and their forms.
 
     A subclass says where a parameter lies (`placements`) and how a step is run (`runner`).

@@ -12,7 +12,11 @@ from . import tools
 OURS = ("cluster", "html", "o", "out", "help", "version", "completion")  # options that are not the user's
 
 
-class Planned:
+class Plan:
+    """What autopar.plan and autopar.load return, and autopar.torch's."""
+
+
+class Planned(Plan):
     """A plan that ap-plan found for an exported step; what else it has is the loader's.
 
     document: what ap-cost wrote, as bytes.  page: HTML.  commands: the filters that ran, as one types
@@ -20,6 +24,8 @@ class Planned:
     """
 
     target = ()  # options of ap-rewrite for what the framework loads
+    loaders = ()  # classes of plans that load() returns
+    members = ()  # what these have beside their methods
 
     def __init__(self, document, report, page, commands):
         self.document, self.page, self.commands = document, page, commands
@@ -44,8 +50,8 @@ class Planned:
         return self._loaded
 
     def __getattr__(self, name):
-        if name.startswith("_"):  # of copy, pickle and notebooks, which ask for what may be there
-            raise AttributeError(name)
+        if name not in self.members and (name.startswith("_") or not any(hasattr(of, name) for of in self.loaders)):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return getattr(self.loaded(), name)
 
     def __getstate__(self):

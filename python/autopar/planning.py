@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from . import export, loader, planned
+from . import export, loader, pipeline, planned, spmd
 
 
 class Plan(planned.Planned):
@@ -17,12 +17,17 @@ class Plan(planned.Planned):
     step: the user's.  devices: as autopar.load has them.
     """
 
+    loaders = pipeline.StagedPlan, spmd.ProgramPlan
+
     def __init__(self, step, devices, *found):
         super().__init__(*found)
         self.step, self.devices, self._run = step, devices, None
 
     def load(self, document):
         return loader.plan_of("the plan", document, self.devices)
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_run": None}
 
     def jit(self, step=None, donate=None):
         """The step as the plan runs it, as loader.Plan.jit; without `step`, the planned one."""
@@ -61,6 +66,9 @@ def plan(step, args, cluster, *, donate=(), frozen=(), loss=None, pair=(), check
     Raises StepError where the step cannot be exported, Differs where ap-exec computes other numbers
     than JAX, and ToolError with the message of the tool that refuses it or finds no plan.
     """
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"args: expected a tuple of the step's arguments, not a {type(args).__name__}")
+    donate = (donate,) if isinstance(donate, int) else donate  # as jax.jit takes it
     with tempfile.TemporaryDirectory() as name, without_lines():
         text = Path(name) / "step.hlo.gz"
         _, _, checked = export.export(step, tuple(args), text, donate, frozen, loss, None, pair, 1, check)

@@ -7,7 +7,8 @@
     model = plan.parallelize(model)                 # on every process, of torchrun say
 """
 
-from .loader import Plan, load
+from ..planned import Plan
+from .loader import load
 
 __all__ = ["Plan", "load", "plan"]
 

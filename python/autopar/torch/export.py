@@ -17,9 +17,10 @@ FUNCTION() returns both. For training the forward pass returns a scalar loss. Wr
   DIR/out/K.npy      weights, buffers and the optimizer's states after them (for --compare)
   DIR/meta.json      names, shapes, and how the losses were made
 
-ap-grad adds an optimizer. --optimizer FILE.py:FUNCTION takes the user's own instead: FUNCTION(module) returns a
-torch.optim object, whose step() becomes part of the text, with its states as arguments. Then the export is checked: gradients, losses and updated weights that
-ap-exec computes on one rank are compared with PyTorch's; exit 1 names the tensors that differ.
+ap-grad adds an optimizer. --optimizer FILE.py:FUNCTION takes the user's own instead:
+FUNCTION(module) returns a torch.optim object, whose step() becomes part of the text, with its
+states as arguments. Then the export is checked: gradients, losses and updated weights that ap-exec
+computes on one rank are compared with PyTorch's; exit 1 names the tensors that differ.
 
 --shapes-only writes nothing but DIR, a file that is no folder then, compressed if its name ends
 in .gz: HLO text, enough for planning. Module and inputs are made without memory for their values.
@@ -45,6 +46,7 @@ from .rules import to_numpy
 
 FILES = {}
 SEED = np.array([0, 1], np.uint32)  # the key of the first step's random numbers
+LR = 0.01  # ap-grad's own learning rate, without --lr
 
 
 def load(spec):
@@ -152,8 +154,11 @@ def write_meta(step, run, args):
         return {t.name: list(t.value.shape) for t in step.arguments if t.role in roles}
 
     meta = {"torch": torch.__version__, "inputs": shapes("input"), "weights": shapes("weight"),
-            "states": shapes("state"), "optimizer": args.optimizer, "lr": args.lr,
-            "losses": run.losses}
+            "states": shapes("state"), "losses": run.losses}
+    if args.optimizer in proof.OPTIMIZERS:
+        meta |= {"optimizer": args.optimizer, "lr": args.lr}
+    elif isinstance(args.optimizer, str):
+        meta["optimizer"] = args.optimizer
     with open(f"{args.out}/meta.json", "w", encoding="utf-8") as file:
         json.dump(meta, file, indent=1)
         file.write("\n")
@@ -176,14 +181,24 @@ def captured(model, inputs, args):
     step = capture(model, inputs)
     if args.optimizer in proof.OPTIMIZERS:
         return step, args.optimizer
-    make = load(args.optimizer)
-    step.update = update.trace(make(model), model, step)
+    make, name = args.optimizer, getattr(args.optimizer, "__name__", "the optimizer's function")
+    if isinstance(make, str):
+        make, name = load(args.optimizer), args.optimizer
+    try:
+        made = make(model)
+    except Exception as error:  # whatever the user's function raises
+        raise StepError(f"{name}: {type(error).__name__}: {error}") from error
+    step.update = update.trace(made, model, step)
     step.arguments += [*step.update.states, *step.update.rates]
     return step, make
 
 
 def export(model, inputs, args):
-    """Writes the folder; args: out, optimizer, lr, steps, check."""
+    """Writes the folder; args: out, optimizer, lr, steps, check.
+
+    optimizer: a name of ap-grad's, FILE.py:FUNCTION, or a function of the module that makes it; lr:
+    of the former alone.
+    """
     step, kind = captured(model, inputs, args)
     write_step(step, args.out)
     how = SEED if hlo.draws(step) else None, kind, args.lr, args.steps
@@ -210,13 +225,16 @@ def main():
     parser.add_argument("--no-check", dest="check", action="store_false")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--optimizer", metavar="NAME|FILE.py:FUNCTION", default="sgd")
-    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--lr", type=float)
     args = parser.parse_args()
     if bool(args.model) == bool(args.module) or bool(args.module) != bool(args.input):
         parser.error("expected FILE.py:FUNCTION, or --module and --input")
     if args.optimizer not in proof.OPTIMIZERS and ".py:" not in args.optimizer:
         parser.error(f"--optimizer: expected {', '.join(proof.OPTIMIZERS)} or FILE.py:FUNCTION, not "
                      f"'{args.optimizer}'")
+    if args.optimizer not in proof.OPTIMIZERS and args.lr is not None:
+        parser.error("--lr: FILE.py:FUNCTION makes an optimizer with its own learning rate")
+    args.lr = LR if args.lr is None else args.lr
     if args.steps < 1:
         parser.error("--steps: expected 1 or more")
     try:

@@ -19,12 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
+OUT_OF_MEMORY = torch.OutOfMemoryError, MemoryError
 
 # ---- layouts ----
 
 
 def is_uneven(x, axis):
-    """Whether the mesh axis has a part of another size than its others, or than none."""
+    """Whether the mesh axis is one of those that split a dimension into parts of different sizes."""
     p, mesh = x.placements[axis], x.device_mesh
     if not hasattr(p, "dim"):
         return False
@@ -83,7 +84,7 @@ def assign(x, value):
 
 
 def text_of(value):
-    """A tensor's shape and layout: f32[8, 16](S(0), R); lists of tensors in brackets."""
+    """A tensor's shape and layout: [8, 16] S(0) R; lists of tensors in brackets."""
     if isinstance(value, DTensor):
         return f"{list(value.shape)} {' '.join(map(str, value.placements))}"
     if isinstance(value, torch.Tensor):
@@ -122,8 +123,6 @@ def read(func, operands):
     if func not in READS:
         return ()
     return {axis for x in operands for axis in every_axis(x) if not x.placements[axis].is_replicate()}
-
-
 
 
 def interleaved(made):
@@ -243,6 +242,8 @@ class Gathers(TorchDispatchMode):
                 return self.gather(func, args, kwargs, lack.text, axes)
         try:
             made = func(*args, **kwargs)
+        except OUT_OF_MEMORY:  # of one process alone: the others would wait for its part of a gather
+            raise
         except Exception as e:  # DTensor's refusals have no type of their own
             return self.gather(func, args, kwargs, refusal(e), ())
         axes = interleaved(made)
@@ -253,9 +254,11 @@ class Gathers(TorchDispatchMode):
     def whole(self, func, args, kwargs, mesh):
         try:
             return on_whole(func, args, kwargs, mesh)
+        except OUT_OF_MEMORY:
+            raise
         except Exception as e:
             given = texts_of([*args, *kwargs.values()])
-            raise RuntimeError(f"{self.places.here()}: {func} of {given}: {e}") from None
+            raise RuntimeError(f"{self.places.here()}: {func} of {given}: {e}") from e
 
     def gather(self, func, args, kwargs, text, axes):
         """The operator on operands that are whole along `axes` and the fewest others."""
@@ -269,6 +272,8 @@ class Gathers(TorchDispatchMode):
                 chosen = {*axes, *more}
                 try:
                     result = on_gathered(func, args, kwargs, chosen)
+                except OUT_OF_MEMORY:
+                    raise
                 except Exception:  # as above
                     continue
                 self.tell(text, before, operands, chosen, "gathered along " + " and ".join(

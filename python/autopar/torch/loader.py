@@ -34,6 +34,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .. import planned
 from .gather import Gathers, Places, evened
 from .ops import Rules
 
@@ -302,7 +303,7 @@ def loss_in(result):
 # ---- plans ----
 
 
-class Plan:
+class Plan(planned.Plan):
     """A plan without stages: see the head of this file."""
 
     def __init__(self, document, ranks=None):

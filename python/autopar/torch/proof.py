@@ -3,9 +3,10 @@
 
 PyTorch trains the module some steps, and once more from weights that are changed by a rounding
 error (of the narrowest type that the step computes with). The second run says how far rounding
-alone may carry each value: Adam makes a whole step of a gradient that is zero but for rounding. A tensor of ap-exec may differ from PyTorch's by a
-thousandth of its norm (weights and states: of their change), 3 % where the step computes in bf16
-or f16, or by a few times what the second run differs.
+alone may carry each value: Adam makes a whole step of a gradient that is zero but for rounding. A
+tensor of ap-exec may differ from PyTorch's by a thousandth of its norm (weights and states: of
+their change), 3 % where the step computes in bf16 or f16, or by a few times what the second run
+differs.
 """
 import dataclasses
 import json

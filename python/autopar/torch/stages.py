@@ -27,6 +27,7 @@ from torch.distributed import pipelining
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils.checkpoint import checkpoint
 
+from .. import planned
 from .loader import Plan, check_processes, loss_in, placements, unit_names
 
 SCHEDULES = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B,
@@ -204,7 +205,7 @@ class Stage(nn.Module):
 # ---- plans ----
 
 
-class StagedPlan:
+class StagedPlan(planned.Plan):
     """A plan with stages: see the head of this file."""
 
     def __init__(self, document):
