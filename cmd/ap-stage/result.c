@@ -151,16 +151,16 @@ static int64_t fullest(const struct stage_model *m, const struct plan_instance *
 }
 
 int64_t stage_result_peak(const struct stage_model *m, const struct plan_instance *inst,
-                          const struct ap_stages *read, int64_t most,
+                          const struct ap_stages *read, int64_t limit,
                           struct ap_pipeline_price *pipe)
 {
     const int64_t peak = fullest(m, inst, read, pipe);
-    const double limit = (double)inst->memory_bytes;
+    const double memory = (double)inst->memory_bytes;
     const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
 
-    if ((double)peak < STAGE_ARENA_SHARE * limit ||
-        STAGE_ARENA_SHARE * (double)peak > limit ||
-        ap_pipeline_measure(&of, read, most, pipe))
+    if ((double)peak < STAGE_ARENA_SHARE * memory ||
+        STAGE_ARENA_SHARE * (double)peak > memory ||
+        ap_pipeline_measure(&of, read, limit, pipe))
         return peak;
     return fullest(m, inst, read, pipe);
 }

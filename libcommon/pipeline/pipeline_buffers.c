@@ -22,8 +22,8 @@
  * form for all microbatches of a stage, placed by the instructions between which they are
  * in flight. In a slot, what the forward makes first lies lowest; so the free part of the
  * slot at hand is at its end in both passes, and takes what else they need, where it
- * fits. Lifetimes of all else are placed by base/place.c. Cost: O(n log n) in the values
- * and microbatches of a lane.
+ * fits. Lifetimes of all else are placed by base/place.c. Cost: that of place.c, in the
+ * values and microbatches of a lane.
  */
 #include "base/place.h"
 #include "pipeline/pipeline_program.h"

@@ -112,9 +112,9 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
  * Memory of a priced plan's devices as its programs have it: sets the peak_bytes of the
  * price and of its devices, and what they hold over time, to the bytes of the lanes'
  * arenas, which share, pack and copy what the price adds up, and to what the trainer
- * keeps besides. With a limit > 0, of a plan that does not fit a peak above the limit is
- * set, which may be another. 1, with the price as it was, where there are no programs for
- * such plans.
+ * keeps besides. With a limit > 0 only peak_bytes of the price is of use, and of a plan
+ * above the limit it is that of the first lane above it. The plan has stages. 1, with the
+ * price as it was, where there are no programs for such plans.
  * Cost: that of ap_pipeline_build.
  */
 int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages *stages,
