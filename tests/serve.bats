@@ -157,3 +157,19 @@ serve() {
     ap-shard --serve --algorithm tofu --cluster "$CLUSTERS/cpu-8.json" "$BATS_FILE_TMPDIR/gpt.json" \
         <<<'{"blocks":[2,3],"submesh":[1,3]}' | jq -e '.error | test("3, not a power of two")'
 }
+
+@test "--serve --cost-model: the plan is the model's, its price is seconds" {
+    local model bytes=() f=$BATS_FILE_TMPDIR/gpt.json
+    for model in default bytes alpa; do
+        echo '{"blocks":[0,8],"mesh":"8","plan":0}' |
+            ap-shard --serve --cost-model $model --cluster cpu-8 "$f" >"$BATS_TEST_TMPDIR/$model"
+        jq -e '.front[0] as $p | .sharding | .cost_model == "default" and
+            ((($p.sec_per_microbatch | .forward + .backward) + $p.sec_per_step) / .objective_sec - 1 | fabs < 1e-9)' \
+            "$BATS_TEST_TMPDIR/$model"
+        bytes+=("$(jq '[.sharding.conversions[].steps[].bytes] | add' "$BATS_TEST_TMPDIR/$model")")
+    done
+    [ "${bytes[1]}" -lt "${bytes[0]}" ] # seconds split compute, at the price of bytes
+    # no objective or bound in another unit, and no plan by rule
+    jq -e '(has("objective_sec") or has("lower_bound_sec") | not) and all(.front[]; .algorithm == "ilp")' \
+        "$BATS_TEST_TMPDIR/bytes"
+}

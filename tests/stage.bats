@@ -35,6 +35,22 @@ fake() {
         (.cost.step_sec - $sec) / $sec | fabs < 1e-12'
 }
 
+@test "stages under another cost model: planned in its unit, priced in seconds" {
+    local how out=$BATS_TEST_TMPDIR/plan.json own=$BATS_TEST_TMPDIR/own
+    # a model of one's own: a byte of memory takes 1
+    printf '#!/bin/sh\nap-shard --serve "$@" | jq -c --unbuffered %s\n' "'if .front then del(.objective_sec, .lower_bound_sec)
+        | .front |= map(.sec_per_microbatch = {forward: .stage_bytes, backward: .bytes_per_microbatch}) else . end'" >"$own"
+    chmod +x "$own"
+    for how in "ap-shard --serve --cost-model "{bytes,alpa} "$own"; do
+        for a in alpa auto pp-dp rannc rhino; do
+            timeout 60 ap-stage --quiet "${CPU8[@]}" --algorithm $a --shard-command "$how" -o "$out" "$(GPT)"
+            ap-cost "$out" | jq -e '(.cost.step_sec / .stages.objective_sec - 1 | fabs < 1e-12) and
+                .stages.lower_bound_sec <= .stages.objective_sec' || { echo "$how $a"; return 1; }
+        done
+    done
+    ap-stage --quiet "${CPU8[@]}" --shard-command "$own" "$(GPT)" | jq -e '.stages.lower_bound_sec == 0'
+}
+
 @test "the search's own answer is not more expensive than what it was given to beat" {
     local best
     best=$(fake "" "$(GPT)" | jq .stages.objective_sec)

@@ -16,6 +16,10 @@
 #include "line/line.h"
 #include "planners/recompute_select.h"
 
+/* A bound so much above the plan's price is of a shard command that does not answer in
+ * seconds; sums over blocks differ by less. */
+#define OTHER_UNITS 0.02
+
 static int list_blocks(struct ap_arena *arena, const struct plan_stage *from,
                        int n_blocks, const int **out)
 {
@@ -676,8 +680,10 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
 
     if (find_best(arena, &x, &best, answer, stages, err))
         return -1;
-    stages->lower_bound_sec =
-        fmin(of->light ? of->light->bound : first.bound, stages->objective_sec);
+    const double bound = of->light ? of->light->bound : first.bound;
+    stages->lower_bound_sec = bound > stages->objective_sec * (1 + OTHER_UNITS)
+                                  ? 0
+                                  : fmin(bound, stages->objective_sec);
     *out = (struct stage_result){.objective_sec = stages->objective_sec,
                                  .bound_sec = stages->lower_bound_sec,
                                  .peak_bytes = best.price.peak_bytes};

@@ -307,7 +307,7 @@ static int write_sharding(const struct server *s, struct ap_arena *arena,
     struct ap_sharding section = {
         .plan = plan,
         .algorithm = p->algorithm,
-        .cost_model = ap_cost_variant_names[s->req->cost_model],
+        .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
         .alpa = found->cost->alpa,
         .stopped = "rule",
         .objective_sec = sec,

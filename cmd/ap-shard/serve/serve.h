@@ -85,7 +85,8 @@ struct serve_pool {
     const char **name; /* [plan] */
     struct ap_choice_vec **choice; /* [plan][group] */
     bool **regather;               /* [plan][node], NULL: none */
-    double objective;  /* of the search, for the whole batch; < 0: not in seconds */
+    double objective;  /* of the search, for the whole batch; < 0: it has none */
+    bool units; /* objective, bound and least_sec are in those of another cost model */
     double bound;      /* of all plans; 0: only least_sec is known */
     double *least_sec; /* [group]: its cheapest strategy, a bound without conversions */
     bool recompute_heavy;
@@ -120,6 +121,8 @@ struct serve_pool *serve_search(const struct serve_start *start,
                                 const struct serve_pool *wide,
                                 const struct shard_request *req, struct ap_err *err);
 void serve_pool_free(struct serve_pool *pool);
+/* Whether objective, bound and least_sec are seconds. */
+bool serve_pool_in_seconds(const struct serve_pool *pool);
 /* Plan i without changes. */
 struct ap_plan serve_pool_plan(const struct serve_pool *pool, int i,
                                const struct ap_graph *g, const struct ap_nests *nests,

@@ -72,6 +72,7 @@ void serve_memo_free(struct serve_memo *m)
             serve_start_free(m->placed[i]->start);
         ap_arena_free(&m->placed[i]->sizes.arena);
         ap_cost_free(&m->placed[i]->cost);
+        ap_cost_free(&m->placed[i]->model);
         free(m->placed[i]);
     }
     for (int i = 0; i < m->list_keys.n; i++)
@@ -149,10 +150,31 @@ static bool same_place(const struct serve_place *a, const struct serve_place *b)
     return same;
 }
 
-static int place_of(struct serve_memo *m, const struct serve_place *place,
+/* The costs of a cost model on a place. */
+static int lay_cost(const struct serve_memo *m, enum ap_cost_variant variant,
+                    const struct serve_place *place, struct ap_cost *cost,
                     struct ap_err *err)
 {
     struct ap_arena scratch = {0};
+    struct shard_alpa alpa;
+    int rc = ap_cost_init(&scratch, cost, variant, &place->cluster, &place->mesh, err);
+
+    if (rc == 0) {
+        cost->alpa = m->req->alpa;
+        if (m->req->space == SHARD_SPACE_ALPA &&
+            shard_alpa_init(&scratch, &m->job->graph, &m->job->nests, m->req, &alpa, cost,
+                            err)) {
+            ap_cost_free(cost);
+            rc = -1;
+        }
+    }
+    ap_arena_free(&scratch);
+    return rc;
+}
+
+static int place_of(struct serve_memo *m, const struct serve_place *place,
+                    struct ap_err *err)
+{
     for (int i = 0; i < m->n_placed; i++)
         if (same_place(&m->placed[i]->place, place))
             return i;
@@ -162,19 +184,12 @@ static int place_of(struct serve_memo *m, const struct serve_place *place,
     p->sizes = (struct ap_stage_known){.n = 0};
     for (int a = 0; a < place->mesh.n_axes; a++) /* names live as long as a request */
         p->place.mesh.name[a] = &"x\0y\0z\0w\0v\0u"[2 * a];
-    int rc = ap_cost_init(&scratch, &p->cost, (enum ap_cost_variant)m->req->cost_model,
-                          &place->cluster, &p->place.mesh, err);
-    if (rc == 0) {
-        struct shard_alpa alpa;
-        p->cost.alpa = m->req->alpa;
-        if (m->req->space == SHARD_SPACE_ALPA &&
-            shard_alpa_init(&scratch, &m->job->graph, &m->job->nests, m->req, &alpa,
-                            &p->cost, err)) {
-            ap_cost_free(&p->cost);
-            rc = -1;
-        }
+    int rc = lay_cost(m, AP_COST_DEFAULT, &p->place, &p->cost, err);
+    if (rc == 0 && lay_cost(m, (enum ap_cost_variant)m->req->cost_model, &p->place,
+                            &p->model, err)) {
+        ap_cost_free(&p->cost);
+        rc = -1;
     }
-    ap_arena_free(&scratch);
     if (rc) {
         free(p);
         return -1;
@@ -256,7 +271,7 @@ static const struct serve_searched *search(struct serve_memo *m, int at, uint64_
     m->tied = true;
     if (!placed->start)
         placed->start = serve_start_new(&m->job->graph, &m->job->nests, m->families,
-                                        &placed->cost, m->req);
+                                        &placed->model, m->req);
     s->pool = serve_search(placed->start, &m->ties, rows ? &t->axis : NULL, wide, m->req,
                            &s->why);
     if (s->pool)
@@ -291,9 +306,9 @@ static int find_blocks(struct serve_memo *m, struct ap_arena *arena,
         return -1;
     for (int i = 0; i < q->n_blocks; i++)
         prices->bound += s->bound[q->block[i]];
-    if (s->pool->objective < 0 || !isfinite(prices->objective))
+    if (!serve_pool_in_seconds(s->pool) || !isfinite(prices->objective))
         prices->objective = -1;
-    if (q->n_blocks == m->b->n && s->place == place)
+    if (q->n_blocks == m->b->n && s->place == place && serve_pool_in_seconds(s->pool))
         prices->bound = fmax(prices->bound, s->pool->bound);
     return 0;
 }
@@ -317,7 +332,8 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena,
     serve_tie(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, m->req,
               &alone);
     m->nodes_start =
-        serve_start_new(&m->nodes->sub.graph, &m->nodes->nests, NULL, cost, m->req);
+        serve_start_new(&m->nodes->sub.graph, &m->nodes->nests, NULL,
+                        &m->placed[place]->model, m->req);
     m->nodes_pool = serve_search(m->nodes_start, &alone, NULL, NULL, m->req, err);
     if (!m->nodes_pool)
         return -1;
@@ -341,7 +357,10 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena,
     }
     ap_arena_free(&sizes.arena);
     ap_arena_free(&scratch);
-    found->prices.objective = pool->objective < 0 ? -1 : whole;
+    found->prices.objective = -1;
+    if (!serve_pool_in_seconds(pool))
+        return 0;
+    found->prices.objective = whole;
     found->prices.bound = m->nodes_pool->bound;
     for (int g = 0; g < m->nodes->nests.n && found->prices.bound <= 0; g++)
         found->prices.bound += m->nodes_pool->least_sec[g];

@@ -8,7 +8,8 @@
 /* A mesh laid over a part of the cluster. */
 struct placed {
     struct serve_place place;
-    struct ap_cost cost;
+    struct ap_cost cost;  /* in seconds: prices */
+    struct ap_cost model; /* of the request's cost model: searches */
     /* of a place that is searched; start: NULL until it is */
     struct serve_start *start;
     struct ap_stage_known sizes;

@@ -416,7 +416,7 @@ static int fill(struct searcher *s, const struct serve_ties *ties,
         pool->objective = found.objective;
         pool->bound = found.bound;
     }
-    for (int i = 0; i < task->n_plans; i++)
+    for (int i = 0; i < task->n_plans && !pool->units; i++)
         keep_plan(pool, &task->plans[i], task->plan_name[i], true);
     return 0;
 }
@@ -431,7 +431,8 @@ struct serve_pool *serve_search(const struct serve_start *start,
     struct ap_arena scratch = {0};
 
     *pool = (struct serve_pool){.n_groups = start->task.nests->n,
-                                .n_nodes = start->task.graph->n_nodes};
+                                .n_nodes = start->task.graph->n_nodes,
+                                .units = start->task.cost->variant != AP_COST_DEFAULT};
     struct searcher s = {.arena = &scratch,
                          .task = &start->task,
                          .pool = pool,
@@ -443,6 +444,11 @@ struct serve_pool *serve_search(const struct serve_start *start,
         return pool;
     serve_pool_free(pool);
     return NULL;
+}
+
+bool serve_pool_in_seconds(const struct serve_pool *pool)
+{
+    return !pool->units && pool->objective >= 0;
 }
 
 void serve_pool_free(struct serve_pool *pool)

@@ -91,7 +91,7 @@ void serve_searched_describe(const struct serve_blocks *b, const struct ap_nests
         for (int p = 0; p < pool->n; p++)
             s->all[i] = ap_hash(&s->hash[p][i], sizeof s->hash[p][i], s->all[i]);
     s->bound = AP_NEW_N(&s->arena, b->n + 1, double);
-    for (int k = 0; k < nests->n && pool->objective >= 0 && b->n > 0; k++)
+    for (int k = 0; k < nests->n && serve_pool_in_seconds(pool) && b->n > 0; k++)
         if (rows->inside[k] >= 0)
             s->bound[rows->inside[k]] += pool->least_sec[k];
 }
