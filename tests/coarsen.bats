@@ -296,3 +296,54 @@ END
         jq -c '[.critical, .segments]'; }
     [ "$(counts paper) $(counts code)" = "[29,28] [17,16]" ]
 }
+
+@test "blocks by hand: a cut of the forward pass is completed as ap-coarsen completes its own" {
+    local dir=$BATS_TEST_TMPDIR mlp full
+    mlp=$(imported mlp)
+    ap-coarsen --blocks 3 --eps 1 "$mlp" >"$dir/full.json"
+    full=$(jq -c .blocks.block_of "$dir/full.json")
+    # numbers of forward operators, -1 or null of all others; names and ids where blocks begin
+    jq -c '.graph.nodes as $n | .blocks = {block_of: [.blocks.block_of | to_entries[] | $n[.key] as $x |
+        if $x.phase == "forward" and $x.op != "parameter" then .value elif .key % 2 == 0 then -1 else null end]}' \
+        "$dir/full.json" >"$dir/numbers.json"
+    jq -c '.graph.nodes as $n | [.blocks.block_of | to_entries[] | select($n[.key].op == "dot") | .key] as $dots |
+        .blocks = {cut: [$n[$dots[1]].name, $dots[2]]}' "$dir/full.json" >"$dir/names.json"
+    for form in numbers names; do
+        [ "$(ap-coarsen --algorithm given "$dir/$form.json" | jq -c .blocks.block_of)" = "$full" ]
+        ap-stage --quiet --cluster cpu-4 --stages 3 --submeshes 1x1 "$dir/$form.json" | ap-cost | jq -e '.cost.step_sec > 0'
+    done
+}
+
+@test "blocks by hand: what is refused, with its place" {
+    local dir=$BATS_TEST_TMPDIR mlp
+    mlp=$(imported mlp)
+    blocks() { jq -c ".graph.nodes as \$n | .blocks = ($1)" "$mlp" >"$dir/b.json"; }
+    given() { refuses 1 "b.json: $1" ap-coarsen --algorithm given "$dir/b.json"; }
+    refuses 1 'no section "blocks"' ap-coarsen --algorithm given "$mlp"
+    blocks '{cut: ["dot_general.9"], block_of: []}'
+    given '/blocks: has cut and block_of: which is meant?'
+    blocks '{cut: ["nobody"]}'
+    given '/blocks/cut/0: the graph has no node nobody'
+    blocks '{cut: [27, 22]}'
+    given '/blocks/cut/1: node 22 (add.44) is not after the first operator of block 1'
+    blocks '{cut: [297]}'
+    given '/blocks/cut: the last block would be empty'
+    blocks '{block_of: [$n[] | -1]}'
+    given '/blocks/block_of/21: node 21 (dot_general.8) is an operator of the forward pass'
+    blocks '{block_of: [$n[] | if .phase == "forward" then 0 elif .phase == "update" then -1 else 0 end]}'
+    given '/blocks/block_of/77: node 77 (constant.85) is of the backward phase'
+    blocks '{block_of: [$n[] | if .name == "dot_general.8" then 1 elif .phase == "forward" then 0 else -1 end]}'
+    given '/blocks: node 23 (add.45) of block 0 reads node 21 (dot_general.8) of the later block 1 in the forward pass'
+    blocks '{n: 3, cut: [27]}'
+    given '/blocks: 2 blocks, but n is 3'
+}
+
+@test "blocks by hand: random cuts and moved nodes run, or are refused with a place" {
+    needs_exec
+    slow_with_sanitizers
+    # AP_BLOCK_LISTS=1000: as many
+    run scripts/bench/block-lists --count "${AP_BLOCK_LISTS:-20}" --models 'mlp gpt'
+    echo "$output"
+    [ "$status" -eq 0 ]
+    [[ ${lines[1]} == *cut*[1-9]* ]]
+}

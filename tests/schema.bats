@@ -48,7 +48,7 @@ del(.cluster.levels)
 .cluster.levels[0].bandwidth_bytes_per_sec = "fast"
 .blocks.n = 0
 del(.blocks.block_of)
-.blocks.block_of[0] = -1
+.blocks.block_of[0] = -2
 .blocks.blocks = []
 .blocks.blocks[0].nodes.sideways = 1
 .blocks.blocks[0].in_bytes = -16

@@ -36,6 +36,33 @@ static enum ap_exit coarsen_none(struct ap_arena *arena, const struct ap_graph *
     return AP_OK;
 }
 
+/* The document's own blocks, completed: those of its operators. */
+static enum ap_exit coarsen_given(struct ap_arena *arena, const struct ap_graph *g,
+                                  const struct coarsen_params *params,
+                                  struct coarsen_answer *answer, struct ap_err *err)
+{
+    const struct ap_section *section = ap_doc_find(params->doc, "blocks");
+    const struct ap_at at = {.key = "blocks"};
+    struct ap_blocks b;
+
+    if (!section)
+        return ap_err_set(err, "%s: no section \"blocks\"", params->doc->file),
+               AP_BAD_INPUT;
+    json_t *o = ap_doc_load(params->doc, section, err);
+    int rc = o ? ap_blocks_from_json(arena, o, &at, g, &b, err) : -1;
+    json_decref(o);
+    if (rc)
+        return o ? ap_doc_err(params->doc, err) : -1, AP_BAD_INPUT;
+    if (params->n_blocks && params->n_blocks != b.n) {
+        ap_err_set(err, "%s: /blocks has %d blocks, not %d", params->doc->file, b.n,
+                   params->n_blocks);
+        return AP_NO_SOLUTION;
+    }
+    memcpy(answer->block_of, b.block_of, (size_t)g->n_nodes * sizeof(int));
+    answer->n = b.n;
+    return AP_OK;
+}
+
 #define RANNC_OPTIONS                                                      \
     " merge successors-only unprofiled-above stop-blocks no-uncoarsening " \
     "microbatches no-checkpointing memory-margin optimizer-factor "
@@ -52,6 +79,8 @@ static const struct coarsen_algo algos[] = {
     {"none", "one block", coarsen_none, false, " "},
     {"exhaustive", "all cuts of a tiny graph's order, under alpa's costs",
      coarsen_exhaustive, false, " cluster-cost balance eps cut "},
+    {"given", "the document's own blocks, checked and completed", coarsen_given, false,
+     " "},
     {0},
 };
 static const struct ap_choice cluster_costs[] = {
@@ -277,6 +306,7 @@ int main(int argc, char **argv)
                      algo->name);
     r.params.n_blocks = number_of_blocks(r.blocks);
     ap_tool_read_graph(&tool, &arena, &doc, &graph);
+    r.params.doc = &doc;
     set_cluster(&arena, &r, algo, &doc);
     double start = ap_now_sec();
     struct ap_blocks blocks = run(&arena, algo, &doc, &graph, &r.params, &answer);

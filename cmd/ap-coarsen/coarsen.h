@@ -47,6 +47,7 @@ struct coarsen_rhino {
 };
 
 struct coarsen_params {
+    const struct ap_doc *doc;         /* what is read */
     int n_blocks;                     /* --blocks, 0: auto, the algorithm decides */
     int64_t memory_bytes;             /* --memory, else the cluster's; 0: no limit */
     const struct ap_cluster *cluster; /* NULL unless the row needs one */

@@ -398,8 +398,7 @@ static void write_stages(struct ap_tool *tool, const struct ap_doc *doc,
     struct ap_err err = {0};
 
     if (stage_result_check(model, &result->json, &err))
-        ap_die(AP_NO_SOLUTION, "the plan that was found has no order to run in: %s",
-               err.msg);
+        ap_die(AP_NO_SOLUTION, "%s: %s", doc->file, err.msg);
     ap_cluster_to_json(&model->cluster, &out[0].json);
     ap_tool_write(tool, doc, out, (int)(sizeof out / sizeof *out), result->found);
 }

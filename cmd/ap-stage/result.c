@@ -698,38 +698,18 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
     return rc;
 }
 
-/* Whether a value of the backward pass is read by a later block: what is made of weights
- * alone may, where blocks are by hand. */
-static bool goes_against_flow(const struct ap_graph *g, const int *block_of)
-{
-    for (int i = 0; i < g->n_nodes; i++)
-        for (int k = 0; k < g->nodes[i].n_in && g->nodes[i].phase == AP_BACKWARD; k++) {
-            const int in = g->nodes[i].in[k];
-            if (g->nodes[in].phase == AP_BACKWARD && g->nodes[in].n_in > 0 &&
-                block_of[in] < block_of[i])
-                return true;
-        }
-    return false;
-}
-
 int stage_result_check(const struct stage_model *m, const struct ap_buf *section,
                        struct ap_err *err)
 {
     const struct ap_staged_graph of = {&m->graph, &m->nests, &m->blocks, &m->cluster};
     struct ap_arena scratch = {0};
     struct ap_stages read = {0};
-    struct ap_pipeline_program program;
-    struct ap_err why = {0};
-    bool unsupported;
+    int rc = 0;
 
-    if (!goes_against_flow(&m->graph, m->blocks.block_of))
-        return 0;
-    int rc = ap_stages_from_text(&scratch, section->data, section->len, &of, &read, &why);
-    if (rc == 0)
-        rc = ap_pipeline_build(&scratch, &of, &read, &(struct ap_program_form){0},
-                               &program, &unsupported, &why);
-    if (rc == 1)
-        ap_err_set(err, "%s", why.msg);
+    if (m->blocks.n_moved > 0 &&
+        !ap_stages_from_text(&scratch, section->data, section->len, &of, &read,
+                             &(struct ap_err){0}))
+        rc = ap_stages_check_waits(&of, &read, err);
     ap_arena_free(&scratch);
-    return rc == 1;
+    return rc;
 }

@@ -80,13 +80,9 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
                       struct plan_answer *answer, struct ap_stages *stages,
                       struct stage_result *out, struct ap_err *err);
 
-/*
- * Whether ap-rewrite can order what the section's stages run: 1 with err set where they
- * would wait for each other for ever. Other reasons to refuse a plan are not checked.
- * Linear, and programs are built only where a value of the backward pass goes to a later
- * block: blocks by hand may do that, those of ap_blocks_carry, which ap-coarsen's are,
- * never do (tests/unit/graph/test_blocks.c), so that no other plan is looked for.
- */
+/* ap_stages_check_waits of the section: -1 with err set where its stages would wait for
+ * each other for ever. Other reasons to refuse a plan are not checked, and no other plan
+ * is looked for: blocks of ap_blocks_carry, which ap-coarsen's are, never do this. */
 int stage_result_check(const struct stage_model *m, const struct ap_buf *section,
                        struct ap_err *err);
 

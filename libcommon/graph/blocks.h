@@ -13,6 +13,9 @@ struct ap_blocks {
     const char *algorithm;
     int n;               /* blocks, in forward order */
     const int *block_of; /* [node], 0..n-1: every node is in a block */
+    /* nodes that are not where ap_blocks_carry places them, given the operators; the
+       first of them, and where that is. Stages may then wait for each other for ever. */
+    int n_moved, moved, moved_from;
     /* the quantity that the algorithm minimized, in objective_unit ("bytes", "seconds",
        "flops"), and its proven lower bound */
     double objective, bound;

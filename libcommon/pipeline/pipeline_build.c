@@ -691,6 +691,31 @@ int ap_pipeline_build(struct ap_arena *arena, const struct ap_staged_graph *of,
     return rc;
 }
 
+int ap_stages_check_waits(const struct ap_staged_graph *of,
+                          const struct ap_stages *stages, struct ap_err *err)
+{
+    const struct ap_blocks *b = of->blocks;
+    struct ap_pipeline_program program;
+    struct ap_arena scratch = {0};
+    struct ap_err why = {0};
+    bool unsupported;
+    int rc = 0;
+
+    if (b->n_moved > 0)
+        rc = lay_out(&scratch, of, stages, &(struct ap_program_form){0}, &program,
+                     &unsupported, &why);
+    ap_arena_free(&scratch);
+    if (rc <= 0)
+        return 0;
+    return ap_err_set(err,
+                      "/blocks/block_of/%d: node %d (%s) is in block %d and not in block "
+                      "%d, where the forward pass has it%s: %s",
+                      b->moved, b->moved, of->graph->nodes[b->moved].name,
+                      b->block_of[b->moved], b->moved_from,
+                      b->n_moved > 1 ? ", and others are not where it has them" : "",
+                      why.msg);
+}
+
 /* Memory over time, so that its most is the peak. */
 static void move_slices(struct ap_sim_device *d)
 {

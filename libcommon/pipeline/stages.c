@@ -732,7 +732,7 @@ int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc, const char *
                   const struct ap_cluster *given, struct ap_planned *p,
                   struct ap_err *err)
 {
-    const struct ap_staged_graph of = {&p->graph, NULL, &p->blocks, &p->cluster};
+    const struct ap_staged_graph of = {&p->graph, &p->nests, &p->blocks, &p->cluster};
     const struct ap_at at = {.key = "stages"};
 
     if (doc_blocks(arena, doc, &p->graph, &p->blocks, err))
@@ -746,5 +746,5 @@ int ap_doc_stages(struct ap_arena *arena, const struct ap_doc *doc, const char *
     if (!rc)
         rc = read_section(arena, &from, &at, &of, &p->stages, err);
     unload(&from);
-    return rc;
+    return rc ? rc : ap_stages_check_waits(&of, &p->stages, err) ? -1 : 0;
 }

@@ -115,6 +115,14 @@ int ap_stages_from_text(struct ap_arena *arena, const char *text, size_t len,
                         const struct ap_staged_graph *of, struct ap_stages *s,
                         struct ap_err *err);
 
+/*
+ * Where blocks have nodes that were moved: whether the stages can run, or wait for each
+ * other for ever. -1 with the first such node. Cost: that of ap_pipeline_build.
+ * (pipeline_build.c)
+ */
+int ap_stages_check_waits(const struct ap_staged_graph *of,
+                          const struct ap_stages *stages, struct ap_err *err);
+
 /* ---- a document's plan (planned.c) ---- */
 
 struct ap_planned {
