@@ -70,7 +70,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
 FUZZ_SECONDS ?= 60
 
 .PHONY: all unit asan check test check-asan check-config check-jax check-torch check-trainers lint lint-format lint-house lint-scripts lint-man \
-    lint-headers lint-tidy format bench cuda install wheel gallery uninstall fuzz fuzzers clean help without-mpi without-cuda
+    lint-headers lint-tidy format bench cuda install wheel gallery ablation uninstall fuzz fuzzers clean help without-mpi without-cuda
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -323,6 +323,9 @@ uninstall: ## remove what install put below PREFIX and DESTDIR
 
 wheel: $(TOOLS:%=$(BUILD)/wheel/bin/%) $(SCRIPT_TOOLS:%=$(BUILD)/wheel/bin/%) ## make a wheel for other machines, in BUILD/dist: tools and the Python package
 	scripts/wheel/make_wheel.py --build $(BUILD) --bundled '$(BUNDLED)' --out $(BUILD)/dist
+
+ablation: all ## models x blocks x stages x shards x cost models, your own filters among them: a table and a plot
+	+@$(MAKE) --no-print-directory -C scripts/experiments ablation
 
 gallery: all ## plan some models on some clusters: pages and an index in BUILD/gallery
 	scripts/gallery -b $(BUILD)
