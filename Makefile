@@ -58,7 +58,7 @@ UNIT := $(TESTS:%=$(BUILD)/unit/%)
 EQUIV := $(if $(MPI),$(BUILD)/equiv/test_equiv)
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 C_FILES := $(wildcard libcommon/*/*.[ch] libcommon/*/*/*.[ch] cmd/*/*.[ch] cmd/*/*/*.[ch] tests/unit/*.h $(TEST_FILES) tests/equiv/*.[ch] tests/fuzz/*.[ch])
-SCRIPTS := $(filter-out %.md,$(wildcard .ci/run cmd/ap-plan/ap-plan scripts/* scripts/wheel/* scripts/bench/* scripts/experiments/* tests/*.bash tests/trainers/plans tests/trainers/check))
+SCRIPTS := $(filter-out %.md,$(wildcard .ci/run scripts/* scripts/wheel/* scripts/bench/* scripts/experiments/* tests/*.bash tests/trainers/plans tests/trainers/check))
 SCRIPTS := $(shell grep -lE '^\#! ?/(usr/)?bin/(env )?(ba)?sh|shellcheck shell=' $(SCRIPTS) /dev/null 2>/dev/null)
 BATS := $(wildcard tests/*.bats)
 MAN := $(wildcard man/*.[157])
@@ -156,7 +156,14 @@ $(call objects,$(1)): TOOL_CFLAGS = $$(CFLAGS_$(1))
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
-$(foreach t,$(SCRIPT_TOOLS),$(foreach d,$(BUILD)/bin $(BUILD)/wheel/bin,$(eval $d/$(t): cmd/$(t)/$(t) ; @mkdir -p $$(@D) && install -m 755 $$< $$@)))
+# A script is one file: a line "#include FILE" stands for FILE, which lies beside it.
+define script_rule
+$(1)/$(2): $(wildcard cmd/$(2)/*)
+	@mkdir -p $$(@D)
+	awk '/^#include / { while ((getline line < ("cmd/$(2)/" $$$$2)) > 0) if (line !~ /^# shellcheck shell/) print line; next } \
+	    { print }' cmd/$(2)/$(2) >$$@ && chmod 755 $$@
+endef
+$(foreach t,$(SCRIPT_TOOLS),$(foreach d,$(BUILD)/bin $(BUILD)/wheel/bin,$(eval $(call script_rule,$d,$t))))
 
 # The backend's objects, and the library of them over CUDA's own libraries.
 CUDA_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/ap-exec/cuda/*.c)) $(BUILD)/cuda_prelude.o
@@ -253,8 +260,8 @@ lint-format:
 lint-house: all ## the part of lint that knows the layout of the source; takes seconds
 	scripts/lint-house -b $(BUILD)
 
-lint-scripts:
-	shellcheck $(SCRIPTS)
+lint-scripts: $(SCRIPT_TOOLS:%=$(BUILD)/bin/%)
+	shellcheck $(SCRIPTS) $^
 	shellcheck -s bash -e SC1091,SC2001,SC2016,SC2030,SC2031,SC2046,SC2086,SC2116,SC2154 $(BATS)
 
 lint-man:
