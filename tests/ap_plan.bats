@@ -234,3 +234,55 @@ END
     rm "$dir/awk"
     refuses 2 "ap-plan: awk is not installed" env PATH="$dir" "$AP_BUILD/bin/ap-plan" mlp --cluster cpu-4
 }
+
+@test "ap-plan: answers are kept by content, within a bound, and --no-cache runs the filters" {
+    cd "$BATS_TEST_TMPDIR"
+    export XDG_CACHE_HOME=$PWD/cache
+    mkdir tools
+    cp "$AP_BUILD"/bin/* tools/
+    # filters that say that they run
+    for t in import stage cost; do
+        mv "tools/ap-$t" "tools/real-$t"
+        printf '#!/bin/bash\n[[ $* == *help* ]] || echo %s >>%q\nexec -a ap-%s "%s" "$@"\n' \
+            "$t" "$PWD/ran" "$t" "$PWD/tools/real-$t" >"tools/ap-$t"
+        chmod +x "tools/ap-$t"
+    done
+    cp "$(hlo mlp)" model.hlo
+    asked() { : >ran && tools/ap-plan model.hlo --cluster cpu-4 -o plan.json "$@" 2>err >report; }
+    ran() { grep -xc "$1" ran || true; }
+    asked
+    [ "$(ran stage)" -eq 1 ]
+    cp plan.json first.json && cp report first && cp err err1
+    asked
+    [ "$(ran import) $(ran stage)" = '0 0' ]
+    cmp plan.json first.json
+    cmp report first
+    cmp err err1 # warnings and commands, too
+    asked --html page.html # the search is known, the page is new
+    [ "$(ran stage)" -eq 0 ]
+    [ -s page.html ]
+    rm page.html
+    asked --html page.html
+    [ -s page.html ]
+    asked --no-cache
+    [ "$(ran import) $(ran stage)" = '1 1' ]
+    cmp plan.json first.json
+    sed 's/^HloModule [^,]*/HloModule other/' model.hlo >m && mv m model.hlo # other content, same name
+    asked
+    [ "$(ran import)" -eq 1 ]
+    run -3 asked --memory 1000 # no plan: this answer is kept, too
+    cp err err1
+    run -3 asked --memory 1000
+    [ "$(ran stage)" -eq 0 ]
+    cmp err err1
+    # what is over the bound goes, the oldest first
+    truncate -s 1100M cache/autopar/plan/large.status
+    touch -d '1 year ago' cache/autopar/plan/large.status
+    asked
+    [ ! -e cache/autopar/plan/large.status ]
+    [ "$(ran stage)" -eq 0 ]
+    asked
+    [ "$(ran stage)" -eq 0 ]
+    XDG_CACHE_HOME=/dev/null asked # no place for a cache
+    [ "$(ran stage)" -eq 1 ]
+}

@@ -19,7 +19,8 @@ if [ -n "${AP_TEST_BACKEND-}" ]; then
     mv "$AP_WRAPPERS/ap-exec.$$" "$AP_WRAPPERS/ap-exec"
     PATH=$AP_WRAPPERS:$PATH
 fi
-export AP_TOP AP_BUILD PATH MODELS CLUSTERS
+XDG_CACHE_HOME=/dev/null # ap-plan keeps no answers, unless a test says where
+export AP_TOP AP_BUILD PATH MODELS CLUSTERS XDG_CACHE_HOME
 cd "$AP_TOP" || exit 1
 
 # The tools that were built.

@@ -11,11 +11,14 @@ typed() { # COMMAND WORD...
     shown+=("${text% }")
 }
 
-# Runs a command, standard input from the file before, into the next one.
+# Runs a command, standard input from the file before, into the next one. On a terminal, where
+# searches show how far they are, standard error is not kept.
+side='' # the file that the command writes, too
 run() { # IN OUT COMMAND WORD...
-    local in=$1 out=$2 status=0
-    shift 2
-    "$@" "${common[@]}" <"$in" >"$out" || status=$?
+    local status=0 err=$work/err
+    [ ! -t 2 ] || err=/dev/stderr
+    answer "$1" "$2" "$err" "$side" "${@:3}" || status=$?
+    [ -t 2 ] || cat "$err" >&2
     [ "$status" -eq 0 ] || exit "$status"
 }
 
@@ -99,7 +102,7 @@ layers=0
 find_layers() {
     local line status=0
     typed ap-prune
-    ap-prune --stats "${common[@]}" <"$work/fused" >"$work/1" 2>"$work/why" || status=$?
+    answer "$work/fused" "$work/1" "$work/why" '' ap-prune --stats || status=$?
     while IFS= read -r line; do
         if [[ $line =~ '"instances":'([0-9]+) ]]; then
             layers=${BASH_REMATCH[1]}
@@ -111,7 +114,7 @@ find_layers() {
 }
 
 try_blocks() { # WORD...
-    ap-coarsen "$@" "${common[@]}" <"$work/1" >"$work/2" 2>"$work/why" || return 1
+    answer "$work/1" "$work/2" "$work/why" '' ap-coarsen "$@" || return 1
     [ -z "${value[stats]+x}" ] || cat "$work/why" >&2
     typed ap-coarsen "$@"
 }
