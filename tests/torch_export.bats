@@ -70,6 +70,8 @@ stops() {
     needs_exec
     "$PYTHON" scripts/torch/export.py "$MODULES:norm" --shapes-only -o "$BATS_TEST_TMPDIR/norm.hlo.gz"
     trains norm
+    "$PYTHON" scripts/torch/export.py "$MODULES:wide_mask" --shapes-only -o "$BATS_TEST_TMPDIR/wide.hlo"
+    ap-import "$BATS_TEST_TMPDIR/wide.hlo" | jq -e 'any(.graph.nodes[]; .op == "compare" and .shape == "pred[1048576,512,512]")'
     gzip -cd "$BATS_TEST_TMPDIR/norm.hlo.gz" | diff -q - "$BATS_TEST_TMPDIR/norm/model.hlo"
     cat >"$BATS_TEST_TMPDIR/wrong.py" <<END
 import sys

@@ -150,6 +150,19 @@ def layers():
     return Layers(), {"tokens": torch.randint(0, 20, (5, 3)), "mask": mask}
 
 
+def wide_mask():
+    """A causal mask of a batch that would take 256 GiB; for --shapes-only."""
+    def through(_, a, x):
+        place = torch.arange(512).expand(2**20, 512)
+        scores = a(x) @ a(x).transpose(1, 2)
+        return torch.where(place[:, :, None] >= place[:, None], scores, 0.0) @ x
+
+    def forward(self, x):
+        return self.b(self.through(self.a, x)).mean()
+
+    return case(through, forward=forward)()[0], {"x": torch.ones(()).expand(2**20, 512, 8)}
+
+
 def norm():
     model, inputs = case(lambda self, a, x: self.norm(a(x) * self.scale))()
     model.norm = nn.BatchNorm1d(8)

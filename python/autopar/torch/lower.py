@@ -72,43 +72,86 @@ class Elements:
 
 
 class Known:
-    """A tensor that depends on no argument. make: its array by operators, or None."""
+    """A tensor that depends on no argument. make: its array by operators, or None.
+
+    Masks of a whole batch are large: dimensions along which all is equal have one element in memory.
+    """
 
     def __init__(self, tensor, make):
-        self.tensor, self.make = tensor, make
+        self.tensor, self.make, self.patterns = thin(tensor), make, {}
 
     def array(self, shape):
-        made = pattern(self.tensor.reshape(shape))
-        if made is None and (self.make is None or self.tensor.numel() <= LITERAL_SIZE):
-            made = jnp.asarray(rules.to_numpy(self.tensor)).reshape(shape)
-        return made if made is not None else self.make().array(shape)
+        if shape not in self.patterns:
+            self.patterns[shape] = pattern(self.tensor.reshape(shape))
+        make = self.patterns[shape]
+        if make is None and (self.make is None or self.tensor.numel() <= LITERAL_SIZE):
+            return jnp.asarray(rules.to_numpy(self.tensor)).reshape(shape)
+        return make() if make else self.make().array(shape)
 
     def operands(self, shape):
         return [(self.array(shape), [(d,) for d in range(len(shape))])]
 
 
+def thin(tensor):
+    """The tensor, with stride 0 along each dimension along which it is equal."""
+    for d, size in enumerate(tensor.shape):
+        if size > 1 and tensor.stride(d):
+            one = tensor.narrow(d, 0, 1)
+            if torch.equal(one, tensor.narrow(d, 1, 1)) and bool((tensor == one).all()):
+                tensor = one.expand(tensor.shape)
+    return tensor
+
+
+def thinly(target, args, kwargs):
+    """The result of an elementwise operator, with one element along dimensions along which all of its
+    tensors are equal."""
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    dims = {d for d in range(1, 1 + max(x.dim() for x in tensors))
+            if all(d > x.dim() or x.shape[-d] == 1 or not x.stride(-d) for x in tensors)}
+    cut = lambda x: in_memory(x, dims) if isinstance(x, torch.Tensor) else x
+    return target(*map(cut, args), **{k: cut(v) for k, v in kwargs.items()})
+
+
+def in_memory(tensor, dims=None):
+    """The part of a tensor that is in memory, of these dimensions alone, counted from the last."""
+    for d in range(tensor.dim()):
+        if not tensor.stride(d) and tensor.shape[d] and (dims is None or tensor.dim() - d in dims):
+            tensor = tensor.narrow(d, 0, 1)
+    return tensor
+
+
 def pattern(tensor):
-    """The array of a tensor that is one number or counts along a dimension; else None."""
-    dtype = dtype_of(tensor.dtype)
+    """Makes the array of a tensor that is one number or counts along a dimension; else None."""
+    dtype, shape = dtype_of(tensor.dtype), tuple(tensor.shape)
     if tensor.numel() == 0:
-        return jnp.zeros(tuple(tensor.shape), dtype)
+        return lambda: jnp.zeros(shape, dtype)
+    tensor = in_memory(tensor)
     first = tensor[(0,) * tensor.dim()]
     if tensor.numel() == 1 or bool((tensor == first).all()):
-        return jnp.full(tuple(tensor.shape), rules.to_numpy(first), dtype)
+        return lambda: jnp.full(shape, rules.to_numpy(first), dtype)
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         return None
     for d, size in enumerate(tensor.shape):
         line = tensor[(0,) * d + (slice(None),) + (0,) * (tensor.dim() - d - 1)]
-        if size == 1 or line[1] == first:
-            continue
-        step = line[1] - first
-        counted = (first + step * torch.arange(size)).to(tensor.dtype)
-        if not bool((tensor == counted.view(-1, *(1,) * (tensor.dim() - d - 1))).all()):
-            return None
-        array = lax.broadcasted_iota(dtype, tuple(tensor.shape), d)
+        if size > 1 and line[1] != first:
+            return count(tensor, shape, d, dtype)
+    return None
+
+
+def count(tensor, shape, d, dtype):
+    """pattern of integers that count along dimension d; None: these do not."""
+    first, second = tensor.movedim(d, 0)[(slice(2), *(0,) * (tensor.dim() - 1))]
+    step = second - first
+    counted = (first + step * torch.arange(shape[d])).to(tensor.dtype)
+    if not bool((tensor == counted.view(-1, *(1,) * (tensor.dim() - d - 1))).all()):
+        return None
+
+    def make():
+        array = lax.broadcasted_iota(dtype, shape, d)
         array = array if step == 1 else array * dtype(int(step))
         return array if first == 0 else array + dtype(int(first))
-    return None
+
+    return make
 
 
 # ---- products ----
@@ -292,7 +335,13 @@ class Lowering:
                 return self.values[x].tensor
             return type(x)(map(real, x)) if isinstance(x, (list, tuple)) else x
 
-        result = node.target(*real(node.args), **{k: real(v) for k, v in node.kwargs.items()})
+        args, kwargs = real(node.args), {k: real(v) for k, v in node.kwargs.items()}
+        if torch.Tag.pointwise in node.target.tags:
+            result = thinly(node.target, args, kwargs).expand(node.meta["val"].shape)
+        elif node.target is torch.ops.aten.full.default:
+            result = torch.full((), *args[1:], **kwargs).expand(args[0])
+        else:
+            result = node.target(*args, **kwargs)
         computed = node.all_input_nodes and str(node.target) in rules.TABLE | WHOLE.keys() | SAME_ELEMENTS
         if isinstance(result, torch.Tensor):
             return Known(result, (lambda: self.by_rule(node)) if computed else None)
