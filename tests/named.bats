@@ -162,3 +162,50 @@ on() {
         -o "$plan" "$gpt"
     [[ $stderr == *"the batch is split over tp, not dp: this is cheaper" ]]
 }
+
+@test "a sharding by hand: layouts by name, factors by operands, named plans, choices alone" {
+    needs_exec
+    local dir=$BATS_TEST_TMPDIR mlp
+    mlp=$(imported mlp)
+    hand() { jq -c ".sharding = ($1)" "$mlp" >"$dir/hand.json"; }
+    ap-shard --quiet --mesh 2x2 --cluster cpu-4 -o "$dir/full.json" "$mlp"
+    while IFS=';' read -r section want; do
+        hand "$section"
+        ap-cost --cluster cpu-4 "$dir/hand.json" 2>"$dir/warnings" >"$dir/priced.json"
+        [ ! -s "$dir/warnings" ]
+        [ "$(jq -c '.sharding.groups[28] | [.choice, .in, .out]' "$dir/priced.json")" = "$want" ]
+        jq -e '.sharding | .objective_sec > 0 and .peak_bytes > 0 and (.layouts | length > 0)' "$dir/priced.json"
+        for f in hand priced; do
+            ap-rewrite "$dir/$f.json" | ap-exec -n 4 --verify --quiet
+        done
+    done <<'END'
+{mesh: "dp=2,tp=2", algorithm: "megatron"};[[0,2],["S0,S1","R,S0"],["S0,P"]]
+{mesh: "2x2", nodes: {"dot_general.9": "S0,0:S1"}};[[0,2],["S0,S1","R,S0"],["S0,P"]]
+{mesh: "4", nodes: {"dot_general.9": "1:S0"}};[[2],["S1","S0"],["P"]]
+{mesh: "4", algorithm: "data", nodes: {"*fc_2/w*": "S0"}, regather: ["*fc_2/w*"]};[[0],["S0","R"],["S0"]]
+END
+    jq -c '.sharding |= {mesh, groups: [.groups[] | {choice}]}' "$dir/full.json" | ap-cost >"$dir/priced.json"
+    [ "$(jq -c '.sharding | [.groups, .layouts, .conversions, .objective_sec]' "$dir/priced.json")" = \
+        "$(jq -c '.sharding | [.groups, .layouts, .conversions, .objective_sec]' "$dir/full.json")" ]
+}
+
+@test "a sharding by hand: what is refused, with its place" {
+    local dir=$BATS_TEST_TMPDIR section said
+    while IFS=';' read -r section said; do
+        jq -c ".sharding = ($section)" "$(imported mlp)" >"$dir/hand.json"
+        refuses 1 "hand.json: /sharding$said" ap-cost --cluster cpu-4 "$dir/hand.json"
+    done <<'END'
+{mesh: "4"};: expected "groups", or "nodes" with layouts, or the "algorithm" of a named plan
+{mesh: "four", algorithm: "data"};/mesh: 
+{mesh: "4", algorithm: "ilp"};/algorithm: "ilp" is not a named plan
+{mesh: "4", node: {}, algorithm: "data"};/node: a sharding without "groups" has
+{mesh: "4", nodes: {nobody: "R"}};/nodes/nobody: the graph has no such node
+{mesh: "4", nodes: {"dot_general.9": "S3"}};/nodes/dot_general.9: dot_general.9: layout 'S3'
+{mesh: "4", nodes: {"dot_general.9": "2:S0"}};/nodes/dot_general.9: 2:S0: expected an operand from 0 to 1
+{mesh: "4", nodes: {"dot_general.9": "0:Pmax"}};/nodes/dot_general.9: no way of splitting dot_general.9 (dot) gives 0:Pmax
+{mesh: "2x2", nodes: {"dot_general.9": "0:S1"}};/nodes/dot_general.9: 0:S1 has 1 placements, the mesh 2 axes
+{mesh: "4", nodes: {"dot_general.9": "Pmax"}};/nodes: dot_general.9 (dot) cannot have the layout asked by 'dot_general.9': no way
+{mesh: {axes: ["t", "x"], shape: [2, 2], time: "t"}, algorithm: "data"};/mesh: a plan without "groups" has no microbatch axis
+{mesh: "4", nodes: {"*": "R"}, regather: [999]};/regather/0: the graph has no such node
+END
+}

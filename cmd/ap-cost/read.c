@@ -50,7 +50,7 @@ static int price_alone(struct ap_arena *arena, const struct ap_doc *doc,
     const struct ap_mesh *mesh = &st->sharding.plan.mesh;
     struct ap_err why = {0};
 
-    in->by_hand = !st->sharding.stopped;
+    in->by_hand = st->sharding.objective_sec <= 0;
     ap_tool_one_kind(&of->cluster);
     ap_tool_set_overlap(&of->cluster, on->overlap);
     ap_tool_set_f32_matmul(&of->cluster, on->f32_matmul);
@@ -123,7 +123,9 @@ struct ap_buf price_correct(struct ap_arena *arena, struct cost_input *in,
     const double sec = p->planned_sec;
     struct ap_buf json = {0};
 
-    if (in->by_hand ? !p->schedule : fabs(s->objective_sec - sec) <= 1e-9 * sec)
+    if (!p->schedule && !one->stopped)
+        return json; /* there is none: one device */
+    if (!in->by_hand && fabs(s->objective_sec - sec) <= 1e-9 * sec)
         return json;
     if (!in->by_hand)
         ap_warn("/%s: objective_sec %.9g is not what the plan costs, %.9g: corrected, "
@@ -132,8 +134,9 @@ struct ap_buf price_correct(struct ap_arena *arena, struct cost_input *in,
     if (!p->schedule) {
         one->objective_sec = sec;
         one->lower_bound_sec = 0;
-        one->stopped = "given";
-        ap_sharding_to_json(one, &p->conv, &json);
+        one->stopped = in->by_hand ? one->stopped : "given";
+        if (!ap_stage_put_sharding(arena, &in->of.cluster, s->stage, err))
+            ap_buf_puts(&json, s->stage->sharding_json);
         return json;
     }
     s->objective_sec = sec;

@@ -304,9 +304,9 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
                                     .named_plan = row->named_plan};
     if (row->limits_params)
         job->params.memory_bytes = job->memory_bytes;
+    const struct ap_plan of = shard_empty_plan(&job->task);
     if (job->pins.n > 0 && (row->keeps_pins || req->pins.n > 0) &&
-        shard_pins_fit(job->arena, &job->task, &job->pins, &job->task.pinned_choice,
-                       &fixed, &err))
+        ap_pins_fit(job->arena, &of, &job->pins, &job->task.pinned_choice, &fixed, &err))
         ap_die(AP_NO_SOLUTION, "%s", err.msg);
     job->task.fixed = fixed;
 }
@@ -314,7 +314,7 @@ static void set_task(struct shard_job *job, const struct shard_request *req)
 /* An algorithm that leaves out what the command line asks for is refused. */
 static void check_pins(const struct shard_job *job)
 {
-    const struct shard_pins *pins = &job->pins;
+    const struct ap_pins *pins = &job->pins;
     for (int i = 0; pins->n > 0 && i < job->graph.n_nodes; i++) {
         if (!pins->pinned[i] || !pins->asker[i])
             continue;

@@ -9,14 +9,15 @@
 #include <string.h>
 
 #include "doc/fingerprint.h"
-#include "problem/layout_to_choice.h"
+#include "plan/layout_to_choice.h"
 #include "problem/shard.h"
 #include "base/file.h"
 
 /* What a person wrote and nobody reads is a slip. */
 static int check_members(const struct shard_given *given, struct ap_err *err)
 {
-    static const char *const known[] = {"mesh", "nodes", "regather", "fingerprint"};
+    static const char *const known[] = {"mesh", "algorithm", "nodes", "regather",
+                                        "fingerprint"};
     const char *name;
     json_t *v;
 
@@ -28,8 +29,8 @@ static int check_members(const struct shard_given *given, struct ap_err *err)
         if (!found)
             return ap_err_set(
                 err,
-                "%s: /%s: a plan has no such member, but mesh, nodes, regather "
-                "and fingerprint",
+                "%s: /%s: a plan has no such member, but mesh, algorithm, nodes, "
+                "regather and fingerprint",
                 given->path, name);
     }
     return 0;
@@ -67,7 +68,7 @@ int shard_given_load(struct ap_arena *arena, const char *path, struct shard_give
 }
 
 /* What holds mesh, fingerprint and regather. */
-static const json_t *body_of(const struct shard_given *given)
+static json_t *body_of(const struct shard_given *given)
 {
     return given->is_document ? json_object_get(given->root, "sharding") : given->root;
 }
@@ -143,32 +144,8 @@ static int find_name(const struct names *n, const char *name)
     return lo;
 }
 
-typedef int node_fn(void *arg, int node, struct ap_err *err);
-
-/* Calls fn for the nodes of that name, or that match it; how many, -1 on error. */
-static int each_named(const struct names *n, const char *name, node_fn *fn, void *arg,
-                      struct ap_err *err)
-{
-    int count = 0, i = find_name(n, name);
-    for (; i < n->g->n_nodes && !strcmp(n->list[i].name, name); i++) {
-        if (fn(arg, n->list[i].id, err))
-            return -1;
-        count++;
-    }
-    if (count > 0 || !strpbrk(name, "*?"))
-        return count;
-    for (int k = 0; k < n->g->n_nodes; k++) {
-        if (!ap_glob(name, n->g->nodes[k].name))
-            continue;
-        if (fn(arg, k, err))
-            return -1;
-        count++;
-    }
-    return count;
-}
-
 struct pinner {
-    struct shard_pins pins;
+    struct ap_pins pins;
     const struct shard_task *task;
     struct ap_mesh mesh; /* of the devices */
     const char *layout, *asker;
@@ -177,15 +154,8 @@ struct pinner {
 static int pin_node(void *arg, int node, struct ap_err *err)
 {
     struct pinner *p = arg;
-    return shard_pins_set(&p->pins, p->task->graph, &p->mesh, node, p->layout, p->asker,
-                          err);
-}
-
-static int mark_node(void *arg, int node, struct ap_err *err)
-{
-    (void)err;
-    ((bool *)arg)[node] = true;
-    return 0;
+    return ap_pins_set(&p->pins, p->task->graph, &p->mesh, node, p->layout, p->asker,
+                       err);
 }
 
 /* The shape of a document's parameter; rank -1 for other nodes. */
@@ -230,31 +200,6 @@ static const char *on_devices(struct ap_arena *arena, const struct ap_mesh *thei
     text = ap_arena_strndup(arena, out.data, out.len);
     ap_buf_free(&out);
     return text;
-}
-
-/* The member "nodes" of a plan written by hand. */
-static int pin_nodes(struct ap_arena *arena, const struct shard_given *given,
-                     const struct names *names, struct pinner *p, struct ap_err *err)
-{
-    struct ap_at list = {NULL, "nodes", 0};
-    const char *name;
-    json_t *v;
-
-    json_object_foreach(json_object_get(given->root, "nodes"), name, v)
-    {
-        struct ap_at here = {&list, name, 0};
-        struct ap_err why = {0};
-        p->layout = json_string_value(v);
-        if (!p->layout)
-            return ap_at_err(&here, err, "expected a layout such as \"S0,R\"");
-        p->asker = ap_arena_printf(arena, "%s: /nodes/%s", given->path, name);
-        int n = each_named(names, name, pin_node, p, &why);
-        if (n < 0)
-            return ap_at_err(&here, err, "%s", why.msg);
-        if (n == 0)
-            return ap_at_err(&here, err, "the graph has no such node");
-    }
-    return 0;
 }
 
 /*
@@ -304,7 +249,7 @@ static int pin_document(struct ap_arena *arena, const struct shard_given *given,
     return n_found ? 0 : ap_at_err(&list, err, "the graph has none of these parameters");
 }
 
-/* Nodes whose copies are regathered: ids of the document's graph, or names. */
+/* Nodes whose copies are regathered: ids of the document's graph. */
 static int read_regather(const struct shard_given *given, const struct names *names,
                          bool *regather, struct ap_err *err)
 {
@@ -317,15 +262,15 @@ static int read_regather(const struct shard_given *given, const struct names *na
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         struct ap_at here = {&at, NULL, (long)i};
-        const char *name = json_string_value(v);
-        if (given->is_document && json_is_integer(v) && json_integer_value(v) >= 0)
+        const char *name = NULL;
+        if (json_is_integer(v) && json_integer_value(v) >= 0)
             name = json_string_value(json_object_get(
                 json_array_get(nodes, (size_t)json_integer_value(v)), "name"));
         if (!name)
             return ap_at_err(&here, err, "expected a node");
-        int n = each_named(names, name, mark_node, regather, err);
-        if (n == 0 && !given->is_document)
-            return ap_at_err(&here, err, "the graph has no node %s", name);
+        for (int k = find_name(names, name);
+             k < names->g->n_nodes && !strcmp(names->list[k].name, name); k++)
+            regather[names->list[k].id] = true;
     }
     return 0;
 }
@@ -351,23 +296,21 @@ static int by_name(struct ap_arena *arena, const struct shard_given *given,
                    const struct shard_task *task, struct ap_plan *plan,
                    struct ap_err *err)
 {
-    struct pinner p = {.pins = shard_pins_none(arena, task->graph),
-                       .task = task,
-                       .mesh = task->cost->mesh};
+    struct pinner p = {
+        .pins = ap_pins_none(arena, task->graph), .task = task, .mesh = task->cost->mesh};
     struct names names;
     bool *fixed, *regather = AP_NEW_N(arena, task->graph->n_nodes, bool);
 
     ap_mesh_drop_microbatches(&p.mesh);
     sort_names(arena, task->graph, &names);
-    int rc = given->is_document ? pin_document(arena, given, &names, &p, err)
-                                : pin_nodes(arena, given, &names, &p, err);
-    if (rc || read_regather(given, &names, regather, err)) {
+    if (pin_document(arena, given, &names, &p, err) ||
+        read_regather(given, &names, regather, err)) {
         file_err(given, err);
         return AP_BAD_INPUT;
     }
     if (shard_pins_on_mesh(arena, &p.pins, task->nests, &task->cost->mesh,
                            task->microbatch_choice, err) ||
-        shard_pins_fit(arena, task, &p.pins, &plan->choice, &fixed, err))
+        ap_pins_fit(arena, plan, &p.pins, &plan->choice, &fixed, err))
         return AP_NO_SOLUTION;
     ap_named_plan_complete(arena, plan, fixed);
     plan->regather = regather;
@@ -389,6 +332,27 @@ void shard_choices_on_mesh(const struct shard_task *task, const struct ap_mesh *
     }
 }
 
+/* A plan by hand is one of devices; microbatches come before it. */
+static int by_hand(struct ap_arena *arena, const struct shard_given *given,
+                   const struct shard_task *task, struct ap_plan *plan,
+                   struct ap_err *err)
+{
+    struct ap_plan own = {
+        .graph = task->graph, .nests = task->nests, .mesh = task->cost->mesh};
+
+    ap_mesh_drop_microbatches(&own.mesh);
+    int rc = ap_plan_by_hand(arena, given->root, NULL, &own, err);
+    if (rc) {
+        file_err(given, err);
+        return rc > 0 ? AP_NO_SOLUTION : AP_BAD_INPUT;
+    }
+    shard_choices_on_mesh(task, &own.mesh, own.choice);
+    plan->choice = own.choice;
+    plan->regather = own.regather;
+    plan->whole = own.whole;
+    return 0;
+}
+
 int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
                      const struct shard_task *task, struct ap_plan *plan,
                      const char **differs, struct ap_err *err)
@@ -400,7 +364,9 @@ int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
     *differs =
         compare(arena, print, graph, ap_cluster_fingerprint(arena, &task->cost->cluster));
     const char *theirs = json_string_value(json_object_get(print, "graph"));
-    if (!given->is_document || (theirs && strcmp(theirs, graph) != 0))
+    if (!given->is_document)
+        return by_hand(arena, given, task, plan, err);
+    if (theirs && strcmp(theirs, graph) != 0)
         return by_name(arena, given, task, plan, err);
 
     struct ap_at at = {.key = "sharding"};

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/named_plan.h"
 #include "pipeline/pipeline_program.h"
 #include "base/threads.h"
 #include "doc/blocks_json.h"
@@ -268,54 +267,6 @@ static int read_recompute(struct ap_arena *arena, const json_t *o, const struct 
     return 0;
 }
 
-/* A sharding that only names a named plan and its mesh. */
-static int read_named_plan(struct ap_arena *arena, const json_t *o,
-                           const struct ap_at *at, struct ap_stage *st,
-                           struct ap_err *err)
-{
-    struct ap_at mesh_at = {at, "mesh", 0};
-    const json_t *mesh = json_object_get(o, "mesh");
-    const char *name;
-    struct ap_err why = {0};
-    int row = 0;
-
-    if (ap_get_str(o, at, "algorithm", &name, err))
-        return -1;
-    while (row < AP_N_NAMED_PLANS && strcmp(name, ap_named_plans[row].name) != 0)
-        row++;
-    if (row == AP_N_NAMED_PLANS)
-        return ap_at_err(at, err,
-                         "\"%.80s\" is not a named plan; a plan of another algorithm has "
-                         "\"groups\"",
-                         name);
-    st->sharding =
-        (struct ap_sharding){.plan = {.graph = &st->sub.graph, .nests = &st->nests},
-                             .algorithm = ap_named_plans[row].name,
-                             .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
-                             .stopped = "rule"};
-    if (json_is_string(mesh)) {
-        if (ap_mesh_parse(arena, json_string_value(mesh), &st->sharding.plan.mesh, &why))
-            return ap_at_err(&mesh_at, err, "%s", why.msg);
-    } else if (ap_mesh_from_json(arena, mesh, &mesh_at, &st->sharding.plan.mesh, err)) {
-        return -1;
-    }
-    if (ap_named_plan_make(arena, row, &st->sharding.plan, NULL, &why))
-        return ap_at_err(at, err, "%s: %s", name, why.msg);
-    return 0;
-}
-
-static int read_sharding(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                         struct ap_stage *st, struct ap_err *err)
-{
-    const json_t *v = json_object_get(o, "sharding");
-    struct ap_at here = {at, "sharding", 0};
-    bool brief = json_is_object(v) && !json_object_get(v, "groups");
-
-    return brief ? read_named_plan(arena, v, &here, st, err)
-                 : ap_sharding_from_json(arena, v, &here, &st->sub.graph, &st->nests,
-                                         &st->sharding, err);
-}
-
 static int check_mesh(const struct ap_at *at, const struct ap_stage *st,
                       struct ap_err *err)
 {
@@ -361,7 +312,9 @@ static int complete(const struct completion *c, int i, struct ap_arena *arena,
         if (stage_of_node[st->recomputed[k]] != i)
             return ap_at_err(at, err, "recomputed: node %d is in stage %d",
                              st->recomputed[k], stage_of_node[st->recomputed[k]]);
-    if (read_sharding(arena, c->from->stage[i], at, st, err))
+    const struct ap_at sharding = {at, "sharding", 0};
+    if (ap_sharding_from_json(arena, json_object_get(c->from->stage[i], "sharding"),
+                              &sharding, &st->sub.graph, &st->nests, &st->sharding, err))
         return -1;
     return check_mesh(at, st, err);
 }

@@ -200,11 +200,25 @@ struct ap_sharding {
 
 void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversions *conv,
                          struct ap_buf *out);
-/* Reads and checks against graph and nests (fingerprint by shapes: layouts must agree).
+/*
+ * Reads and checks against graph and nests (fingerprint by shapes: layouts must agree).
+ * A section by hand need not have what follows from other members: it has the mesh, which
+ * may be text such as "dp=2,tp=4", and the choices of "groups", or what
+ * ap_plan_by_hand reads.
  */
-int ap_sharding_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+int ap_sharding_from_json(struct ap_arena *arena, json_t *o, const struct ap_at *at,
                           const struct ap_graph *g, const struct ap_nests *nests,
                           struct ap_sharding *s, struct ap_err *err);
+/*
+ * The choices, regather and whole (arena) of a plan whose graph, nests and mesh are set
+ * and that is written by hand: "algorithm" (a named plan's name), "nodes" (layouts of
+ * nodes, by names with * and ?; k:S1 in a layout asks that operand k is split so),
+ * "regather" (nodes by name or id). At least one of the first two. Groups without such a
+ * node follow the named plan, or else the splits of others. -1 with the place; 1: nodes
+ * cannot have these layouts. (plan_by_hand.c)
+ */
+int ap_plan_by_hand(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                    struct ap_plan *plan, struct ap_err *err);
 /* The trivial plan: a mesh of one device. */
 void ap_plan_single(struct ap_arena *arena, const struct ap_graph *g,
                     const struct ap_nests *nests, struct ap_plan *plan);

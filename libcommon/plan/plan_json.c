@@ -380,6 +380,8 @@ static int check_group(const struct ap_plan *plan, int g, const json_t *group,
     const struct ap_nest *nest = &plan->nests->nest[g];
     const struct ap_node *nodes = plan->graph->nodes;
     json_t *in, *out;
+    if (!json_object_get(group, "in") && !json_object_get(group, "out"))
+        return 0; /* by hand */
     if (ap_get_arr(group, at, "in", &in, err) || ap_get_arr(group, at, "out", &out, err))
         return -1;
     if (json_array_size(in) != (size_t)nest->n_ins ||
@@ -442,6 +444,8 @@ static int check_layouts(const json_t *o, const struct ap_at *at,
                          const struct ap_plan *plan, struct ap_err *err)
 {
     json_t *layouts;
+    if (!json_object_get(o, "layouts"))
+        return 0; /* by hand */
     if (ap_get_arr(o, at, "layouts", &layouts, err))
         return -1;
     struct ap_at list = {at, "layouts", 0};
@@ -516,14 +520,23 @@ static int check_fingerprint(struct ap_arena *arena, const json_t *o,
                      own);
 }
 
-/* A string of the document, kept beyond it. */
+/* A string of the document, kept beyond it; *out stays where there is none. */
 static int read_text(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                      const char *key, const char **out, struct ap_err *err)
 {
-    if (ap_get_str(o, at, key, out, err))
+    const char *text = NULL;
+
+    if (ap_opt_str(o, at, key, &text, err))
         return -1;
-    *out = ap_arena_strdup(arena, *out);
+    *out = text ? ap_arena_strdup(arena, text) : *out;
     return 0;
+}
+
+/* The same of a number. */
+static int read_num(const json_t *o, const struct ap_at *at, const char *key, double *out,
+                    struct ap_err *err)
+{
+    return json_object_get(o, key) ? ap_get_num(o, at, key, out, err) : 0;
 }
 
 /* The cost model must be one that there is: users look it up by name. */
@@ -628,9 +641,10 @@ static int read_summary(struct ap_arena *arena, const json_t *o, const struct ap
         read_text(arena, o, at, "cost_model", &s->cost_model, err) ||
         check_model(s->cost_model, at, err) || read_alpa(o, at, s, err) ||
         read_text(arena, o, at, "stopped", &s->stopped, err) ||
-        ap_get_num(o, at, "objective_sec", &s->objective_sec, err) ||
-        ap_get_num(o, at, "lower_bound_sec", &s->lower_bound_sec, err) ||
-        ap_get_int(o, at, "peak_bytes", 0, INT64_MAX, &s->peak_bytes, err))
+        read_num(o, at, "objective_sec", &s->objective_sec, err) ||
+        read_num(o, at, "lower_bound_sec", &s->lower_bound_sec, err) ||
+        (json_object_get(o, "peak_bytes") &&
+         ap_get_int(o, at, "peak_bytes", 0, INT64_MAX, &s->peak_bytes, err)))
         return -1;
     const struct ap_at objective = {at, "objective_sec", 0},
                        bound = {at, "lower_bound_sec", 0};
@@ -640,24 +654,79 @@ static int read_summary(struct ap_arena *arena, const json_t *o, const struct ap
     if (json_object_get(o, "memory_limit_bytes") &&
         ap_get_int(o, at, "memory_limit_bytes", 1, INT64_MAX, &s->limit_bytes, err))
         return -1;
-    if (json_object_get(o, "solver"))
-        return read_text(arena, o, at, "solver", &s->solver, err);
+    return read_text(arena, o, at, "solver", &s->solver, err);
+}
+
+/* The mesh, which may be text such as "dp=2,tp=4". */
+static int read_mesh(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+                     struct ap_mesh *mesh, struct ap_err *err)
+{
+    const json_t *v = json_object_get(o, "mesh");
+    struct ap_at here = {at, "mesh", 0};
+    struct ap_err why = {0};
+
+    if (!json_is_string(v))
+        return ap_mesh_from_json(arena, v, &here, mesh, err);
+    return ap_mesh_parse(arena, json_string_value(v), mesh, &why)
+               ? ap_at_err(&here, err, "%s", why.msg)
+               : 0;
+}
+
+/* What a person wrote and nobody reads is a slip. */
+static int check_members(json_t *o, const struct ap_at *at, struct ap_err *err)
+{
+    static const char *const known[] = {"mesh",    "algorithm",  "nodes",      "regather",
+                                        "stopped", "cost_model", "fingerprint"};
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(o, name, v)
+    {
+        const struct ap_at here = {at, name, 0};
+        bool found = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            found |= strcmp(name, known[i]) == 0;
+        if (!found)
+            return ap_at_err(
+                &here, err,
+                "a sharding without \"groups\" has mesh, algorithm, nodes and "
+                "regather, and no such member");
+    }
     return 0;
 }
 
-int ap_sharding_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
+/* The choices: of groups by number, or of nodes by name. */
+static int read_choices(struct ap_arena *arena, json_t *o, const struct ap_at *at,
+                        struct ap_plan *plan, struct ap_err *err)
+{
+    struct ap_at mesh_at = {at, "mesh", 0};
+
+    if (json_object_get(o, "groups"))
+        return read_groups(arena, o, at, plan, err) || check_layouts(o, at, plan, err) ||
+                       read_conversions_how(arena, o, at, plan, err)
+                   ? -1
+                   : 0;
+    if (plan->mesh.microbatch)
+        return ap_at_err(&mesh_at, err,
+                         "a plan without \"groups\" has no microbatch axis");
+    return check_members(o, at, err) || ap_plan_by_hand(arena, o, at, plan, err) ? -1 : 0;
+}
+
+int ap_sharding_from_json(struct ap_arena *arena, json_t *o, const struct ap_at *at,
                           const struct ap_graph *g, const struct ap_nests *nests,
                           struct ap_sharding *s, struct ap_err *err)
 {
-    *s = (struct ap_sharding){.plan = {.graph = g, .nests = nests}};
+    *s = (struct ap_sharding){.plan = {.graph = g, .nests = nests},
+                              .algorithm = "given",
+                              .cost_model = ap_cost_variant_names[AP_COST_DEFAULT],
+                              .stopped = json_object_get(o, "groups") ||
+                                                 !json_object_get(o, "algorithm")
+                                             ? "given"
+                                             : "rule"};
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
-    struct ap_at mesh_at = {at, "mesh", 0};
-    if (ap_mesh_from_json(arena, json_object_get(o, "mesh"), &mesh_at, &s->plan.mesh,
-                          err) ||
-        read_summary(arena, o, at, s, err) || read_groups(arena, o, at, &s->plan, err) ||
-        check_layouts(o, at, &s->plan, err) ||
-        read_conversions_how(arena, o, at, &s->plan, err) ||
+    if (read_mesh(arena, o, at, &s->plan.mesh, err) ||
+        read_summary(arena, o, at, s, err) || read_choices(arena, o, at, &s->plan, err) ||
         check_fingerprint(arena, o, at, g, err))
         return -1;
     return 0;

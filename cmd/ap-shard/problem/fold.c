@@ -27,7 +27,7 @@ struct folder {
     const struct ap_graph *g;
     const struct ap_nests *nests;
     const struct ap_families *families;
-    const struct shard_pins *pins;    /* may be NULL */
+    const struct ap_pins *pins;       /* may be NULL */
     const int16_t *microbatch_choice; /* [group], may be NULL */
     struct shard_fold *fold;
     /* [node]: position in its instance, or a hash that stands for one, with OUTSIDE */
@@ -248,7 +248,7 @@ static bool same_factors(const struct ap_nest *a, const struct ap_nest *b)
 
 static bool same_pin(const struct folder *f, int a, int b)
 {
-    const struct shard_pins *pins = f->pins;
+    const struct ap_pins *pins = f->pins;
     return !pins ||
            (pins->pinned[a] == pins->pinned[b] &&
             (!pins->pinned[a] || ap_layout_equal(&pins->layout[a], &pins->layout[b])));

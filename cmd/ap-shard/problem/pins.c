@@ -284,13 +284,6 @@ static bool find_layout(const struct ap_mesh *mesh, const struct ap_shape *shape
     return false;
 }
 
-struct shard_pins shard_pins_none(struct ap_arena *arena, const struct ap_graph *g)
-{
-    return (struct shard_pins){.pinned = AP_NEW_N(arena, g->n_nodes, bool),
-                               .layout = AP_NEW_N(arena, g->n_nodes, struct ap_layout),
-                               .asker = AP_NEW_N(arena, g->n_nodes, const char *)};
-}
-
 /* "2x4:S0,R" of a mesh of that shape. */
 static bool read_own(const struct ap_mesh *mesh, const struct ap_shape *shape,
                      const char *text, struct ap_layout *out)
@@ -307,13 +300,12 @@ static bool read_own(const struct ap_mesh *mesh, const struct ap_shape *shape,
 }
 
 int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
-                    const struct ap_mesh *mesh, struct shard_pins *pins,
-                    struct ap_err *err)
+                    const struct ap_mesh *mesh, struct ap_pins *pins, struct ap_err *err)
 {
     const char *first_dropped = NULL, *first_unread = NULL;
     int n_unread = 0;
 
-    *pins = shard_pins_none(arena, g);
+    *pins = ap_pins_none(arena, g);
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *node = &g->nodes[i];
         struct tiles t = {0};
@@ -357,5 +349,78 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
             pins->n_dropped, shape.data, first_dropped);
         ap_buf_free(&shape);
     }
+    return 0;
+}
+
+/* ---- pins of the command line, and microbatches ---- */
+
+int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
+                   const struct ap_mesh *mesh, const struct ap_list *list,
+                   struct ap_pins *pins, struct ap_err *err)
+{
+    if (list->n > 0 && !pins->pinned)
+        *pins = ap_pins_none(arena, g);
+    for (int i = 0; i < list->n; i++) {
+        const char *text = list->v[i], *eq = strrchr(text, '=');
+        const char *asker = ap_arena_printf(arena, "--pin '%s'", text);
+        bool any = false;
+        if (!eq)
+            return ap_err_set(err, "%s: expected GLOB=LAYOUT, such as '*/kernel=S0,R'",
+                              asker);
+        const char *glob = ap_arena_strndup(arena, text, (size_t)(eq - text));
+        for (int k = 0; k < g->n_nodes; k++) {
+            struct ap_err why = {0};
+            if (strcmp(glob, g->nodes[k].name) != 0 && !ap_glob(glob, g->nodes[k].name))
+                continue;
+            any = true;
+            if (ap_pins_set(pins, g, mesh, k, eq + 1, asker, &why))
+                return ap_err_set(err, "%s: %s", asker, why.msg);
+        }
+        if (!any)
+            return ap_err_set(err, "%s: the graph has no such node", asker);
+    }
+    return 0;
+}
+
+/* Makes layout l of the devices' axes one of a mesh with a microbatch axis; -1: none. */
+static int add_microbatch_axis(const struct ap_nests *nests, const struct ap_mesh *mesh,
+                               const int16_t *microbatch_choice, int node,
+                               struct ap_layout *l)
+{
+    const struct ap_graph *g = nests->graph;
+    const struct ap_nest *nest = &nests->nest[g->nodes[node].group];
+    const struct ap_shape *shape = &g->nodes[node].shape;
+    struct ap_choice_vec alone = AP_CHOICE_NONE;
+    struct ap_mesh devices_only = *mesh;
+
+    devices_only.microbatch = 0; /* parameters are split as their users are */
+    alone.axis[0] = microbatch_choice[nest->group];
+    struct ap_layout timed =
+        ap_nest_value_layout(nest, g, &devices_only, &alone, ap_nest_member(nest, node));
+    for (int a = 1; a < mesh->n_axes; a++)
+        timed.axis[a] = l->axis[a - 1];
+    *l = timed;
+    if (ap_layout_canon(mesh, shape, l))
+        return -1;
+    bool there = g->nodes[node].op == AP_OP_PARAMETER; /* for all microbatches */
+    return there && l->axis[0].kind == AP_SPLIT ? ap_layout_unsplit(mesh, shape, l, 0)
+                                                : 0;
+}
+
+int shard_pins_on_mesh(struct ap_arena *arena, struct ap_pins *pins,
+                       const struct ap_nests *nests, const struct ap_mesh *mesh,
+                       const int16_t *microbatch_choice, struct ap_err *err)
+{
+    const struct ap_graph *g = nests->graph;
+    struct ap_layout *layout;
+
+    if (!mesh->microbatch || pins->n == 0)
+        return 0;
+    layout = ap_arena_dup(arena, pins->layout, (size_t)g->n_nodes * sizeof *layout);
+    for (int i = 0; i < g->n_nodes; i++)
+        if (pins->pinned[i] &&
+            add_microbatch_axis(nests, mesh, microbatch_choice, i, &layout[i]))
+            return ap_pins_refuse(pins, g, i, "microbatches do not divide it so", err);
+    pins->layout = layout;
     return 0;
 }

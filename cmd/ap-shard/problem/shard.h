@@ -3,6 +3,7 @@
 #define SHARD_H
 
 #include "plan/named_plan.h"
+#include "plan/pins.h"
 #include "graph/families.h"
 #include "solve/problem.h"
 #include "tool/tool.h"
@@ -85,14 +86,6 @@ struct shard_space {
     double log10_plans, log10_folded; /* how many combinations that makes */
 };
 
-/* A pinned tensor: its layout is given. */
-struct shard_pins {
-    bool *pinned;             /* per node */
-    struct ap_layout *layout; /* per node */
-    const char **asker;       /* per node: "--pin 'a=R'", NULL for an imported sharding */
-    int n, n_dropped;
-};
-
 /*
  * Lists the strategies of each group: every legal choice over its factors and linear sets
  * whose factors are at least as large as the devices that share them and are padded by at
@@ -112,16 +105,10 @@ int shard_space_build(struct ap_arena *arena, const struct shard_task *task,
 int shard_space_find(const struct shard_space *space, int group,
                      const struct ap_choice_vec *choice);
 
-struct shard_pins shard_pins_none(struct ap_arena *arena, const struct ap_graph *g);
-/* Pins one node; mesh and text of the layout as ap_layout_parse has them. */
-int shard_pins_set(struct shard_pins *pins, const struct ap_graph *g,
-                   const struct ap_mesh *mesh, int node, const char *layout,
-                   const char *asker, struct ap_err *err);
 /* Reads the imported shardings; shardings for a mesh of another shape are dropped, with
  * one warning. */
 int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
-                    const struct ap_mesh *mesh, struct shard_pins *pins,
-                    struct ap_err *err);
+                    const struct ap_mesh *mesh, struct ap_pins *pins, struct ap_err *err);
 
 /*
  * Adds the pins of the command line, GLOB=LAYOUT: a later pin of a node replaces earlier
@@ -129,26 +116,13 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
  */
 int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_list *list,
-                   struct shard_pins *pins, struct ap_err *err);
+                   struct ap_pins *pins, struct ap_err *err);
 /* Pins name layouts on the devices' axes alone. On a mesh with a microbatch axis, makes
  * them layouts of all its axes, given each group's choice there (arena). -1: a pin and
  * the microbatches exclude each other. */
-int shard_pins_on_mesh(struct ap_arena *arena, struct shard_pins *pins,
+int shard_pins_on_mesh(struct ap_arena *arena, struct ap_pins *pins,
                        const struct ap_nests *nests, const struct ap_mesh *mesh,
                        const int16_t *microbatch_choice, struct ap_err *err);
-/*
- * Choices of the groups with pinned values, and whether a group has one (per group,
- * arena). -1 with a message that names the first node whose group cannot have the
- * layouts, the pin, and the reason.
- */
-int shard_pins_fit(struct ap_arena *arena, const struct shard_task *task,
-                   const struct shard_pins *pins, struct ap_choice_vec **choice,
-                   bool **fixed, struct ap_err *err);
-
-/* Sets err: the node cannot have the layout of a pin, with the pin and the reason. */
-int shard_pins_refuse(const struct shard_pins *pins, const struct ap_graph *g, int node,
-                      const char *why, struct ap_err *err);
-
 /* ---- plans.c: plans from files ---- */
 
 struct shard_given {
@@ -174,7 +148,7 @@ struct shard_task {
     const struct ap_nests *nests;
     const struct ap_cost *cost;
     const struct ap_families *families; /* NULL: unknown */
-    const struct shard_pins *pins;      /* NULL: none */
+    const struct ap_pins *pins;         /* NULL: none */
     const struct shard_params *params;
     /* the named plans that exist and are legal under the cost model, and their prices,
        NAN while unknown, INFINITY without conversions; `regather` is theirs: a search
@@ -299,8 +273,7 @@ struct shard_job {
     bool has_families;
     struct ap_cluster cluster;
     struct ap_cost cost;
-    struct shard_pins pins,
-        device_pins;                  /* on the task's mesh; on its devices' axes alone */
+    struct ap_pins pins, device_pins; /* on the task's mesh; on its devices' axes alone */
     int64_t memory_bytes;             /* the limit, 0: none */
     const int16_t *microbatch_choice; /* see shard_task */
     struct shard_task task;

@@ -19,7 +19,7 @@ struct lister {
     const struct ap_mesh *mesh;
     const struct ap_cost *cost;
     const struct shard_params *params;
-    const struct shard_pins *pins;
+    const struct ap_pins *pins;
     const int16_t *microbatch_choice; /* [group]: given */
     bool offered[AP_MAX_FACTORS];
     bool linear;      /* linear sets are listed */
@@ -226,8 +226,8 @@ static int name_infeasible(const struct lister *l, struct ap_err *err)
     const struct ap_node *first = &l->g->nodes[l->nest->members[0]];
     for (int m = 0; l->pins && m < l->nest->n_members; m++)
         if (l->pins->pinned[l->nest->members[m]])
-            return shard_pins_refuse(l->pins, l->g, l->nest->members[m],
-                                     "no strategy of the search has it", err);
+            return ap_pins_refuse(l->pins, l->g, l->nest->members[m],
+                                  "no strategy of the search has it", err);
     if (l->params->alpa)
         return ap_err_set(err,
                           "%s (%s): Alpa has no strategy on this mesh that splits it on "

@@ -3,14 +3,20 @@
  * Cost: one glob match per node and pin; one small enumeration per pinned group
  * (layout_to_choice.h).
  */
-#include <string.h>
+#include "plan/pins.h"
 
-#include "problem/layout_to_choice.h"
-#include "problem/shard.h"
+#include "plan/layout_to_choice.h"
 
-int shard_pins_set(struct shard_pins *pins, const struct ap_graph *g,
-                   const struct ap_mesh *mesh, int node, const char *layout,
-                   const char *asker, struct ap_err *err)
+struct ap_pins ap_pins_none(struct ap_arena *arena, const struct ap_graph *g)
+{
+    return (struct ap_pins){.pinned = AP_NEW_N(arena, g->n_nodes, bool),
+                            .layout = AP_NEW_N(arena, g->n_nodes, struct ap_layout),
+                            .asker = AP_NEW_N(arena, g->n_nodes, const char *)};
+}
+
+int ap_pins_set(struct ap_pins *pins, const struct ap_graph *g,
+                const struct ap_mesh *mesh, int node, const char *layout,
+                const char *asker, struct ap_err *err)
 {
     const struct ap_node *n = &g->nodes[node];
     struct ap_err why = {0};
@@ -25,79 +31,8 @@ int shard_pins_set(struct shard_pins *pins, const struct ap_graph *g,
     return 0;
 }
 
-int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
-                   const struct ap_mesh *mesh, const struct ap_list *list,
-                   struct shard_pins *pins, struct ap_err *err)
-{
-    if (list->n > 0 && !pins->pinned)
-        *pins = shard_pins_none(arena, g);
-    for (int i = 0; i < list->n; i++) {
-        const char *text = list->v[i], *eq = strrchr(text, '=');
-        const char *asker = ap_arena_printf(arena, "--pin '%s'", text);
-        bool any = false;
-        if (!eq)
-            return ap_err_set(err, "%s: expected GLOB=LAYOUT, such as '*/kernel=S0,R'",
-                              asker);
-        const char *glob = ap_arena_strndup(arena, text, (size_t)(eq - text));
-        for (int k = 0; k < g->n_nodes; k++) {
-            struct ap_err why = {0};
-            if (strcmp(glob, g->nodes[k].name) != 0 && !ap_glob(glob, g->nodes[k].name))
-                continue;
-            any = true;
-            if (shard_pins_set(pins, g, mesh, k, eq + 1, asker, &why))
-                return ap_err_set(err, "%s: %s", asker, why.msg);
-        }
-        if (!any)
-            return ap_err_set(err, "%s: the graph has no such node", asker);
-    }
-    return 0;
-}
-
-/* Makes layout l of the devices' axes one of a mesh with a microbatch axis; -1: none. */
-static int add_microbatch_axis(const struct ap_nests *nests, const struct ap_mesh *mesh,
-                               const int16_t *microbatch_choice, int node,
-                               struct ap_layout *l)
-{
-    const struct ap_graph *g = nests->graph;
-    const struct ap_nest *nest = &nests->nest[g->nodes[node].group];
-    const struct ap_shape *shape = &g->nodes[node].shape;
-    struct ap_choice_vec alone = AP_CHOICE_NONE;
-    struct ap_mesh devices_only = *mesh;
-
-    devices_only.microbatch = 0; /* parameters are split as their users are */
-    alone.axis[0] = microbatch_choice[nest->group];
-    struct ap_layout timed =
-        ap_nest_value_layout(nest, g, &devices_only, &alone, ap_nest_member(nest, node));
-    for (int a = 1; a < mesh->n_axes; a++)
-        timed.axis[a] = l->axis[a - 1];
-    *l = timed;
-    if (ap_layout_canon(mesh, shape, l))
-        return -1;
-    bool there = g->nodes[node].op == AP_OP_PARAMETER; /* for all microbatches */
-    return there && l->axis[0].kind == AP_SPLIT ? ap_layout_unsplit(mesh, shape, l, 0)
-                                                : 0;
-}
-
-int shard_pins_on_mesh(struct ap_arena *arena, struct shard_pins *pins,
-                       const struct ap_nests *nests, const struct ap_mesh *mesh,
-                       const int16_t *microbatch_choice, struct ap_err *err)
-{
-    const struct ap_graph *g = nests->graph;
-    struct ap_layout *layout;
-
-    if (!mesh->microbatch || pins->n == 0)
-        return 0;
-    layout = ap_arena_dup(arena, pins->layout, (size_t)g->n_nodes * sizeof *layout);
-    for (int i = 0; i < g->n_nodes; i++)
-        if (pins->pinned[i] &&
-            add_microbatch_axis(nests, mesh, microbatch_choice, i, &layout[i]))
-            return shard_pins_refuse(pins, g, i, "microbatches do not divide it so", err);
-    pins->layout = layout;
-    return 0;
-}
-
-int shard_pins_refuse(const struct shard_pins *pins, const struct ap_graph *g, int node,
-                      const char *why, struct ap_err *err)
+int ap_pins_refuse(const struct ap_pins *pins, const struct ap_graph *g, int node,
+                   const char *why, struct ap_err *err)
 {
     const struct ap_node *n = &g->nodes[node];
     const char *asker = pins->asker[node];
@@ -117,7 +52,7 @@ struct fitter {
     const struct ap_graph *g;
     const struct ap_mesh *mesh;
     const int16_t *microbatch_choice; /* [group], NULL: none */
-    const struct shard_pins *pins;
+    const struct ap_pins *pins;
     bool *wanted; /* per member of the group at hand */
     struct ap_layout *layout;
     int cap;
@@ -161,9 +96,8 @@ static int refuse(const struct fitter *f, const struct ap_nest *nest, int m,
         }
         f->wanted[k] = keep;
     }
-    return shard_pins_refuse(f->pins, f->g, node,
-                             why ? why : "no way of splitting its operators gives it",
-                             err);
+    return ap_pins_refuse(f->pins, f->g, node,
+                          why ? why : "no way of splitting its operators gives it", err);
 }
 
 static int fit_group(struct fitter *f, const struct ap_nest *nest,
@@ -191,15 +125,15 @@ static int fit_group(struct fitter *f, const struct ap_nest *nest,
     return 0;
 }
 
-int shard_pins_fit(struct ap_arena *arena, const struct shard_task *task,
-                   const struct shard_pins *pins, struct ap_choice_vec **choice,
-                   bool **fixed, struct ap_err *err)
+int ap_pins_fit(struct ap_arena *arena, const struct ap_plan *plan,
+                const struct ap_pins *pins, struct ap_choice_vec **choice, bool **fixed,
+                struct ap_err *err)
 {
-    const struct ap_nests *nests = task->nests;
+    const struct ap_nests *nests = plan->nests;
     struct fitter f = {.arena = arena,
                        .g = nests->graph,
-                       .mesh = &task->cost->mesh,
-                       .microbatch_choice = task->microbatch_choice,
+                       .mesh = &plan->mesh,
+                       .microbatch_choice = plan->microbatch_choice,
                        .pins = pins};
     *choice = AP_NEW_N(arena, nests->n, struct ap_choice_vec);
     *fixed = AP_NEW_N(arena, nests->n, bool);

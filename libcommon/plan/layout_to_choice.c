@@ -4,7 +4,7 @@
  * axis, and check. Cost: candidates left per axis, to the power of the axes; few, as a
  * split names its factor.
  */
-#include "problem/layout_to_choice.h"
+#include "plan/layout_to_choice.h"
 
 struct request {
     const struct ap_nest *nest;
