@@ -221,11 +221,13 @@ static void test_json(const struct ap_graph *g)
         {"[]", "/blocks: expected an object"},
         {"{\"algorithm\":\"none\",\"n\":31}", "/blocks: 31 blocks of 30 nodes"},
         {"{\"algorithm\":\"none\",\"n\":1,\"block_of\":[0]}",
-         "/blocks/block_of: expected 30 integers, got 1"},
+         "/blocks/block_of: 1 numbers, but the graph has 30 nodes"},
         {"{\"algorithm\":\"none\",\"n\":1,\"block_of\":[0,0,0,0,0,0,0,1,0,0,0,0,0,0,0,0,"
          "0,"
          "0,0,0,0,0,0,0,0,0,0,0,0,0]}",
-         "/blocks/block_of/7: expected an integer from 0 to 0, got 1"},
+         "/blocks/block_of/7: expected a block from 0 to 0, or -1 for a node that "
+         "follows "
+         "the others"},
         {"{\"algorithm\":\"none\",\"n\":2,\"block_of\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,"
          "0,"
          "0,0,0,0,0,0,0,0,0,0,0,0,0]}",
@@ -237,6 +239,32 @@ static void test_json(const struct ap_graph *g)
                   strcmp(why.msg, bad[i][1]) == 0,
               "%s", why.msg);
     }
+}
+
+/* A cut of the forward pass, and a whole list in which two nodes are moved. */
+static void test_by_hand(const struct ap_graph *g)
+{
+    static const char *const cuts[] = {"{\"cut\":[\"h1\",10]}", "{\"cut\":[8,\"loss\"]}"};
+    int *block_of = carried(g);
+    struct ap_buf json = {0};
+    struct ap_blocks b;
+    struct ap_err err = {{0}};
+
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
+        CHECK(read_back(g, cuts[i], &b, &err) == 0 && b.n == 3 && b.n_moved == 0 &&
+                  !memcmp(b.block_of, block_of, (size_t)g->n_nodes * sizeof *block_of),
+              "%s is carried as an algorithm's cut %s", cuts[i], err.msg);
+    block_of[29] = 0;
+    block_of[2] = 2;
+    ap_blocks_to_json(
+        g, &(struct ap_blocks){.algorithm = "x", .n = 3, .block_of = block_of},
+        ap_blocks_sum(&arena, g, &(struct ap_blocks){.n = 3, .block_of = block_of}),
+        &json);
+    CHECK(read_back(g, json.data, &b, &err) == 0 && b.n_moved == 2 && b.moved == 2 &&
+              b.moved_from == 1,
+          "two nodes are moved, the first is w1: %d, %d from %d", b.n_moved, b.moved,
+          b.moved_from);
+    ap_buf_free(&json);
 }
 
 /* ---- random steps ---- */
@@ -387,6 +415,7 @@ int main(void)
     test_sums(&g);
     test_check(&g);
     test_json(&g);
+    test_by_hand(&g);
     test_random();
     ap_arena_free(&arena);
     return tap_done();
