@@ -43,6 +43,7 @@ zero=4 zero: expected a number from 0 to 3
 shard=2 shard=2: nothing is sharded (zero)
 pp=2,vpp=2,schedule=1f1b schedule: vpp=2 is interleaved-1f1b
 pp=2,vpp=2,waits waits: not with vpp
+dp=4,ep-overlap ep-overlap: there is no expert parallelism
 END
     refuses 2 "--stages: --grid says the whole plan" ap-stage --grid tp=2 --stages 2 --cluster cpu-4 "$f"
     refuses 2 "--recompute: --grid says the whole plan" \
@@ -224,6 +225,12 @@ words() {
     beside pp=4,mbs=1,waits pp=4,mbs=1 '.[0][0] == ["waits"] and .[0][1] > .[1][1] and .[0][2] == .[1][2]'
     # latencies of four broadcasts, not of one gather
     beside dp=4,mbs=1,zero=1,packs,broadcasts dp=4,mbs=1,zero=1,packs '(.[0][1] - .[1][1]) * 1e6 | . > 44.9 and . < 45.1'
+    # tokens beside the pass of another microbatch, which is in memory, too
+    ap-model mixtral --layers 2 --hidden 64 --heads 4 --kv-heads 2 --experts 4 --top 2 --group 4 --vocab 64 --seq 32 --batch 16 | ap-coarsen --quiet --algorithm layers >"$f.moe"
+    moe() { ap-stage --quiet --grid "$1" --cluster "$2" "$f.moe" | ap-cost --quiet | jq -c '[.cost.step_sec, .cost.peak_bytes]'; }
+    { moe dp=4,ep=4,mbs=1,ep-overlap "$(cluster 1)"; moe dp=4,ep=4,mbs=1 "$(cluster 1)"
+        moe dp=4,ep=4,mbs=1,ep-overlap <(jq '.collective_share = {}' "$(cluster 1)"); } |
+        jq -se '.[2][0] < .[0][0] and .[0][0] < .[1][0] and .[0][1] > .[1][1]'
     # ZeRO-2 has a part of the gradients, and sums them with each microbatch
     beside dp=4,mbs=1,zero=2,packs dp=4,mbs=1,zero=1,packs '.[0][0] == ["packs", "scatters"] and .[0][2] < .[1][2] and .[0][1] > .[1][1]'
     ap-stage --quiet --grid dp=4,packs --cluster "$(cluster 1)" "$f" | jq '.stages.trainer = ["what"]' >"$f.bad"

@@ -145,6 +145,7 @@ struct price_spent price_spent_by(const struct cost_input *in,
             comm += part->backward_comm_sec + part->recompute_comm_sec;
         s.comm_sec += times * comm + part->update_comm_sec;
     }
+    s.comm_sec -= d->paired_sec;
     s.compute_sec = d->compute_sec - s.comm_sec;
     s.wait_sec = fmax(0, p->result.step_sec - d->compute_sec - s.send_sec - s.sync_sec);
     return s;

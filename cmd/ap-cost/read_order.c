@@ -52,7 +52,7 @@ static int check_lane(const struct order_reader *o, int lane, const struct ap_at
 {
     const int b = o->r->microbatches;
     const struct ap_schedule_size size = {o->stages->schedule, o->r->n_lanes,
-                                          o->stages->chunks, b};
+                                          o->stages->chunks, b, o->r->pairs};
     bool *there = AP_NEW_N(o->arena, 2 * o->stages->n * b + 1, bool);
     struct ap_instr *all;
     int n, k = 0;

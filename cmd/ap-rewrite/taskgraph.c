@@ -9,7 +9,7 @@ int taskgraph_write(struct ap_tool *tool, struct ap_arena *arena,
 {
     const struct ap_schedule_size size = {program->schedule, program->n_lanes,
                                           program->n_stages / program->n_lanes,
-                                          program->microbatches};
+                                          program->microbatches, program->pairs};
     int **order = AP_NEW_N(arena, size.n_devices, int *);
     int *n = AP_NEW_N(arena, size.n_devices, int), n_edges = 0;
     struct ap_task_graph graph;

@@ -92,6 +92,7 @@ static void copy_devices(struct ap_cluster *c, const struct ap_cluster *from)
     c->efficiency = from->efficiency;
     c->n_curve = from->n_curve;
     memcpy(c->curve, from->curve, sizeof c->curve);
+    memcpy(c->collective_share, from->collective_share, sizeof c->collective_share);
     c->measured.kernel = from->measured.kernel;
     c->measured.n_kernels = from->measured.n_kernels;
     c->measured.rate = from->measured.rate;
@@ -117,7 +118,7 @@ void ap_cluster_set_kind(struct ap_cluster *c, int kind)
 static const struct range {
     double low, high;
 } rates = {1, 1e30}, seconds = {0, 1e6}, shares = {1e-6, 1}, factors_of_one = {1e-6, 1e6},
-  more_than_one = {1, 1e6};
+  more_than_one = {1, 1e6}, parts = {0, 0.9};
 
 static int get_amount(const json_t *o, const struct ap_at *at, const char *key,
                       struct range r, double *out, struct ap_err *err)
@@ -226,16 +227,18 @@ static int get_flops(const json_t *o, const struct ap_at *at, struct ap_cluster 
     return get_amount(peaks, &here, "f32", rates, &f32, err);
 }
 
-static int get_factors(const json_t *o, const struct ap_at *at, struct ap_cluster *c,
-                       struct ap_err *err)
+/* An object with a number for each of some kinds of collectives. */
+static int get_collectives(const json_t *o, const struct ap_at *at, const char *name,
+                           struct range range, double silent, double number[AP_N_OPS],
+                           struct ap_err *err)
 {
-    struct ap_at here = {at, "collective_efficiency", 0};
-    json_t *factors = json_object_get(o, "collective_efficiency");
+    struct ap_at here = {at, name, 0};
+    json_t *factors = json_object_get(o, name);
     const char *key;
     json_t *value;
 
     for (int op = 0; op < AP_N_OPS; op++)
-        c->collective_efficiency[op] = 1;
+        number[op] = silent;
     if (!factors)
         return 0;
     if (!json_is_object(factors))
@@ -246,8 +249,7 @@ static int get_factors(const json_t *o, const struct ap_at *at, struct ap_cluste
         enum ap_op op = ap_op_find(key, strlen(key));
         if (op == AP_N_OPS || ap_ops[op].class != AP_CLASS_COLLECTIVE)
             return ap_at_err(&member, err, "no collective has this name");
-        if (get_amount(factors, &here, key, factors_of_one, &c->collective_efficiency[op],
-                       err))
+        if (get_amount(factors, &here, key, range, &number[op], err))
             return -1;
     }
     return 0;
@@ -288,6 +290,7 @@ static int get_devices(struct ap_arena *arena, const json_t *o, const struct ap_
          get_amount(o, at, "uneven_of_peak", shares, &c->uneven_of_peak, err)) ||
         (json_object_get(o, "host_sec") &&
          get_amount(o, at, "host_sec", seconds, &c->host_sec, err)) ||
+        get_collectives(o, at, "collective_share", parts, 0, c->collective_share, err) ||
         get_efficiency(o, at, c, err) ||
         ap_measured_kernels_from_json(arena, o, at, &c->measured, err))
         return -1;
@@ -394,7 +397,8 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
         get_amount(o, at, "experts_per_token", more_than_one, &c->experts_per_token, err))
         return -1;
     if (get_attention(o, at, c, err) || get_flag(o, at, "overlap", &c->overlap, err) ||
-        get_factors(o, at, c, err) ||
+        get_collectives(o, at, "collective_efficiency", factors_of_one, 1,
+                        c->collective_efficiency, err) ||
         ap_measured_links_from_json(arena, o, at, levels, c->n_levels, &c->measured, err))
         return -1;
     c->name = ap_arena_strdup(arena, name);
@@ -439,6 +443,24 @@ static void put_efficiency(const struct ap_cluster *c, struct ap_buf *out)
     ap_shares_put(c->curve, c->n_curve, "flops", out);
 }
 
+static void put_collectives(const char *name, double silent,
+                            const double number[AP_N_OPS], struct ap_buf *out)
+{
+    const char *sep = "{";
+
+    for (int op = 0; op < AP_N_OPS; op++) {
+        if (number[op] == silent)
+            continue;
+        if (*sep == '{')
+            ap_put_key(out, name);
+        ap_buf_printf(out, "%s\"%s\":", sep, ap_ops[op].name);
+        ap_json_num(out, number[op]);
+        sep = ",";
+    }
+    if (*sep == ',')
+        ap_buf_putc(out, '}');
+}
+
 /* The members of one device, no comma before them. */
 static void put_devices(const struct ap_cluster *c, struct ap_buf *out)
 {
@@ -467,6 +489,7 @@ static void put_devices(const struct ap_cluster *c, struct ap_buf *out)
         put_num(out, "uneven_of_peak", c->uneven_of_peak);
     if (c->host_sec > 0)
         put_num(out, "host_sec", c->host_sec);
+    put_collectives("collective_share", 0, c->collective_share, out);
     put_efficiency(c, out);
     ap_measured_put_kernels(&c->measured, out);
 }
@@ -490,7 +513,7 @@ static void put_kinds(const struct ap_cluster *c, struct ap_buf *out)
 
 void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
 {
-    const char *sep = "", *levels[AP_MAX_LEVELS];
+    const char *levels[AP_MAX_LEVELS];
 
     ap_buf_puts(out, "{\"name\":");
     ap_json_str(out, c->name);
@@ -513,16 +536,7 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
         ap_buf_puts(out, ",\"overlap\":true");
     if (c->experts_per_token > 0)
         put_num(out, "experts_per_token", c->experts_per_token);
-    sep = ",\"collective_efficiency\":{";
-    for (int op = 0; op < AP_N_OPS; op++) {
-        if (c->collective_efficiency[op] == 1)
-            continue;
-        ap_buf_printf(out, "%s\"%s\":", sep, ap_ops[op].name);
-        ap_json_num(out, c->collective_efficiency[op]);
-        sep = ",";
-    }
-    if (sep[1] == 0)
-        ap_buf_putc(out, '}');
+    put_collectives("collective_efficiency", 1, c->collective_efficiency, out);
     level_names(c, levels);
     ap_measured_put_links(&c->measured, levels, out);
     ap_buf_putc(out, '}');

@@ -63,6 +63,8 @@ struct ap_cluster {
     bool overlap;
     /* efficiency factor e per collective kind (TAP), 1 by default */
     double collective_efficiency[AP_N_OPS];
+    /* by kind: the share of a device's units that it takes from what runs beside it */
+    double collective_share[AP_N_OPS];
     /* > 1: all-to-alls carry tokens to this many experts each, and send a token once to
        each host, or to each device of a host, as DeepEP does; 0: once to each expert */
     double experts_per_token;

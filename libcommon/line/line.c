@@ -56,6 +56,7 @@ static const struct key {
     {"keeps-gradients", TRAINER, AP_TRAINER_KEEPS_GRADIENTS, 0, 0, 0, NULL},
     {"waits", TRAINER, AP_TRAINER_WAITS, 0, 0, 0, NULL},
     {"broadcasts", TRAINER, AP_TRAINER_BROADCASTS, 0, 0, 0, NULL},
+    {"ep-overlap", TRAINER, AP_TRAINER_EP_OVERLAP, 0, 0, 0, NULL},
 };
 #define N_KEYS ((int)(sizeof keys / sizeof *keys))
 
@@ -362,6 +363,8 @@ static int check(const struct ap_line *line, struct ap_err *err)
                           line->chunks > 1 ? "interleaved-1f1b" : "not interleaved");
     if (line->trainer & AP_TRAINER_WAITS && !ap_schedule_may_wait(line->schedule))
         return ap_err_set(err, "waits: not with vpp");
+    if (line->trainer & AP_TRAINER_EP_OVERLAP && d->expert == 1)
+        return ap_err_set(err, "ep-overlap: there is no expert parallelism (ep)");
     if (d->sequence && d->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
     if (d->exchange > 1 && d->context % d->exchange)

@@ -75,6 +75,27 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
                            "selective by modules");
 }
 
+/* validate_args and transformer_config.py; without stages it has a schedule of its own
+ * (combined_1f1b.py). */
+static int has_ep_overlap(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const struct ap_line *l = &c->line;
+    const char *flag = "--overlap-moe-expert-parallel-comm";
+
+    if (!(l->trainer & AP_TRAINER_EP_OVERLAP))
+        return 0;
+    if (l->pipeline > 1 && l->chunks == 1)
+        return ap_err_set(err, "%s: a pipeline has virtual stages (vpp)", flag);
+    if (l->recompute == AP_LINE_RECOMPUTE_FULL)
+        return ap_err_set(err, "%s: not with --recompute-granularity full", flag);
+    if (l->degrees.zero > 1 && l->chunks > 1)
+        return ap_err_set(err, "%s: not with --use-megatron-fsdp and virtual stages",
+                          flag);
+    if (!trainer_is_low(c->facts) && c->facts->compute != AP_TUPLE)
+        return ap_err_set(err, "%s: only with --bf16 or --fp16", flag);
+    return 0;
+}
+
 static int has_low_sums(const struct ap_trainer_case *c, struct ap_err *err)
 {
     if (!(c->line.trainer & AP_TRAINER_LOW_SUMS) || trainer_is_low(c->facts))
@@ -97,6 +118,7 @@ static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    trainer_has_schedule,
                                                    has_instances,
                                                    has_recompute,
+                                                   has_ep_overlap,
                                                    has_low_sums,
                                                    has_types,
                                                    NULL};
@@ -278,6 +300,8 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
         trainer_put_flag(out, "--expert-tensor-parallel-size", d->expert_tensor);
         put(out, true, "--moe-token-dispatcher-type alltoall");
         put(out, true, "--moe-grouped-gemm");
+        put(out, l->trainer & AP_TRAINER_EP_OVERLAP,
+            "--overlap-moe-expert-parallel-comm");
         const bool biased =
             facts->layer.bias == AP_BIAS_UNKNOWN || facts->layer.bias == AP_BIAS_ALL;
         put(out, biased && d->expert_tensor > 1, "--disable-bias-linear");
@@ -326,7 +350,7 @@ const struct ap_trainer trainer_megatron = {
     .models = AP_MODEL_LANGUAGE | AP_MODEL_PATCHES,
     .ends = 1,
     .conditions = conditions,
-    .may = AP_TRAINER_LOW_SUMS,
+    .may = AP_TRAINER_LOW_SUMS | AP_TRAINER_EP_OVERLAP,
     .habits = habits,
     .write = write_flags,
     .read = trainer_megatron_read};

@@ -32,8 +32,8 @@ static const struct trainer_unread unread[] = {
      "--fine-grained-activation-offloading --optimizer-offload-fraction "
      "--distribute-saved-activations",
      "no line says where optimizer or activations are, or of which type"},
-    {"--overlap-moe-expert-parallel-comm --delay-wgrad-compute "
-     "--overlap-dispatch-backward-with-experts-wgrad --moe-shared-expert-overlap "
+    {"--delay-wgrad-compute", "~not priced: gradients of weights stay with their layer"},
+    {"--overlap-dispatch-backward-with-experts-wgrad --moe-shared-expert-overlap "
      "--overlap-param-gather-with-optimizer-step",
      "no line says this overlap"},
     {"--moe-expert-capacity-factor --moe-pad-expert-input-to-capacity",
@@ -594,6 +594,12 @@ static void read_overlap(struct trainer_reading *r)
                 "no overlap");
     if (compute == AP_F16 ? !f32 : compute != AP_F32 && low && !f32)
         line->trainer |= AP_TRAINER_LOW_SUMS;
+    if (on(r, "--overlap-moe-expert-parallel-comm")) {
+        line->trainer |= AP_TRAINER_EP_OVERLAP;
+        if (line->degrees.expert == 1)
+            ap_err_set(r->err, "--overlap-moe-expert-parallel-comm: there is no expert "
+                               "parallelism");
+    }
 }
 
 int trainer_megatron_read(const struct ap_trainer *own, const char *text,

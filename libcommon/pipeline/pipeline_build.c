@@ -661,6 +661,7 @@ static int lay_out(struct ap_arena *arena, const struct ap_staged_graph *of,
     *program = (struct ap_pipeline_program){
         .schedule = stages->schedule,
         .microbatches = (int)stages->microbatches,
+        .pairs = stages->trainer & AP_TRAINER_EP_OVERLAP,
         .each = stages->each && stages->microbatches > 1,
         .n_stages = stages->n,
         .stage = AP_NEW_N(arena, stages->n, struct ap_pipeline_stage)};

@@ -246,7 +246,7 @@ static int add_lane(struct orderer *o, int i, int chunks, struct ap_err *err)
 {
     struct ap_pipeline_program *r = o->program;
     const struct ap_schedule_size size = {r->schedule, r->n_lanes, chunks,
-                                          r->microbatches};
+                                          r->microbatches, r->pairs};
     struct ap_instr *order;
     int n;
 

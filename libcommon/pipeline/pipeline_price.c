@@ -129,14 +129,16 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
                    &(struct ap_stage_plan){&st->sub, &p->micro, &st->sharding.plan,
                                            &part->conv, &part->cost},
                    point);
-    *sim = (struct ap_sim_stage){.forward_sec = point[0].forward_sec,
-                                 .backward_sec = point[0].backward_sec,
-                                 .sync_sec = point[0].sync_sec,
-                                 .update_sec = point[0].update_sec,
-                                 .fixed_bytes =
-                                     point[0].stage_bytes - point[0].passing_bytes,
-                                 .work_bytes = point[0].passing_bytes,
-                                 .flight_bytes = point[0].microbatch_bytes};
+    *sim = (struct ap_sim_stage){
+        .forward_sec = point[0].forward_sec,
+        .backward_sec = point[0].backward_sec,
+        .exchange_sec = {point[0].exchange_sec[0], point[0].exchange_sec[1]},
+        .exchange_share = part->cost.cluster.collective_share[AP_OP_ALL_TO_ALL],
+        .sync_sec = point[0].sync_sec,
+        .update_sec = point[0].update_sec,
+        .fixed_bytes = point[0].stage_bytes - point[0].passing_bytes,
+        .work_bytes = point[0].passing_bytes,
+        .flight_bytes = point[0].microbatch_bytes};
     if (st->recompute == AP_RECOMPUTE_ALL) {
         some = point[1];
     } else if (st->recompute == AP_RECOMPUTE_SELECTED) {
@@ -399,6 +401,7 @@ static int prepare(struct ap_pricing *p, const struct ap_nests *nests,
                                .stages = out->stage,
                                .order = stages->order,
                                .overlap_send = !(stages->trainer & AP_TRAINER_WAITS),
+                               .pairs = stages->trainer & AP_TRAINER_EP_OVERLAP,
                                .overlap_sync = stages->overlap};
     if (check_graph(p, err) || find_axis(p, nests, known, err))
         return -1;

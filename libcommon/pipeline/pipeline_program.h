@@ -86,6 +86,7 @@ struct ap_pipeline_program {
     bool alone; /* of ap_pipeline_of_program: the section is "program" */
     enum ap_schedule schedule;
     int microbatches;
+    bool pairs;  /* as in struct ap_sim */
     bool each;   /* each microbatch has its own statistics (plan/microbatch.h) */
     int n_ranks; /* of all lanes; each rank is in one */
     int n_stages;

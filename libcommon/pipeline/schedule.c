@@ -65,6 +65,7 @@ int ap_schedule_warm_up(const struct ap_schedule_size *z, int n, int device)
         ahead = 2 * ahead + (z->chunks - 1) * z->n_devices;
     if (z->schedule == AP_SCHEDULE_EAGER)
         ahead *= 2;
+    ahead += z->pairs;
     return ahead + 1 < n ? ahead + 1 : n;
 }
 
@@ -91,6 +92,11 @@ int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *z,
 }
 
 /* ---- simulation ---- */
+
+double ap_hidden_sec(double sent, double computed, double share)
+{
+    return fmax(0, fmin(sent, computed)) * fmax(0, 2 - 1 / (1 - share));
+}
 
 struct run {
     const struct ap_sim *sim;
@@ -186,13 +192,32 @@ static void account_memory(struct run *r, int device, struct ap_sim_slice *s)
     s->after_bytes = r->held[device];
 }
 
+/* Seconds that a backward takes less beside the forward before it. */
+static double paired_sec(const struct run *r, int device, const struct ap_sim_slice *s)
+{
+    const struct ap_sim_slice *before = s - 1;
+
+    if (!r->sim->pairs || s == r->out->devices[device].slices || !s->instr.backward ||
+        before->instr.backward || before->instr.microbatch == s->instr.microbatch)
+        return 0;
+    const struct ap_sim_stage *f = &r->sim->stages[before->instr.stage];
+    const struct ap_sim_stage *b = &r->sim->stages[s->instr.stage];
+    return ap_hidden_sec(f->exchange_sec[0], b->backward_sec - b->exchange_sec[1],
+                         f->exchange_share) +
+           ap_hidden_sec(b->exchange_sec[1], f->forward_sec - f->exchange_sec[0],
+                         b->exchange_share);
+}
+
 /* Runs a pass whose input is there at `input`. */
 static void run_pass(struct run *r, int device, struct ap_sim_slice *s, double input)
 {
     const struct ap_sim_stage *st = &r->sim->stages[s->instr.stage];
     bool back = s->instr.backward;
-    double sec = back ? st->recompute_sec + st->backward_sec : st->forward_sec;
+    const double paired = paired_sec(r, device, s);
+    const double sec =
+        (back ? st->recompute_sec + st->backward_sec : st->forward_sec) - paired;
 
+    r->out->devices[device].paired_sec += paired;
     s->start_sec = fmax(input, r->free_at[device]);
     s->end_sec = s->arrive_sec = s->start_sec + sec;
     r->free_at[device] = s->end_sec;
@@ -370,7 +395,7 @@ static int prepare(struct ap_arena *arena, struct run *r, struct ap_err *err)
     const struct ap_sim *sim = r->sim;
     int n = r->out->n_devices;
     const struct ap_schedule_size size = {sim->schedule, n, sim->chunks,
-                                          sim->microbatches};
+                                          sim->microbatches, sim->pairs};
     size_t cells = (size_t)sim->n_stages * (size_t)sim->microbatches;
 
     for (int d = 0; d < n; d++) {

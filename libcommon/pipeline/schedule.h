@@ -52,6 +52,7 @@ struct ap_schedule_size {
     int n_devices;
     int chunks; /* stages of a device, 1 except for interleaved-1f1b */
     int microbatches;
+    bool pairs; /* as in struct ap_sim */
 };
 
 /* The k-th forward, or backward, of a device: groups of n_devices microbatches go through
@@ -72,12 +73,22 @@ int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *siz
 
 /* ---- simulation ---- */
 
+/*
+ * Seconds that a device is quicker where it sends beside what it computes, than one after
+ * the other. While both run each has but 1 - share of the device: a collective takes some
+ * of its multiprocessors, and is slower by about as much itself.
+ */
+double ap_hidden_sec(double sent, double computed, double share);
+
 /* Seconds and bytes are those of one device of the stage. */
 struct ap_sim_stage {
     double forward_sec, backward_sec; /* of one microbatch */
     double recompute_sec;             /* recomputed before each backward; 0 for none */
-    double sync_sec;                  /* reduces the gradients, once per step */
-    double update_sec;                /* once per step, after it */
+    /* of these two, what a pass sends beside a pass of the other kind, with pairs */
+    double exchange_sec[2];
+    double exchange_share; /* of the device, which that takes from what is beside it */
+    double sync_sec;       /* reduces the gradients, once per step */
+    double update_sec;     /* once per step, after it */
     /* of one microbatch: to the next stage, and back to the previous one */
     double send_forward_sec, send_backward_sec;
     int64_t send_forward_bytes, send_backward_bytes;
@@ -99,6 +110,10 @@ struct ap_sim {
        a stage sends between its passes, one message at a time, and sender and receiver
        wait for each other and for the message (ap_schedule_may_wait) */
     bool overlap_send;
+    /* a backward runs beside the forward before it on its device, of another microbatch:
+       what either sends is hidden behind what the other computes. One forward more comes
+       before the first backward */
+    bool pairs;
     bool overlap_sync; /* gradients are reduced during the last backward of a stage */
     double norm_sec;   /* between all reductions and all updates: a global norm; with 0
                           no stage waits for another */
@@ -116,6 +131,7 @@ struct ap_sim_device {
     int n_slices;
     struct ap_sim_slice *slices; /* in order */
     double compute_sec;          /* forwards, backwards, recompute and updates */
+    double paired_sec;           /* that pairs save, not in compute_sec */
     double send_sec;             /* busy with messages, 0 with overlap_send */
     double sync_sec; /* reduction of gradients that nothing hides, and the norm's */
     double end_sec;  /* after its update */

@@ -422,9 +422,40 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
     m->backward_sec += shared && is_again(p, c) ? sec : 0;
 }
 
+/* Axes that experts are split over: those of the factor that all of a product has. */
+static unsigned expert_axes(const struct ap_plan *plan)
+{
+    unsigned axes = 0;
+
+    for (int i = 0; i < plan->nests->n; i++) {
+        const struct ap_nest *nest = &plan->nests->nest[i];
+        for (int a = 0; a < plan->mesh.n_axes && nest->experts >= 0; a++) {
+            const int f = plan->choice[i].axis[a];
+            bool has = f >= 0 && f < nest->n_factors && ap_access_has(nest->values, f);
+            for (int k = 0; k < nest->n_ins && has; k++)
+                has = ap_access_has(&nest->ins[k].access, f);
+            axes |= has ? 1U << a : 0;
+        }
+    }
+    return axes;
+}
+
+/* Whether tokens are sent to experts, or back. */
+static bool is_exchange(const struct ap_conversion *c, unsigned experts)
+{
+    for (int i = 0; i < c->path.n_steps; i++)
+        if (c->path.steps[i].op == AP_OP_ALL_TO_ALL &&
+            c->path.steps[i].coll.axes & experts)
+            return true;
+    return false;
+}
+
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
                               struct ap_stage_packs *packs, struct ap_stage_measure *m)
 {
+    const unsigned experts =
+        p->micro->trainer & AP_TRAINER_EP_OVERLAP ? expert_axes(p->plan) : 0;
+
     for (const struct ap_conversion *c = conv->conv; c < conv->conv + conv->n; c++) {
         if (p->only >= 0 && home_of(p, c) != p->only)
             continue;
@@ -448,6 +479,11 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
         if (p->micro->overlap && p->plan->regather && p->plan->regather[c->node]) {
             m->gather_sec[0] += m->forward_sec - before.forward_sec;
             m->gather_sec[1] += m->backward_sec - before.backward_sec;
+            m->gather_share = p->cost->cluster.collective_share[AP_OP_ALL_GATHER];
+        }
+        if (is_exchange(c, experts)) {
+            m->exchange_sec[0] += m->forward_sec - before.forward_sec;
+            m->exchange_sec[1] += m->backward_sec - before.backward_sec;
         }
         if (p->plan->graph->nodes[c->node].shape.rank > 0)
             continue;

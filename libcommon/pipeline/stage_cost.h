@@ -32,9 +32,12 @@ enum ap_trainer_trait {
     /* stages send between passes, and wait: !overlap_send of struct ap_sim */
     AP_TRAINER_WAITS = 32,
     /* updated weights are not gathered: each device broadcasts its own, in turn */
-    AP_TRAINER_BROADCASTS = 64
+    AP_TRAINER_BROADCASTS = 64,
+    /* sends the tokens of experts beside a pass of another microbatch: a backward runs
+       beside the forward before it on its device (combined 1F1B) */
+    AP_TRAINER_EP_OVERLAP = 128
 };
-#define AP_N_TRAINER 7
+#define AP_N_TRAINER 8
 extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
 /* Puts the member "trainer": ",\"trainer\":[...]"; nothing if it is 0. */
 void ap_trainer_put(unsigned trainer, struct ap_buf *out);
@@ -92,6 +95,8 @@ struct ap_stage_point {
        recomputed values: a device needs it for one of its stages at a time */
     int64_t passing_bytes;
     int64_t microbatch_bytes; /* per device and microbatch in flight */
+    /* of a forward and a backward: the tokens of experts that are sent beside others */
+    double exchange_sec[2];
     bool recompute;
     double slack_sec; /* the plan may take longer by this, since the price is a sum of
                          blocks */
@@ -114,9 +119,11 @@ struct ap_stage_measure {
     double recomputed_bytes;        /* recomputed at one time: the largest block's */
     /* the part for scalars of forward, backward, sync and update */
     double scalar_sec[4];
-    double slack_sec;     /* see struct ap_stage_point */
-    double host_sec[2];   /* to launch a forward and a backward of a microbatch */
-    double gather_sec[2]; /* of these, for weights gathered during the pass */
+    double slack_sec;       /* see struct ap_stage_point */
+    double host_sec[2];     /* to launch a forward and a backward of a microbatch */
+    double gather_sec[2];   /* of these, for weights gathered during the pass */
+    double gather_share;    /* of the device, that this takes from what is beside it */
+    double exchange_sec[2]; /* as in struct ap_stage_point */
 };
 /* ---- stage_known.c: a group under a choice ---- */
 

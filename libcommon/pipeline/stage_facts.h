@@ -100,11 +100,4 @@ void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
 bool ap_stage_pack(const struct ap_stage_microbatch *micro,
                    const struct ap_stage_sent *sent, struct ap_stage_packs *packs);
 
-/* ---- stage_front.c ---- */
-
-/* A pass (forward, backward) takes at least the time in which the host launches its
- * operators, and the time of the weights that are gathered during the pass. */
-void ap_stage_wait_for(const double host[2], const double gather[2],
-                       struct ap_stage_point *point);
-
 #endif

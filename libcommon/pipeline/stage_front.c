@@ -19,11 +19,19 @@ static double beside(double device, double host)
     return host > 0 ? pow(pow(device, 2.5) + pow(host, 2.5), 1 / 2.5) : device;
 }
 
-void ap_stage_wait_for(const double host[2], const double gather[2],
-                       struct ap_stage_point *point)
+/*
+ * A pass (forward, backward) takes at least the time in which the host launches its
+ * operators, and the time of the weights that are gathered during the pass.
+ */
+static void wait_for(const double host[2], const struct ap_stage_measure *m,
+                     struct ap_stage_point *point)
 {
-    point->forward_sec = fmax(point->forward_sec - gather[0], gather[0]);
-    point->backward_sec = fmax(point->backward_sec - gather[1], gather[1]);
+    const double *gather = m->gather_sec;
+
+    point->forward_sec -=
+        ap_hidden_sec(gather[0], point->forward_sec - gather[0], m->gather_share);
+    point->backward_sec -=
+        ap_hidden_sec(gather[1], point->backward_sec - gather[1], m->gather_share);
     point->forward_sec = beside(point->forward_sec, host[0]);
     point->backward_sec = beside(point->backward_sec, host[1]);
 }
@@ -45,12 +53,14 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[0].microbatch_bytes = (int64_t)m->kept_bytes;
     point[0].recompute = false;
     point[0].slack_sec = m->slack_sec;
+    for (int i = 0; i < 2; i++)
+        point[0].exchange_sec[i] = m->exchange_sec[i];
     point[1] = point[0];
     point[1].recompute = true;
     point[1].backward_sec += m->forward_sec;
     for (int i = 0; i < 2; i++) {
         const double host[2] = {m->host_sec[0], m->host_sec[1] + i * m->host_sec[0]};
-        ap_stage_wait_for(host, m->gather_sec, &point[i]);
+        wait_for(host, m, &point[i]);
     }
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
     for (int i = 0; i < 2; i++) {

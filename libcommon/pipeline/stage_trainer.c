@@ -12,8 +12,8 @@
 #include <string.h>
 
 const char *const ap_trainer_names[AP_N_TRAINER] = {
-    "packs",           "low-sums", "scatters",  "keeps-gathered",
-    "keeps-gradients", "waits",    "broadcasts"};
+    "packs",           "low-sums", "scatters",   "keeps-gathered",
+    "keeps-gradients", "waits",    "broadcasts", "ep-overlap"};
 
 static const enum ap_op kinds[AP_N_PACKED] = {AP_OP_ALL_REDUCE, AP_OP_REDUCE_SCATTER,
                                               AP_OP_ALL_GATHER, AP_OP_ALL_TO_ALL,
@@ -52,7 +52,7 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule sc
         if (bit == AP_N_TRAINER)
             return ap_at_err(&item, err,
                              "expected packs, low-sums, scatters, keeps-gathered, "
-                             "keeps-gradients, waits or broadcasts");
+                             "keeps-gradients, waits, broadcasts or ep-overlap");
         if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_may_wait(schedule))
             return ap_at_err(&item, err,
                              "waits: not under %s, whose stages would wait for each "
@@ -167,6 +167,7 @@ void ap_stage_add_packs(const struct ap_stage_microbatch *micro,
     measure->backward_sec += backward;
     measure->gather_sec[0] += micro->overlap ? forward : 0;
     measure->gather_sec[1] += micro->overlap ? backward : 0;
+    measure->gather_share = cost->cluster.collective_share[AP_OP_ALL_GATHER];
     measure->sync_sec += pack_sec(packs, AP_PACK_SYNC, cost);
     measure->update_sec += pack_sec(packs, AP_PACK_UPDATE, cost);
     if (micro->trainer & AP_TRAINER_BROADCASTS)

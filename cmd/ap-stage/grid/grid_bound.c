@@ -15,6 +15,11 @@
 #define ROUNDED       (1 - 1e-9)
 #define ROUNDED_BYTES (1 - 1e-6)
 
+static bool has_pairs(const struct ap_line *line)
+{
+    return line->trainer & AP_TRAINER_EP_OVERLAP;
+}
+
 /* Seconds of a lane for all microbatches, and after its last backward. */
 struct busy {
     double work_sec, tail_sec;
@@ -28,7 +33,9 @@ static struct busy busy_of(const struct grid_rows *r, const struct grid_candidat
     double sync = 0;
 
     for (int i = lane; i < r->cut[row->cut].n; i += (int)row->line.pipeline) {
-        b.work_sec += microbatches * (stage[i].forward_sec + stage[i].backward_sec);
+        b.work_sec +=
+            microbatches * (stage[i].forward_sec + stage[i].backward_sec -
+                            stage[i].exchange_sec[0] - stage[i].exchange_sec[1]);
         b.tail_sec += stage[i].update_sec;
         sync += stage[i].sync_sec;
     }
@@ -64,7 +71,7 @@ static double lane_bytes(const struct grid_rows *r, const struct grid_candidate 
     const struct ap_line *l = &row->line;
     const int microbatches = (int)r->at_once[row->at_once].microbatches;
     const struct ap_schedule_size size = {l->schedule, (int)l->pipeline, (int)l->chunks,
-                                          microbatches};
+                                          microbatches, has_pairs(l)};
     const int passes = ap_schedule_warm_up(&size, microbatches * (int)l->chunks, lane);
     double fixed = 0, kept = INFINITY; /* of the least stage */
 
@@ -133,6 +140,7 @@ void grid_simulate(const struct grid_rows *r, struct grid_candidate *row)
                                .microbatches = (int)r->at_once[row->at_once].microbatches,
                                .stages = stage,
                                .overlap_send = true,
+                               .pairs = has_pairs(&row->line),
                                .overlap_sync = row->line.overlap};
     row->known = GRID_NO_PLAN;
     if (ap_simulate(&scratch, &sim, &result, &why) == 0) {

@@ -136,7 +136,8 @@ static double least_sec(struct lister *l, const struct grid_cut *cut,
 static int find_at_once(struct grid_rows *r, int64_t microbatches,
                         const struct ap_line *line, bool bare)
 {
-    const unsigned trainer = bare ? 0 : ap_line_trainer(line);
+    const unsigned trainer =
+        ap_line_trainer(line) & (bare ? (unsigned)AP_TRAINER_EP_OVERLAP : ~0U);
     const struct stage_model *m = r->m;
     struct grid_at_once *a;
 
@@ -366,7 +367,18 @@ static int64_t next_of(const struct grid_space *space, int64_t n, int64_t whole)
     return n;
 }
 
-/* Micro-batches and recomputation of lines that are laid out in the same way. */
+/* Of the overlap of experts, by number: without, and with it where the trainer may. */
+static bool set_ep_overlap(const struct lister *l, int how, struct ap_line *line)
+{
+    const unsigned may = l->space->trainer ? l->space->trainer->may : 0;
+
+    if (how && (!(may & AP_TRAINER_EP_OVERLAP) || line->degrees.expert == 1))
+        return false;
+    line->trainer |= how ? AP_TRAINER_EP_OVERLAP : 0;
+    return true;
+}
+
+/* Micro-batches, recomputation and overlap of lines that are laid out in the same way. */
 static void add_lines(struct lister *l, const struct ap_line *line)
 {
     struct grid_rows *r = l->r;
@@ -378,12 +390,14 @@ static void add_lines(struct lister *l, const struct ap_line *line)
 
     for (int64_t b = 1; b <= share && b <= l->space->most_micro_batch;
          b = next_of(l->space, b, share))
-        for (int how = 0; how < AP_N_LINE_RECOMPUTES && share % b == 0; how++) {
+        for (int i = 0; i < 2 * AP_N_LINE_RECOMPUTES && share % b == 0; i++) {
+            const int how = i / 2;
             struct line_maker k = {
                 .arena = &scratch, .model = &r->model, .line = *line, .stages = &stages};
             k.line.micro_batch = b;
             k.line.recompute = (enum ap_line_recompute)how;
-            if (!l->recomputes[how] || !is_legal(l, &k.line))
+            if (!l->recomputes[how] || !set_ep_overlap(l, i % 2, &k.line) ||
+                !is_legal(l, &k.line))
                 continue;
             r->n_legal++;
             if (cut == UNKNOWN && line_lay(&k, &r->why)) {

@@ -354,7 +354,9 @@ static void add_block(struct sum *sum, const struct grid_measure *block)
     for (int i = 0; i < 2; i++) {
         to->host_sec[i] += m->host_sec[i];
         to->gather_sec[i] += m->gather_sec[i];
+        to->exchange_sec[i] += m->exchange_sec[i];
     }
+    to->gather_share = fmax(to->gather_share, m->gather_share);
     to->working_bytes = fmax(to->working_bytes, m->working_bytes);
     to->recomputed_bytes = fmax(to->recomputed_bytes, m->recomputed_bytes);
 }
@@ -419,19 +421,21 @@ static void add_up(const struct grid_rows *r, const struct grid_measure *of,
 /* As price_stage of pipeline_price.c makes it of the whole stage, but of its bytes only
  * those that are there where the first backward begins: what passes is not, nor is what
  * one microbatch has no longer, or not yet, when it has the rest. */
-static void make_stage(struct ap_stage_measure *m, struct ap_sim_stage *to)
+static void make_stage(struct ap_stage_measure *m, double share, struct ap_sim_stage *to)
 {
     struct ap_stage_point point[2];
 
     m->input_bytes = m->kept_bytes;
     ap_stage_points(m, point);
-    *to = (struct ap_sim_stage){.forward_sec = point[0].forward_sec,
-                                .backward_sec = point[0].backward_sec,
-                                .sync_sec = point[0].sync_sec,
-                                .update_sec = point[0].update_sec,
-                                .fixed_bytes =
-                                    (int64_t)fmax(0, m->fixed_bytes - m->gradient_bytes),
-                                .flight_bytes = point[0].microbatch_bytes};
+    *to = (struct ap_sim_stage){
+        .forward_sec = point[0].forward_sec,
+        .backward_sec = point[0].backward_sec,
+        .exchange_sec = {point[0].exchange_sec[0], point[0].exchange_sec[1]},
+        .exchange_share = share,
+        .sync_sec = point[0].sync_sec,
+        .update_sec = point[0].update_sec,
+        .fixed_bytes = (int64_t)fmax(0, m->fixed_bytes - m->gradient_bytes),
+        .flight_bytes = point[0].microbatch_bytes};
 }
 
 /* Whether two runs of blocks have the same parts. */
@@ -471,7 +475,8 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
         else
             ap_stage_add_packs(&r->at_once[row->at_once].micro, &sum.packs, s->cost,
                                &sum.m);
-        make_stage(&sum.m, &stage[i]);
+        make_stage(&sum.m, s->cost->cluster.collective_share[AP_OP_ALL_TO_ALL],
+                   &stage[i]);
         memcpy(before, blocks, sizeof before);
     }
     return stage;

@@ -38,7 +38,7 @@ int chunk_flights(const struct config *c, int groups, int n_stages, int stage)
 {
     const int chunks = n_stages / groups, chunk = stage / groups;
     const struct ap_schedule_size size = {AP_SCHEDULE_INTERLEAVED, groups, chunks,
-                                          (int)c->microbatches};
+                                          (int)c->microbatches, false};
     const int warm =
         ap_schedule_warm_up(&size, (int)c->microbatches * chunks, stage % groups);
     int left = warm % n_stages - chunk * groups;

@@ -75,7 +75,7 @@ int main(void)
                  chunks++)
                 for (int m = 1; m <= 13; m++) {
                     const struct ap_schedule_size z = {(enum ap_schedule)k, devices,
-                                                       chunks, m};
+                                                       chunks, m, false};
                     if (k == AP_SCHEDULE_INTERLEAVED && m % devices)
                         continue;
                     n++;
@@ -90,7 +90,7 @@ int main(void)
     struct ap_err err = {0};
     int *order[2], n[2];
     g.task[1].in = in;
-    const struct ap_schedule_size z = {AP_SCHEDULE_1F1B, 2, 1, 1};
+    const struct ap_schedule_size z = {AP_SCHEDULE_1F1B, 2, 1, 1, false};
     CHECK(ap_task_schedule(&arena, &g, &z, order, n, &err), "a cycle is refused: %s",
           err.msg);
     ap_arena_free(&arena);

@@ -73,6 +73,11 @@ static const struct {
     {"megatron", &mixtral, "ep=16,mbs=1", 0, "16 does not divide the 8 experts"},
     {"megatron", &mixtral, "ep=8,zero=1,shard=4,mbs=1", 0, "replicas of the experts"},
     {"megatron", &mixtral, "ep=8,zero=1,shard=8,mbs=1", 0, NULL},
+    {"megatron", &mixtral, "ep=8,ep-overlap,mbs=1", 0, NULL},
+    {"megatron", &mixtral, "pp=2,vpp=2,ep=8,ep-overlap,mbs=1", 0, NULL},
+    {"megatron", &mixtral, "pp=2,ep=8,ep-overlap,mbs=1", 0, "virtual stages (vpp)"},
+    {"megatron", &mixtral, "ep=8,ep-overlap,recompute=full,mbs=1", 0, "granularity full"},
+    {"torchtitan", &mixtral, "ep=8,ep-overlap,mbs=1", 0, "ep-overlap: it does not do so"},
     {"torchtitan", &llama, "zero=3,overlap,mbs=1", 0, NULL},
     {"torchtitan", &llama, "zero=1,mbs=1", 0, "which is zero=2"},
     {"torchtitan", &llama, "pp=4,zero=3,mbs=1", 0, "which is zero=1"},
@@ -247,6 +252,7 @@ static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_fac
     line.micro_batch = power(3);
     line.overlap = draw(2);
     line.trainer = draw(4) ? 0 : AP_TRAINER_LOW_SUMS;
+    line.trainer |= line.degrees.expert > 1 && !draw(3) ? AP_TRAINER_EP_OVERLAP : 0;
     if (ap_line_stages(&line) > 1 && !draw(3))
         draw_layers(arena, f, &line);
     return line;

@@ -25,7 +25,7 @@ static int draw(int n)
 static const char *order(struct ap_arena *arena, enum ap_schedule schedule, int n,
                          int chunks, int microbatches, int device)
 {
-    const struct ap_schedule_size size = {schedule, n, chunks, microbatches};
+    const struct ap_schedule_size size = {schedule, n, chunks, microbatches, false};
     struct ap_instr *list;
     struct ap_err err = {""};
     struct ap_buf text = {0};
@@ -42,6 +42,39 @@ static const char *order(struct ap_arena *arena, enum ap_schedule schedule, int 
     const char *out = ap_arena_strdup(arena, text.data);
     ap_buf_free(&text);
     return out;
+}
+
+/* Two microbatches more than stages: a backward beside a forward hides what both send. */
+static void test_pairs(struct ap_arena *arena)
+{
+    struct ap_sim_stage stage = {
+        .forward_sec = 4, .backward_sec = 7, .exchange_sec = {1, 2}, .flight_bytes = 10};
+    struct ap_sim sim = {.schedule = AP_SCHEDULE_1F1B,
+                         .n_stages = 1,
+                         .chunks = 1,
+                         .microbatches = 3,
+                         .stages = &stage,
+                         .overlap_send = true,
+                         .pairs = true};
+    struct ap_sim_result result;
+    struct ap_err err = {""};
+
+    CHECK(ap_simulate(arena, &sim, &result, &err) == 0 && near(result.step_sec, 33 - 6) &&
+              near(result.devices[0].paired_sec, 6) && result.devices[0].peak_bytes == 20,
+          "F0 F1 B0 F2 B1 B2: two pairs, one microbatch more in flight: %s, %g", err.msg,
+          result.step_sec);
+    stage.exchange_share = 0.2; /* both run at 0.8: 3 take 3.75 of the 6 of both */
+    CHECK(ap_simulate(arena, &sim, &result, &err) == 0 &&
+              near(result.step_sec, 33 - 2 * (6 - 3.75)),
+          "pairs that share the device: %g", result.step_sec);
+    stage.exchange_sec[1] = 6; /* of which the 3 that a forward computes hide 3 */
+    stage.exchange_share = 0;
+    CHECK(ap_simulate(arena, &sim, &result, &err) == 0 &&
+              near(result.step_sec, 33 - 2 * (1 + 3)),
+          "a pass hides no more than it computes: %g", result.step_sec);
+    sim.pairs = false;
+    CHECK(ap_simulate(arena, &sim, &result, &err) == 0 && near(result.step_sec, 33),
+          "one after the other: %g", result.step_sec);
 }
 
 static void test_orders(struct ap_arena *arena)
@@ -89,8 +122,8 @@ static struct ap_sim_result equal(struct ap_arena *arena, enum ap_schedule sched
                                   struct ap_sim_stage stage)
 {
     struct ap_sim_stage *all = AP_NEW_N(arena, stages, struct ap_sim_stage);
-    struct ap_sim sim = {schedule, stages, chunks, microbatches, all, NULL,
-                         true,     false,  0};
+    struct ap_sim sim = {schedule, stages, chunks, microbatches, all,
+                         NULL,     true,   false,  false,        0};
     struct ap_sim_result r;
     struct ap_err err = {""};
 
@@ -482,7 +515,7 @@ static void test_ends(struct ap_arena *arena)
     struct ap_sim_stage st[2] = {
         {.forward_sec = 1, .backward_sec = 2, .sync_sec = 3, .update_sec = 1},
         {.forward_sec = 1, .backward_sec = 2, .sync_sec = 1, .update_sec = 5}};
-    struct ap_sim sim = {AP_SCHEDULE_1F1B, 2, 1, 2, st, NULL, true, false, 0};
+    struct ap_sim sim = {AP_SCHEDULE_1F1B, 2, 1, 2, st, NULL, true, false, false, 0};
     struct ap_sim_result r;
     struct ap_err err = {""};
 
@@ -661,6 +694,7 @@ int main(void)
     struct ap_arena arena = {0};
 
     test_orders(&arena);
+    test_pairs(&arena);
     test_closed_forms(&arena);
     test_interleaved(&arena);
     test_clocks(&arena);
