@@ -94,7 +94,7 @@ $(BUILD)/presets.c: $(CLUSTERS) clusters clusters/papers Makefile
 	    printf '{0}};\n'; } >$@
 $(BUILD)/page_text.o: $(BUILD)/page_text.c
 $(BUILD)/presets.o: $(BUILD)/presets.c libcommon/cost/cost.h
-$(BUILD)/page_text.o $(BUILD)/presets.o $(BUILD)/model_types.o:
+$(BUILD)/page_text.o $(BUILD)/presets.o $(BUILD)/model_types.o $(BUILD)/check_schemas.o:
 	$(CC) $(AP_CPPFLAGS) $(AP_CFLAGS) -MMD -MP -c -o $@ $<
 
 # The page of ap-cost --html: the template as strings, in front of the line @DATA@ and behind.
@@ -116,6 +116,15 @@ $(BUILD)/model_types.c: cmd/ap-model/types.json $(CONFIGS) cmd/ap-model/configs 
 	        [ $$f = $(lastword $(CONFIGS)) ] || echo '","'; done; echo '"}";'; } >$@
 $(BUILD)/model_types.o: $(BUILD)/model_types.c
 EXTRA_ap-model = $(BUILD)/model_types.o
+
+# The schemas, as one string: an object of files.
+$(BUILD)/check_schemas.c: $(wildcard schemas/*.json) schemas Makefile
+	@mkdir -p $(@D)
+	{ printf 'extern const char check_schemas_text[];\nconst char check_schemas_text[] = "{"\n'; \
+	    for f in $(sort $(filter %.json,$^)); do printf '"\\"%s\\":"\n' "$$(basename $$f)"; sed 's/[\\"]/\\&/g; s/?/\\?/g; s/.*/"&\\n"/' $$f; \
+	        [ $$f = $(lastword $(sort $(wildcard schemas/*.json))) ] || echo '","'; done; echo '"}";'; } >$@
+$(BUILD)/check_schemas.o: $(BUILD)/check_schemas.c
+EXTRA_ap-check = $(BUILD)/check_schemas.o
 
 # Message passing and answers: loops worth vectorising.
 $(BUILD)/libcommon/solve/solve_dual.o: TOOL_CFLAGS = $(if $(SANITIZE),,-O3)

@@ -5,6 +5,21 @@ load helpers
 
 validate() { /usr/bin/python3 tests/validate.py "$@"; }
 
+# Python's validator is a second opinion beside ap-check.
+needs_jsonschema() {
+    /usr/bin/python3 -c 'import jsonschema' 2>/dev/null || skip "Python has no jsonschema: ap-check alone has checked"
+}
+
+# check FILE...: ap-check passes them
+check() {
+    local f
+    for f; do
+        run --separate-stderr ap-check "$f"
+        [ "$status" -eq 0 ] || { echo "$f: $stderr"; return 1; }
+        [ -z "$stderr" ] || { echo "$f: $stderr"; return 1; }
+    done
+}
+
 # Ways to break a document that has all sections: a jq filter each.
 mutations() {
     cat <<'END'
@@ -103,6 +118,10 @@ END
     jq -c '."x-mine" = {"a": 1}' "$(imported mlp)" >"$BATS_TEST_TMPDIR/unknown.json"
     ap-coarsen --blocks 2 "$(imported mlp)" | ap-stage --cluster "$CLUSTERS/cpu-8.json" --stages 2 \
         --shard-command 'ap-shard --serve --algorithm data' -o "$BATS_TEST_TMPDIR/stages.json"
+    ap-rewrite -o "$BATS_TEST_TMPDIR/pipeline.json" "$BATS_TEST_TMPDIR/stages.json"
+    ap-cost -o "$BATS_TEST_TMPDIR/priced.json" "$BATS_TEST_TMPDIR/stages.json"
+    check "${docs[@]}" "$BATS_TEST_TMPDIR"/*.json
+    needs_jsonschema
     run validate "${docs[@]}" "$BATS_TEST_TMPDIR"/{one,history,unknown,alpa,stages}.json
     echo "$output"
     [ "$status" -eq 0 ]
@@ -113,6 +132,8 @@ END
     for f in "$CLUSTERS"/*.json "$CLUSTERS"/papers/*.json; do
         jq -c '{autopar: 1, cluster: .}' "$f" >"$BATS_TEST_TMPDIR/$(basename "$f")"
     done
+    check "$BATS_TEST_TMPDIR"/*.json
+    needs_jsonschema
     run validate "$BATS_TEST_TMPDIR"/*.json
     echo "$output"
     [ "$status" -eq 0 ]
@@ -123,7 +144,7 @@ END
     ap-import "$(hlo mlp)" | ap-prune | ap-coarsen |
         ap-shard --mesh 2x2 --algorithm data | ap-cost |
         ap-rewrite >"$doc"
-    validate "$doc"
+    check "$doc"
     n=$(mutations | wc -l)
     [ $n -ge 50 ]
     # all in one jq: a line each, empty where nothing is changed
@@ -132,6 +153,12 @@ END
     i=$(grep -nx '""' "$BATS_TEST_TMPDIR/all" | head -n 1 | cut -d: -f1)
     [ -z "$i" ] || { echo "changes nothing: $(mutations | sed -n "${i}p")"; return 1; }
     awk -v to="$BATS_TEST_TMPDIR/broken-" '{ f = to NR ".json"; print >f; close(f) }' "$BATS_TEST_TMPDIR/all"
+    for ((k = 1; k <= n; k++)); do
+        refuses 1 "broken-$k.json" ap-check "$BATS_TEST_TMPDIR/broken-$k.json" || { mutations | sed -n "${k}p"; return 1; }
+        [[ $stderr != *"the schema's"* ]]
+    done
+    needs_jsonschema
+    validate "$doc"
     run validate "$BATS_TEST_TMPDIR"/broken-*.json
     while IFS= read -r line; do
         i=${line##*/broken-}
@@ -139,4 +166,33 @@ END
         return 1
     done < <(grep '^ok' <<<"$output")
     [ "$(grep -c '^bad' <<<"$output")" -eq $n ]
+}
+
+@test "ap-check: every section is checked by what it means, and faults have their places" {
+    local dir=$BATS_TEST_TMPDIR line
+    ap-import "$(hlo mlp)" | ap-prune | ap-coarsen --blocks 2 --eps 1 | ap-shard --mesh 2x2 --algorithm data --cluster cpu-4 |
+        ap-cost | ap-rewrite >"$dir/whole.json"
+    [ "$(ap-check "$dir/whole.json" | paste -sd' ')" = "graph cluster families blocks sharding cost program placement history" ]
+    while IFS=';' read -r line said; do
+        jq -c "$line" "$dir/whole.json" >"$dir/bad.json"
+        refuses 1 "ap-check: $dir/bad.json: $said" ap-check "$dir/bad.json"
+    done <<'END'
+.graph.nodes[27].shape = "f32[8,32]";/graph/nodes/27
+.graph.nodes[27].op = "dott";/graph/nodes/27/op: unknown operator 'dott'
+.families.families[0].nodes[0][1] = 2;/families/families/0/nodes/0/1: ids of the first instance must ascend
+.blocks.n = 9;/blocks: block 2 has no forward operator
+.sharding.mesh.shape = [4, 4];/sharding: mesh 4x4 needs 16 devices, cluster cpu-4 has 4
+.sharding.groups[28].choice = [9, 9];/sharding/groups/28/choice: expected integers from -1
+.cost.step_sec = 1;/cost/step_sec: 1, but the plan's objective_sec is
+.program.peak_bytes = 1;/program
+.history[0].tool = "me";/history/0/tool: 'me' does not have the form
+END
+    # all faults are told
+    jq -c '.blocks.n = 9 | .cost.step_sec = 1' "$dir/whole.json" >"$dir/bad.json"
+    refuses 1 "ap-check: $dir/bad.json: 2 sections are wrong" ap-check "$dir/bad.json"
+    [ "${#stderr_lines[@]}" -eq 3 ]
+    # stages that wait for each other
+    jq -c 'del(.sharding, .cost, .program, .placement) | .blocks.block_of[22] = 1 | .stages = {microbatches: 2, stages:
+        [0, 1 | {blocks: [.], devices: [.], sharding: {mesh: "1", algorithm: "data"}}]}' "$dir/whole.json" >"$dir/bad.json"
+    refuses 1 "/blocks/block_of/22: node 22 (add.44) is in block 1 and not in block 0" ap-check "$dir/bad.json"
 }
