@@ -167,10 +167,11 @@ $(foreach t,$(TOOLS),$(eval $(call tool_rules,$(t))))
 
 # A script is one file: a line "#include FILE" stands for FILE, which lies beside it.
 define script_rule
-$(1)/$(2): $(wildcard cmd/$(2)/*)
+$(1)/$(2): $(wildcard cmd/$(2)/*) Makefile
 	@mkdir -p $$(@D)
-	awk '/^#include / { while ((getline line < ("cmd/$(2)/" $$$$2)) > 0) if (line !~ /^# shellcheck shell/) print line; next } \
-	    { print }' cmd/$(2)/$(2) >$$@ && chmod 755 $$@
+	awk 'function put(file,    line) { while ((getline line < ("cmd/$(2)/" file)) > 0) \
+	    if (line ~ /^#include /) put(substr(line, 10)); else if (line !~ /^# shellcheck shell/) print line } \
+	    BEGIN { put("$(2)") }' >$$@ && chmod 755 $$@
 endef
 $(foreach t,$(SCRIPT_TOOLS),$(foreach d,$(BUILD)/bin $(BUILD)/wheel/bin,$(eval $(call script_rule,$d,$t))))
 

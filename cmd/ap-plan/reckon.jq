@@ -1,0 +1,63 @@
+# What the rows of a sweep cost, which of them another row beats, and what follows, in words.
+# Input: the rows; $asked, $model, $tokens, $days, $price (a list of at most one).
+def sum_of(f): reduce .[] as $x (0; . + ($x | f));
+def three: if . == 0 then "0" else (fabs | log10 | floor) as $e
+    | if $e >= 3 then round else pow(10; 2 - $e) as $p | . * $p | round / $p end | tostring end;
+def seconds: if . >= 1 then "\(three) s" elif . >= 1e-3 then "\(. * 1e3 | three) ms" else "\(. * 1e6 | three) us" end;
+def n_devices: [.devices[]] | add;
+
+# Days, device-hours and money of the whole training.
+def reckon($per_hour): .n_devices = n_devices
+    | if $tokens == "" or .tokens == 0 then .
+      else .days = .step_sec * ($tokens | tonumber) / .tokens / 86400
+        | .device_hours = .days * 24 * .n_devices
+        | if $per_hour == null then .
+          elif [.devices | keys[] | $per_hour[.] != null] | all
+          then .days as $d | .money = (.devices | to_entries | sum_of($d * 24 * .value * $per_hour[.key]))
+          else .unpriced = [.devices | keys[] | select($per_hour[.] == null)] end
+      end;
+
+# What a row costs beside time: money; without prices, devices, of the same kind alone.
+def beats($a; $b): $a.samples == $b.samples and $a.seq == $b.seq
+    and (if $a.money and $b.money then true else $a.kind == $b.kind and ($a.devices | keys) == ($b.devices | keys) end)
+    and ([$a, $b] | map(if $a.money and $b.money then .money else .n_devices end)) as $cost
+    | ($a.step_sec <= $b.step_sec and $cost[0] <= $cost[1])
+      and ($a.step_sec < $b.step_sec or $cost[0] < $cost[1]);
+
+def least(f): map(select(f != null)) | if . == [] then null else min_by(f) end;
+def named: .cluster + (if .several then ", \(.several)" else "" end);
+
+# Where more devices of a kind cease to pay: the first step up of which less than most_lost of the speed comes.
+def bend_at: 0.8; # of what twice the devices could gain
+def scaling: group_by([.kind, (.devices | keys), .samples, .seq])[] | sort_by(.n_devices) | unique_by(.n_devices)
+    | select(length >= 3) as $curve
+    | [range(1; $curve | length) as $i | $curve[$i - 1] as $a | $curve[$i] as $b
+        | {a: $a, b: $b, gain: ($a.step_sec / $b.step_sec),
+           share: (pow($a.step_sec / $b.step_sec; (2 | log) / ($b.n_devices / $a.n_devices | log)) / 2)}] as $steps
+    | "\($curve[0].devices | keys[0]), a batch of \($curve[0].samples): " + (first($steps[] | select(.share < bend_at))
+        | "the curve bends at \(.a.n_devices) devices: from there to \(.b.n_devices) the step is \(.gain | three) x as fast")
+      // "the curve does not bend up to \($curve[-1].n_devices) devices: twice as many make the step at least \($steps | map(.share * 2) | min | three) x as fast";
+
+def words_of_choice: map(select(.step_sec)) as $planned
+    | ($planned | least(.days)) as $quick | ($planned | least(.money)) as $cheap
+    | (if $quick then "quickest: \($quick.cluster) of \($quick.n_devices) devices, \($quick.days | three) days" else empty end),
+      (if $cheap then "cheapest: \($cheap.cluster) of \($cheap.n_devices) devices, \($cheap.days | three) days" else empty end),
+      (if $days == "" then empty
+       else ($days | tonumber) as $most | ($planned | map(select(.days <= $most))) as $in
+        | if $in == [] then "no row takes at most \($days) days"
+          else ($in | least(.money) // ($in | min_by(.device_hours))) as $best
+            | "within \($days) day\(if $days == "1" then "" else "s" end): \($in | length) of \($planned | length), of which \($best.cluster) of \($best.n_devices) devices "
+              + (if $best.money then "costs least" else "takes the fewest device-hours" end) end end),
+      ($planned | scaling);
+
+($price[0] // {}) as $prices
+| map(if .why then . else reckon($prices.per_device_hour) end)
+| . as $all
+| map(. as $row | if .why then . else
+    (first($all[] | select(.step_sec) | . as $a | select(beats($a; $row))) // null) as $by
+    | if $by then .dominated_by = $by.cluster else . end end)
+| {asked: $asked, model: $model}
+  + (if $tokens == "" then {} else {tokens: ($tokens | tonumber), tokens_said: $tokens} end)
+  + (if $days == "" then {} else {days: ($days | tonumber)} end)
+  + (if $prices.per_device_hour then {currency: ($prices.currency // "money"), price_source: $prices.source} else {} end)
+  + {rows: ., says: [words_of_choice]}

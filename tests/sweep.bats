@@ -1,0 +1,100 @@
+#!/usr/bin/env bats
+# ap-plan over several clusters, numbers of devices, batches and lengths: the table, the page, the picture.
+
+load helpers
+
+setup_file() {
+    # plans of one test are those of the next
+    export CACHE=$BATS_FILE_TMPDIR/cache
+    mkdir "$CACHE"
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR"
+    export XDG_CACHE_HOME=$CACHE
+    echo '{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "intermediate_size": 1024, "vocab_size": 4096, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 512, "hidden_act": "silu", "tie_word_embeddings": false}' >config.json
+    echo '{"currency": "EUR", "per_device_hour": {"H100-80GB": 3, "A100-80GB": 3}}' >prices.json
+}
+
+@test "sweep: a row is what one ask says, and what follows from it" {
+    run -0 --separate-stderr ap-plan config.json --cluster h100,a100,h100x2 --batch 32 --seq 256 --stages 1 \
+        --tokens 1e9 --days 1 --price prices.json -o rows.json --html page.html --svg picture.svg
+    [ -z "$stderr" ]
+    echo "$output" >report
+    for c in h100 a100 h100x2; do
+        ap-plan --quiet config.json --cluster $c --batch 32 --seq 256 --stages 1 -o $c.json >/dev/null
+    done
+    jq -e --slurpfile h h100.json --slurpfile a a100.json --slurpfile hh h100x2.json '
+        def near($b): (. / $b - 1 | fabs) < 1e-9;
+        [.rows[].step_sec] == [($h, $a, $hh)[0].cost.step_sec]
+        and [.rows[].words] == [($h, $a, $hh)[0].cost.plan.words]
+        and [.rows[].devices] == [{"H100-80GB": 8}, {"A100-80GB": 8}, {"H100-80GB": 16}]
+        and (.rows[2] | .days as $days
+            | ($days | near(1e9 / 8192 * $hh[0].cost.step_sec / 86400))
+                and (.device_hours | near($days * 24 * 16)) and (.money | near($days * 24 * 16 * 3)))
+        and .rows[0].bound_sec == $h[0].stages.lower_bound_sec' rows.json
+    # dominated: no quicker and no cheaper than another row
+    jq -e '.rows | . as $all | all(.[]; . as $r | ((.dominated_by != null) == any($all[];
+        .step_sec <= $r.step_sec and .money <= $r.money and (.step_sec < $r.step_sec or .money < $r.money))))
+        and any(.[]; .dominated_by)' rows.json
+    [[ $output == *$'\ncheapest: '*' days'$'\n'* && $output == *'within 1 day: 3 of 3'* ]]
+    [ "$(grep -c '<circle' picture.svg)" -eq 6 ] # against money, and against devices
+    python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse("picture.svg")'
+    grep -q '<td>h100x2</td><td>16</td>' page.html
+    run ! grep -qE '(src|href)=|@import' page.html
+    # the same for any number of jobs, without what is kept
+    ap-plan --no-cache config.json --cluster h100,a100,h100x2 --batch 32 --seq 256 --stages 1 \
+        --tokens 1e9 --days 1 --price prices.json -o again.json --jobs 1 | diff report -
+    diff <(jq 'del(.asked)' rows.json) <(jq 'del(.asked)' again.json)
+}
+
+@test "sweep: devices, batches and lengths; rows without a plan or a price say why" {
+    run -0 --separate-stderr ap-plan config.json --cluster h100x4 --devices 4,8..32 --batch 32 --seq 256 --stages 1 -o rows.json
+    jq -e '[.rows[].cluster] == ["h100x?", "h100x1", "h100x2", "h100x4"]
+        and .rows[0].why == "4 devices: a host has 8" and [.rows[1:][].devices[]] == [8, 16, 32]
+        and .rows[0].step_sec == null' rows.json
+    # where the curve bends is the first doubling that gains less than 1.6
+    jq -r '[.rows[1:][].step_sec] | [.[0] / .[1], .[1] / .[2]] | if .[0] < 1.6 then "bends at 8 devices"
+        elif .[1] < 1.6 then "bends at 16 devices" else "does not bend up to 32" end' rows.json >want
+    grep -qF "$(cat want)" <<<"$output"
+    run -0 --separate-stderr ap-plan config.json --cluster h100 --batch 16,32 --seq 128,256 --stages 1 -o rows.json --svg picture.svg
+    jq -e '[.rows[] | [.samples, .seq]] == [[16, 128], [16, 256], [32, 128], [32, 256]]
+        and all(.rows[]; .tokens == .samples * .seq)' rows.json
+    grep -q '>tokens/s</text>' picture.svg
+    # too small a memory is no failure of the others
+    run -0 --separate-stderr ap-plan config.json --cluster h100,h100x2 --batch 32 --seq 256 --memory 25000000 \
+        --recompute none -o rows.json
+    jq -e '[.rows[] | has("why")] == [true, false]' rows.json
+    [[ $output == *$'\nh100 '*'nothing fits in 25000000 bytes'* ]]
+    echo '{"per_device_hour": {"H100-80GB": 3}}' >some.json
+    run -0 --separate-stderr ap-plan config.json --cluster h100,a100 --batch 32 --seq 256 --stages 1 --tokens 1e9 --price some.json
+    [[ $output == *'no price of A100-80GB'* ]]
+    run -0 --separate-stderr ap-plan config.json --cluster h100x1+a100x1 --batch 32 --seq 256 --tokens 1e9 \
+        --price prices.json -o rows.json
+    jq -e '.rows[0] | .devices == {"H100-80GB": 8, "A100-80GB": 8} and (.money / (.days * 24 * (8 * 3 + 8 * 3)) - 1 | fabs) < 1e-9' rows.json
+}
+
+@test "sweep: what it refuses" {
+    local base=(ap-plan config.json --batch 32 --seq 256)
+    refuses 2 "--price: how much is trained? --tokens is missing" "${base[@]}" --cluster h100 --price prices.json
+    refuses 2 "--tokens: expected a number > 0, got '1e'" "${base[@]}" --cluster h100 --tokens 1e
+    refuses 2 "--days: expected a number > 0, got '0'" "${base[@]}" --cluster h100 --tokens 1e9 --days 0
+    refuses 2 "--devices: expected a number > 0 or A..B, got '8..4'" "${base[@]}" --cluster h100 --devices 8..4
+    refuses 2 "--devices: expected a number > 0 or A..B, got '8-64'" "${base[@]}" --cluster h100 --devices 8-64
+    refuses 2 "--batch: expected a number > 0 or A..B, got 'x'" ap-plan config.json --cluster h100 --batch 8,x
+    refuses 2 "--devices: 'h100x1+a100x1' is not one kind of host" "${base[@]}" --cluster h100x1+a100x1 --devices 8
+    refuses 2 "--out: it is of one plan" "${base[@]}" --cluster h100,a100 --out megatron
+    refuses 1 "nowhere.json: No such file or directory" "${base[@]}" --cluster h100 --tokens 1e9 --price nowhere.json
+    echo '{"per_device_hour": {"H100-80GB": "3"}}' >bad.json
+    refuses 1 "bad.json: /per_device_hour/H100-80GB: expected a number > 0, got 3" \
+        "${base[@]}" --cluster h100 --tokens 1e9 --price bad.json
+    echo '{"H100-80GB": 3}' >bad.json
+    refuses 1 "bad.json: /per_device_hour: expected an object" "${base[@]}" --cluster h100 --tokens 1e9 --price bad.json
+    echo '{' >bad.json
+    refuses 1 "bad.json: " "${base[@]}" --cluster h100 --tokens 1e9 --price bad.json
+    refuses 1 "h999" "${base[@]}" --cluster h100,h999
+    refuses 2 "--batch: $(hlo mlp) has its own" ap-plan "$(hlo mlp)" --cluster h100 --batch 8,16
+    refuses 1 "--tokens: its samples are not sequences of tokens" ap-plan mlp --cluster h100 --tokens 1e9
+}
