@@ -347,3 +347,13 @@ END
     [ "$status" -eq 0 ]
     [[ ${lines[1]} == *cut*[1-9]* ]]
 }
+
+@test "operators: blocks of equally many operators, in the program's order" {
+    ap-model gpt --layers 2 --hidden 64 --heads 4 --batch 8 --seq 16 --vocab 100 -o "$BATS_TEST_TMPDIR/g"
+    ap-coarsen --algorithm operators --blocks 6 "$BATS_TEST_TMPDIR/g" >"$BATS_TEST_TMPDIR/b"
+    jq -e '.blocks.n == 6 and ([.graph.nodes, .blocks.block_of] | transpose |
+        [.[] | select(.[0].phase == "forward" and .[0].op == "dot") | .[1]] | . == sort)' "$BATS_TEST_TMPDIR/b"
+    ap-stage --quiet --cluster cpu-4 --algorithm alpa "$BATS_TEST_TMPDIR/b" | jq -e '.stages.objective_sec > 0'
+    refuses 2 "operators needs --blocks" ap-coarsen --algorithm operators "$BATS_TEST_TMPDIR/g"
+    refuses 3 "no 9999 blocks" ap-coarsen --algorithm operators --blocks 9999 "$BATS_TEST_TMPDIR/g"
+}

@@ -35,6 +35,15 @@ fake() {
         (.cost.step_sec - $sec) / $sec | fabs < 1e-12'
 }
 
+@test "alpa sees what is paid once per step: its plan is nearly the best of the same fronts" {
+    local c
+    for c in p3x1 h100-8 cpu-8; do
+        for a in alpa auto; do
+            ap-stage --quiet --cluster $c --algorithm $a "$(GPT)" | jq .stages.objective_sec
+        done | jq -e -s '.[0] <= 1.05 * .[1]' || { echo "$c"; return 1; }
+    done
+}
+
 @test "stages under another cost model: planned in its unit, priced in seconds" {
     local how out=$BATS_TEST_TMPDIR/plan.json own=$BATS_TEST_TMPDIR/own
     # a model of one's own: a byte of memory takes 1

@@ -36,6 +36,22 @@ static enum ap_exit coarsen_none(struct ap_arena *arena, const struct ap_graph *
     return AP_OK;
 }
 
+/* As many operators in each block: the "equal operator" that Alpa's clustering is compared
+ * with (OSDI 2022, section 8.3); stages are chosen freely afterwards. */
+static enum ap_exit coarsen_operators(struct ap_arena *arena, const struct ap_graph *g,
+                                      const struct coarsen_params *params,
+                                      struct coarsen_answer *answer, struct ap_err *err)
+{
+    int *ids, n = ap_blocks_operators(arena, g, &ids), blocks = params->n_blocks;
+
+    if (blocks == 0)
+        return ap_err_set(err, "operators needs --blocks"), AP_USAGE;
+    for (int i = 0; i < n; i++)
+        answer->block_of[ids[i]] = (int)((int64_t)i * blocks / n);
+    answer->n = blocks;
+    return AP_OK;
+}
+
 /* The document's own blocks, completed: those of its operators. */
 static enum ap_exit coarsen_given(struct ap_arena *arena, const struct ap_graph *g,
                                   const struct coarsen_params *params,
@@ -76,6 +92,8 @@ static const struct coarsen_algo algos[] = {
      " critical level "},
     {"layers", "a block for each numbered layer, one before them and one after",
      coarsen_layers, false, " "},
+    {"operators", "blocks of equally many operators, in the program's order",
+     coarsen_operators, false, " "},
     {"none", "one block", coarsen_none, false, " "},
     {"exhaustive", "all cuts of a tiny graph's order, under alpa's costs",
      coarsen_exhaustive, false, " cluster-cost balance eps cut "},

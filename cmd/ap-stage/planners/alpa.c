@@ -1,13 +1,16 @@
 /*
  * Problem: cut a line of blocks into stages and the cluster into submeshes so that a
- * pipeline of B microbatches is fast: minimise sum of t_i + (B - 1) max t_i, t_i being a
- * stage's forward and backward of one microbatch; a stage with s stages from it to the
+ * pipeline of B microbatches is fast: minimise sum of t_i + (B - 1) max t_i + max u_i,
+ * t_i being a stage's forward and backward of one microbatch, u_i what it pays once per
+ * step (sums of gradients, update), which the paper leaves out; a stage with s stages from it to the
  * end holds min(s, B) microbatches and must fit.
  * Idea: for each t_max, f(k, d) = least sum for the blocks from k on with d devices when
  * no stage is above t_max; few stages leave more memory, so that f keeps one value for
  * each number of stages that no smaller number equals. t_max goes over the stages'
  * distinct times from the least that is feasible (found by bisection), in gaps of at
- * least epsilon, and ends once B t_max is no better than the best.
+ * least epsilon, and ends once B t_max is no better than the best. This is done for all
+ * u, then for those below the max u of the plan found: the rest of the sum rises as u
+ * falls, until it alone is no better than the best plan.
  * Cost: for a t_max, usable stages x devices x labels; O(blocks^2 submeshes) values of
  * it. Source: Zheng et al., "Alpa" (OSDI 2022), section 5.2, equations 2 to 5, and its
  * code.
@@ -23,7 +26,7 @@
 /* A stage that begins at some block, on a mesh, run one way. */
 struct candidate {
     int hi, mesh, most_behind; /* stages from it to the end at most */
-    double sec;
+    double sec, once;
     const struct plan_point *point;
 };
 
@@ -52,6 +55,7 @@ struct dp {
     struct label *best;
     int64_t work;
     bool counts; /* inference: a stage counts 1 */
+    double once_below; /* only stages that pay less once per step */
 };
 
 /* ---- pieces ---- */
@@ -84,6 +88,7 @@ static void add_points(struct dp *dp, int hi, int mesh, const struct plan_front 
                               .mesh = mesh,
                               .most_behind = most_behind(dp, dp->c->mesh[mesh].kind, p),
                               .sec = p->forward_sec + p->backward_sec,
+                              .once = p->sync_sec + p->update_sec,
                               .point = p};
         if (q.most_behind == 0)
             continue;
@@ -278,7 +283,7 @@ static void choose_active(struct dp *dp, double t_max)
     for (int k = 0; k < dp->n; k++) {
         dp->first_active[k] = n;
         for (int i = dp->first_candidate[k]; i < dp->first_candidate[k + 1]; i++)
-            if (dp->candidate[i].sec <= t_max)
+            if (dp->candidate[i].sec <= t_max && dp->candidate[i].once < dp->once_below)
                 dp->active[n++] = i;
     }
     dp->first_active[dp->n] = n;
@@ -357,6 +362,15 @@ static void unroll(const struct dp *dp, int label, struct plan_answer *a)
     }
 }
 
+static double once_sec(const struct plan_answer *a)
+{
+    double most = 0;
+
+    for (int s = 0; s < a->n_stages; s++)
+        most = fmax(most, a->stage[s].point->sync_sec + a->stage[s].point->update_sec);
+    return most;
+}
+
 double alpa_objective(const struct plan_instance *inst, const struct plan_answer *a)
 {
     double sum = 0, most = 0;
@@ -367,7 +381,7 @@ double alpa_objective(const struct plan_instance *inst, const struct plan_answer
     }
     if (inst->inference)
         return a->n_stages * most * (double)a->microbatches;
-    return sum + (double)(a->microbatches - 1) * most;
+    return sum + (double)(a->microbatches - 1) * most + once_sec(a);
 }
 
 /* ---- t_max ---- */
@@ -437,7 +451,7 @@ static int first_feasible(struct dp *dp, const double *t, int n)
 struct sweep {
     struct dp *dp;
     const double *t;
-    double best;
+    double best; /* without what is paid once */
     struct plan_answer *answer;
     int64_t limit;
     bool found, limited;
@@ -466,9 +480,10 @@ static double sum_at(struct sweep *w, int i, int from)
     double sum = dp->label[label].sum;
     unroll(dp, label, &a);
     a.objective = alpa_objective(dp->sp->inst, &a);
+    double per_microbatch = a.objective - once_sec(&a);
     dp->sp->n_plans++;
-    if (a.objective < w->best && plan_place(dp->sp->inst, &a, &why) == 0) {
-        w->best = a.objective;
+    if (per_microbatch < w->best && plan_place(dp->sp->inst, &a, &why) == 0) {
+        w->best = per_microbatch;
         *w->answer = a;
         w->answer->stopped = "done";
         w->found = true;
@@ -492,9 +507,10 @@ static void between(struct sweep *w, int lo, double sum_lo, int hi, double sum_h
     between(w, mid, sum, hi, sum_hi);
 }
 
-static int sweep(struct dp *dp, const double *t, int n, struct plan_answer *answer)
+static int sweep(struct dp *dp, const double *t, int n, double below,
+                 struct plan_answer *answer)
 {
-    struct sweep w = {.dp = dp, .t = t, .best = dp->limits->below, .answer = answer};
+    struct sweep w = {.dp = dp, .t = t, .best = below, .answer = answer};
     double b = (double)dp->c->microbatches;
     int first = first_feasible(dp, t, n);
 
@@ -510,6 +526,26 @@ static int sweep(struct dp *dp, const double *t, int n, struct plan_answer *answ
     if (w.found && w.limited)
         answer->stopped = "work limit";
     return w.found ? 0 : 1;
+}
+
+/* The least of the whole objective: sweeps with less and less that is paid once. */
+static int sweep_once(struct dp *dp, const double *t, int n, struct plan_answer *answer)
+{
+    double best = dp->limits->below;
+    struct plan_answer a;
+    int rc = 1;
+
+    for (dp->once_below = INFINITY; sweep(dp, t, n, best, &a) == 0;) {
+        double once = once_sec(&a), sum = a.objective - once;
+        if (a.objective < best) {
+            best = a.objective;
+            *answer = a;
+            rc = 0;
+        }
+        /* a better one has no lower sum, and so less that is paid once than both */
+        dp->once_below = fmin(once, best - sum - dp->sp->params->epsilon_sec);
+    }
+    return rc;
 }
 
 int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *limits,
@@ -543,7 +579,7 @@ int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *li
         dp.first_active = AP_NEW_N(&scratch, dp.n + 1, int);
         dp.active = AP_NEW_N(&scratch, n_candidates + 1, int);
         double *t = list_times(&dp, &n_times);
-        rc = sweep(&dp, t, n_times, answer);
+        rc = sweep_once(&dp, t, n_times, answer);
         free(t);
     }
     free(dp.candidate);

@@ -133,7 +133,7 @@ struct alpa_limits {
 /* 0, 1: nothing below the limit, -1. */
 int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *limits,
                 struct plan_answer *answer, struct ap_err *err);
-/* Σ t + (B - 1) max t; stages x max t x B for inference. */
+/* Σ t + (B - 1) max t + the most that a stage pays once per step; stages x max t x B for inference. */
 double alpa_objective(const struct plan_instance *inst, const struct plan_answer *a);
 
 #endif

@@ -91,14 +91,16 @@ static bool fits(const struct brute *b)
 /* Zheng et al., "Alpa" (OSDI 2022), section 5.2, equation 2. */
 static double alpa_by_definition(struct brute *b)
 {
-    double sum = 0, most = 0;
+    double sum = 0, most = 0, once = 0;
 
     for (int s = 0; s < b->n_stages; s++) {
-        double sec = b->stage[s].point->forward_sec + b->stage[s].point->backward_sec;
+        const struct plan_point *p = b->stage[s].point;
+        double sec = p->forward_sec + p->backward_sec;
+        once = fmax(once, p->sync_sec + p->update_sec);
         sum += sec;
         most = fmax(most, sec);
     }
-    return fits(b) ? sum + (double)(b->microbatches - 1) * most : INFINITY;
+    return fits(b) ? sum + (double)(b->microbatches - 1) * most + once : INFINITY;
 }
 
 static double simulated(struct brute *b)
