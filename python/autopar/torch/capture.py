@@ -7,20 +7,26 @@ own autograd made the backward part: gradients at kinks, of masked rows and of o
 torch.autograd.Function are PyTorch's.  Its nodes keep the name of the module that they belong to.
 """
 import contextlib
+import copy
 import dataclasses
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping
 
 import torch
 from torch import nn
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._functorch import aot_autograd
 from torch._functorch._aot_autograd import descriptors
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensorMode, fake_tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
 
 from ..errors import StepError
+from . import known
 
 
 def fail(message):
@@ -101,9 +107,15 @@ class LossOf(nn.Module):
     def __init__(self, module, names):
         super().__init__()
         self.module, self.names = module, names
+        self.real = dict(module.named_buffers())  # the traced ones take their place
+        self.read, self.assigned = set(), {}  # buffers whose values are read; attributes that are assigned
 
     def forward(self, *inputs):
-        return loss_in(self.module(**dict(zip(self.names, inputs))), say=True)
+        buffers = [(name, x, self.real[name]) for name, x in self.module.named_buffers()]
+        with unassigned(self.module, self.assigned), known.Known(buffers) as values:
+            loss = loss_in(self.module(**dict(zip(self.names, inputs))), say=True)
+        self.read |= values.read
+        return loss
 
 
 # ---- what tracing needs ----
@@ -124,17 +136,17 @@ def patched(owner, **values):
 @contextlib.contextmanager
 def named_scopes(model):
     """Tells the tracer, by hooks, which module of the model runs: node.meta["custom"]["scope"]."""
-    outer, hooks, traceback = [], [], torch.fx.traceback
+    outer, hooks, meta = [], [], torch.fx.traceback
 
     def enter(name):
         def hook(*_):
-            outer.append(traceback.current_meta.get("custom", {}))
-            traceback.current_meta["custom"] = outer[-1] | {"scope": name}
+            outer.append(meta.current_meta.get("custom", {}))
+            meta.current_meta["custom"] = outer[-1] | {"scope": name}
 
         return hook
 
     def leave(*_):
-        traceback.current_meta["custom"] = outer.pop()
+        meta.current_meta["custom"] = outer.pop()
 
     for name, module in model.named_modules():
         hooks += [module.register_forward_pre_hook(enter(name)),
@@ -146,28 +158,32 @@ def named_scopes(model):
             hook.remove()
 
 
-def tensor_attributes(model):
-    """Attributes of modules that are tensors, but neither parameters nor buffers."""
-    return {(module, name): value for module in model.modules()
-            for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+def held(value):
+    """Which tensors an attribute has, itself or in containers."""
+    return [id(x) for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+
+
+def attributes(module):
+    """Attributes by name, containers as they are now, with the tensors in them."""
+    return {name: (copy.copy(value) if type(value) in (dict, list) else value, held(value))
+            for name, value in vars(module).items() if not name.startswith("_")}
 
 
 @contextlib.contextmanager
-def unassigned(model):
-    """Undoes what the forward pass assigns to attributes, and says so."""
-    before, names = tensor_attributes(model), {m: n for n, m in model.named_modules()}
+def unassigned(model, assigned):
+    """Undoes what a forward pass keeps of its tensors and has no buffer for: attributes, entries of
+    containers, new buffers. assigned: the attributes' names are added to it as keys."""
+    before = {name: (module, attributes(module), {k for k, x in module._buffers.items() if x is not None})
+              for name, module in model.named_modules()}
     yield
-    changed = [key for key, value in tensor_attributes(model).items()
-               if before.get(key) is not value]
-    for module, name in changed:
-        if (module, name) in before:
-            setattr(module, name, before[module, name])
-        else:
-            delattr(module, name)
-    if changed:
-        places = ", ".join(f"{names[m] or 'self'}.{name}" for m, name in changed)
-        print(f"export.py: the forward pass assigns {places}: the next step does not see it, "
-              "unless it is a buffer (register_buffer)", file=sys.stderr)
+    for path, (module, own, buffers) in before.items():
+        for name, (_, tensors) in attributes(module).items():
+            old = own.get(name, (None, []))
+            if tensors and tensors != old[1]:
+                setattr(module, name, old[0]) if name in own else delattr(module, name)
+                assigned[f"{path or 'self'}.{name}"] = None
+        for name in [k for k, x in module._buffers.items() if x is not None and k not in buffers]:
+            module._buffers[name] = None
 
 
 def apply_without_memory(self, function, recurse=True):
@@ -195,25 +211,59 @@ def without_memory():
         yield
 
 
+def decompositions():
+    """PyTorch's own of the operators that have no rule."""
+    from .lower import has_rule  # which imports this file
+
+    return {**{op: f for op, f in decomposition_table.items() if not has_rule(str(op))},
+            **core_aten_decompositions()}
+
+
 def joint_graph(model, inputs):
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.enter_context(unassigned(model))
+        # tensors that are neither parameters nor buffers are constants
+        stack.enter_context(patched(fake_tensor.fake_tensor_tls, allow_non_fake_inputs_override=True))
         # transformers builds masks without looking at their values, and attention is made of
         # products and softmaxes, instead of kernels for CPUs
         stack.enter_context(patched(torch.compiler, _is_exporting_flag=True,
                                     _is_compiling_flag=True))
+        stack.enter_context(patched(FunctionalTensor, tolist=known.tolist))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(named_scopes(model))
         stack.enter_context(torch.fx.traceback.preserve_node_meta())
+        loss = LossOf(model, list(inputs))
         try:
             made = aot_autograd.aot_export_joint_with_descriptors(
-                stack, LossOf(model, list(inputs)), tuple(inputs.values()),
-                decompositions=core_aten_decompositions())
+                stack, loss, tuple(inputs.values()), decompositions=decompositions())
+        except StepError:
+            raise
         except Exception as e:  # whatever the module and PyTorch raise
-            fail(f"PyTorch cannot trace this module: {type(e).__name__}: {e}")
-        return made.graph_module
+            fail(f"{line_of(e)}{reason(e)}")
+    if loss.assigned:
+        print(f"export.py: the forward pass assigns {', '.join(loss.assigned)}: the next step does not see it, "
+              "unless it is a buffer (register_buffer)", file=sys.stderr)
+    return made.graph_module, loss.read
+
+
+def line_of(error):
+    """The line of the module's code, or of a package that it uses, in which an error arose."""
+    own = [os.path.dirname(torch.__file__), os.path.dirname(__file__)]
+    lines = [f for f in traceback.extract_tb(error.__traceback__)
+             if not f.filename.startswith((*own, "<"))]
+    return f"{lines[-1].filename}:{lines[-1].lineno}: {lines[-1].line}: " if lines else ""
+
+
+def reason(error):
+    if isinstance(error, fake_tensor.DataDependentOutputException):
+        return (f"the step depends on the value of a tensor ({error.func}) that inputs or weights make: an exported "
+                "step is one for all values")
+    if isinstance(error, fake_tensor.DynamicOutputShapeException):
+        return (f"the size of a result depends on the values of a tensor ({error.func}) that inputs or weights make, "
+                "which is not supported")
+    said = str(error).strip()
+    return f"PyTorch cannot trace this module: {type(error).__name__}: {said}"
 
 
 # ---- refusals ----
@@ -290,7 +340,7 @@ def change(step, tensor, node):
 def capture(model, inputs):
     """The Step of a module in training mode for example inputs by name."""
     check_module(model)
-    module = joint_graph(model, inputs)
+    module, read = joint_graph(model, inputs)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     output = next(n for n in module.graph.nodes if n.op == "output")
     tensors, ones = collect(model, inputs, placeholders)
@@ -301,10 +351,16 @@ def capture(model, inputs):
         if node is None or desc is None:
             continue
         if isinstance(desc, descriptors.GradAOTOutput):
-            step.gradients[tensor_of(tensors, placeholders, desc.grad_of).name].append(node)
+            name = tensor_of(tensors, placeholders, desc.grad_of).name
+            if name in step.gradients:  # not a buffer's
+                step.gradients[name].append(node)
         elif isinstance(desc, descriptors.InputMutationAOTOutput):
             change(step, tensor_of(tensors, placeholders, desc.mutated_input), node)
         else:
             step.loss = node
+    for name in sorted(read):
+        if first_names(model)[name] in step.states:
+            fail(f"the forward pass reads the value of the buffer '{name}', and changes it: an exported step is "
+                 "the same for all values")
     check_gradients(step)
     return step

@@ -15,8 +15,6 @@ from jax import numpy as jnp
 
 from .. import step as jax_step
 from . import rules
-from . import rules_image  # these two fill the table
-from . import rules_index
 from .lower import Lowering
 
 KEY = "random_key"  # name of the state that random numbers come from

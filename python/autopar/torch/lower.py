@@ -22,6 +22,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from . import rules
+from . import rules_image, rules_index  # noqa: F401 (these two fill the table)
 from .capture import fail
 from .rules import dtype_of
 
@@ -59,7 +60,7 @@ class Elements:
 
         Only the first dimension of the tensor, or of what it is a transpose of, may be several.
         """
-        if self.moved and len(shape) == len(self.moved[2]):
+        if self.moved and shape == tuple(self.moved[1][d] for d in self.moved[2]):
             source, at, order = self.moved
             return [(array, [dims[d] for d in order]) for array, dims in source.operands(at)]
         self.array(shape)
@@ -245,6 +246,10 @@ def scope_of(node):
     return (node.meta.get("custom") or {}).get("scope", "")
 
 
+def place_of(node):
+    return f"module '{scope_of(node)}'" if scope_of(node) else "the outermost module"
+
+
 def needed(results):
     """Nodes that the results depend on."""
     found, pending = set(), list(results)
@@ -356,7 +361,12 @@ class Lowering:
         if name in WHOLE:
             return self.checked(of, WHOLE[name](of, *node.args, **node.kwargs))
         kwargs = {k: self.array(v) for k, v in node.kwargs.items() if k not in rules.IGNORED}
-        made = rules.TABLE[name](of, *self.array(node.args), **kwargs)
+        try:
+            made = rules.TABLE[name](of, *self.array(node.args), **kwargs)
+        except NotImplementedError as e:  # of a form that the rule lacks
+            fail(f"{name} (in {place_of(node)}): {e} is not supported")
+        except Exception as e:  # whatever JAX raises
+            fail(f"{name} (in {place_of(node)}) has a form that its rule does not take: {type(e).__name__}: {e}")
         if isinstance(of.results, (tuple, list)):
             return tuple(None if x is None else Elements(x) for x in made)
         return self.checked(of, Elements(made))
@@ -371,15 +381,17 @@ class Lowering:
         return value
 
 
+def has_rule(name):
+    return name in rules.TABLE or name in WHOLE or name in SAME_ELEMENTS
+
+
 def missing_rules(nodes):
     """(operator, module) of the operators without a rule, each once."""
     found = {}
     for node in nodes:
         name = str(node.target)
-        known = name in rules.TABLE or name in WHOLE or name in SAME_ELEMENTS
-        if node.op == "call_function" and node.target is not operator.getitem and not known:
+        if node.op == "call_function" and node.target is not operator.getitem and not has_rule(name):
             free = not any(n.op == "placeholder" for n in needed([node]))
             if rules.is_random(node) or not free:
-                found.setdefault(name, f"module '{scope_of(node)}'" if scope_of(node)
-                                 else "the outermost module")
+                found.setdefault(name, place_of(node))
     return sorted(found.items())

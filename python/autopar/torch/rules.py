@@ -24,9 +24,11 @@ DTYPES = {
 
 
 def rule(*names):
+    """For ATen's operators, with their overload unless it is the default; or NAMESPACE::NAME of others."""
     def add(function):
         for name in names:
-            TABLE[f"aten.{name}" if "." in name else f"aten.{name}.default"] = function
+            space, _, name = name.rpartition("::")
+            TABLE[f"{space or 'aten'}.{name}" + ("" if "." in name else ".default")] = function
         return function
 
     return add
@@ -78,7 +80,10 @@ UNARY = {
     "atanh": lax.atanh, "erf": lax.erf, "erfc": lax.erfc, "erfinv": lax.erf_inv,
     "lgamma": lax.lgamma, "digamma": lax.digamma, "floor": lax.floor, "ceil": lax.ceil,
     "sign": lax.sign, "sgn": lax.sign, "sigmoid": lax.logistic, "bitwise_not": lax.bitwise_not,
-    "conj_physical": lax.conj,
+    "conj_physical": lax.conj, "_conj": lax.conj, "resolve_conj": lax.conj,
+    "special_i0e": lax.bessel_i0e, "special_i1e": lax.bessel_i1e,
+    "i0": lambda x: lax.bessel_i0e(x) * lax.exp(lax.abs(x)),
+    "special_i1": lambda x: lax.bessel_i1e(x) * lax.exp(lax.abs(x)),
     "round": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
     "trunc": lambda x: jnp.where(x < 0, lax.ceil(x), lax.floor(x)),
     "reciprocal": lambda x: like(x, 1) / x, "square": lambda x: x * x,
@@ -87,7 +92,8 @@ UNARY = {
     "log10": lambda x: lax.log(x) * like(x, 1 / math.log(10)),
 }
 ROUNDING = {"floor", "ceil", "trunc", "round"}
-EXACT = ROUNDING | {"abs", "neg", "sign", "sgn", "bitwise_not", "relu", "square", "conj_physical"}
+EXACT = ROUNDING | {"abs", "neg", "sign", "sgn", "bitwise_not", "relu", "square", "conj_physical",
+                   "_conj", "resolve_conj"}
 for unary_name, unary_function in UNARY.items():
     def unary(of, x, f=unary_function, name=unary_name):
         if not jnp.iscomplexobj(x):
@@ -96,7 +102,7 @@ for unary_name, unary_function in UNARY.items():
             return x
         return f(x) if name in EXACT else f(wide(x)).astype(of.dtype)
 
-    rule(unary_name)(unary)
+    rule(unary_name, f"prims::{unary_name}")(unary)
 
 
 def pair(of, x, y, dtype=None):
@@ -123,13 +129,13 @@ def logical(f):
 
 
 BINARY = {
-    "mul": lax.mul, "maximum": lax.max, "minimum": lax.min, "fmod": lax.rem, "atan2": lax.atan2,
+    "mul": lambda x, y: x & y if x.dtype == jnp.bool_ else x * y, "maximum": lax.max, "minimum": lax.min, "fmod": lax.rem, "atan2": lax.atan2,
     "remainder": remainder, "bitwise_and": lax.bitwise_and, "bitwise_or": lax.bitwise_or,
     "bitwise_xor": lax.bitwise_xor, "hypot": jnp.hypot,
     "bitwise_left_shift": lax.shift_left, "bitwise_right_shift": lax.shift_right_arithmetic,
 }
 for binary_name, binary_function in BINARY.items():
-    rule(f"{binary_name}.Tensor", f"{binary_name}.Scalar", binary_name)(both(binary_function))
+    rule(f"{binary_name}.Tensor", f"{binary_name}.Scalar", binary_name, f"prims::{binary_name}")(both(binary_function))
 for logical_name, logical_function in (("and", lax.bitwise_and), ("or", lax.bitwise_or),
                                        ("xor", lax.bitwise_xor)):
     rule(f"logical_{logical_name}")(logical(logical_function))
@@ -137,17 +143,17 @@ for compare_name in ("eq", "ne", "lt", "le", "gt", "ge"):
     def compare(of, x, y, f=getattr(lax, compare_name)):
         return f(*pair(of, x, y, of.type_of_operands()))
 
-    rule(f"{compare_name}.Tensor", f"{compare_name}.Scalar")(compare)
+    rule(f"{compare_name}.Tensor", f"{compare_name}.Scalar", f"prims::{compare_name}")(compare)
 
 
-@rule("add.Tensor", "add.Scalar")
+@rule("add.Tensor", "add.Scalar", "prims::add")
 def add(of, x, y, alpha=1):
     x, y = pair(of, x, y)
     y = y if alpha == 1 else y * like(y, alpha)
     return x | y if of.dtype == jnp.bool_ else x + y
 
 
-@rule("sub.Tensor", "sub.Scalar")
+@rule("sub.Tensor", "sub.Scalar", "prims::sub")
 def sub(of, x, y, alpha=1):
     x, y = pair(of, x, y)
     return x - (y if alpha == 1 else y * like(y, alpha))
@@ -158,7 +164,7 @@ def rsub(of, x, y, alpha=1):
     return sub(of, y, x, alpha)
 
 
-@rule("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+@rule("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", "prims::div")
 def div(of, x, y, rounding_mode=None):
     x, y = pair(of, x, y)
     if rounding_mode is None:
@@ -178,7 +184,7 @@ def true_divide(of, x, y):
     return div(of, x, y)
 
 
-@rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+@rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "prims::pow")
 def power(of, x, y):
     if np.isscalar(y):
         x = x.astype(of.dtype)
@@ -189,7 +195,7 @@ def power(of, x, y):
     return lax.pow(*pair(of, x, y))
 
 
-@rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+@rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar", "prims::where")
 def where(of, condition, x, y):
     return lax.select(jnp.broadcast_to(condition, of.shape), *pair(of, x, y))
 
@@ -240,13 +246,24 @@ def logical_not(of, x):
     return lax.bitwise_not(x if x.dtype == jnp.bool_ else x != 0)
 
 
+@rule("signbit")
+def signbit(of, x):
+    return jnp.signbit(x) if jnp.issubdtype(x.dtype, jnp.floating) else x < 0
+
+
+@rule("copysign.Tensor", "copysign.Scalar")
+def copysign(of, x, y):
+    x, y = pair(of, x, y)
+    return lax.select(jnp.signbit(y), -lax.abs(x), lax.abs(x))
+
+
 @rule("isnan", "isinf", "isfinite")
 def is_kind(of, x):
     return {"isnan": jnp.isnan, "isinf": jnp.isinf, "isfinite": jnp.isfinite}[
         of.node.target._schema.name.split("::")[1]](x)
 
 
-@rule("_to_copy", "to.dtype", "view.dtype")
+@rule("_to_copy", "to.dtype", "view.dtype", "prims::convert_element_type")
 def to_copy(of, x, *_, dtype=None, copy=None):
     if of.dtype == jnp.bool_ and x.dtype != jnp.bool_:
         return x != 0
@@ -268,6 +285,18 @@ def polygamma(of, n, x):
 @rule("complex")
 def complex_of(of, x, y):
     return lax.complex(x, y)
+
+
+@rule("polar")
+def polar(of, length, angle):
+    return lax.complex(length * lax.cos(angle), length * lax.sin(angle))
+
+
+@rule("angle")
+def angle_of(of, x):
+    if jnp.iscomplexobj(x):
+        return lax.atan2(lax.imag(x), lax.real(x))
+    return jnp.where(x < 0, like(x, math.pi), jnp.zeros_like(x)).astype(of.dtype)
 
 
 # ---- reductions ----
@@ -403,6 +432,33 @@ def sort(of, x, *args, stable=True, dim=-1, descending=False):
     keys = -x if descending else x
     _, values, order = lax.sort((keys, x, places), dimension=dim, is_stable=True, num_keys=1)
     return values, order
+
+
+@rule("kthvalue", "median.dim")
+def kthvalue(of, x, *args, dim=-1, keepdim=False):
+    """The k-th smallest, and of equal ones the first; the median is the lower one of two."""
+    median = of.node.target is torch.ops.aten.median.dim
+    k, args = ((x.shape[args[0] if args else dim] + 1) // 2, args) if median else (args[0], args[1:])
+    dim = (args[0] if args else dim) % x.ndim
+    values, places = sort(of, x, dim=dim)
+    return tuple(kept(of, lax.index_in_dim(a, k - 1, dim)) for a in (values, places))
+
+
+# ---- products of three, and of batches that are summed ----
+
+
+@rule("_trilinear")
+def trilinear(of, a, b, c, new_a, new_b, new_c, summed, unroll=1):
+    """The product of three tensors, which have new dimensions of size 1 at new_a (b, c), summed."""
+    rank = a.ndim + len(new_a)
+    subscript = lambda new: "".join(chr(97 + d) for d in range(rank) if d not in new)
+    return jnp.einsum(f"{subscript(new_a)},{subscript(new_b)},{subscript(new_c)}->{subscript(summed)}", a, b, c)
+
+
+@rule("addbmm")
+def addbmm(of, x, a, b, beta=1, alpha=1):
+    made = lax.dot_general(a, b, (((0, 2), (0, 1)), ((), ())), preferred_element_type=of.dtype)
+    return made * like(made, alpha) + jnp.broadcast_to(x, of.shape) * like(made, beta)
 
 
 # ---- softmax and norms ----
@@ -619,12 +675,67 @@ def diagonal(of, x, offset=0, dim1=0, dim2=1):
     return jnp.diagonal(x, offset, dim1, dim2)
 
 
+def memory_order(of, x):
+    """The elements of the first operand as they lie in PyTorch's memory, and the order of its dimensions there."""
+    strides = of.node.args[0].meta["val"].stride()
+    order = sorted(range(x.ndim), key=lambda d: (-strides[d], -x.shape[d]))
+    step = 1
+    for d in reversed(order):
+        if x.shape[d] != 1 and strides[d] != step:
+            raise NotImplementedError("as_strided of a tensor that has gaps in memory")
+        step *= x.shape[d]
+    return lax.transpose(x, order).reshape(-1), order
+
+
+def strided(of, size, stride, offset):
+    at = jnp.full(tuple(size), offset or 0, jnp.int64)
+    for d, step in enumerate(stride):
+        at = at + lax.broadcasted_iota(jnp.int64, tuple(size), d) * step
+    return at
+
+
 @rule("as_strided")
 def as_strided(of, x, size, stride, offset=None):
-    at = jnp.full(of.shape, offset or 0, jnp.int64)
-    for d, step in enumerate(stride):
-        at = at + lax.broadcasted_iota(jnp.int64, of.shape, d) * step
-    return x.reshape(-1).at[at].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return memory_order(of, x)[0].at[strided(of, size, stride, offset)].get(
+        mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+@rule("as_strided_scatter")
+def as_strided_scatter(of, x, part, size, stride, offset=None):
+    flat, order = memory_order(of, x)
+    made = flat.at[strided(of, size, stride, offset)].set(part, mode="promise_in_bounds", wrap_negative_indices=False)
+    made = made.reshape([x.shape[d] for d in order])
+    return lax.transpose(made, [order.index(d) for d in range(x.ndim)])
+
+
+@rule("diagonal_scatter")
+def diagonal_scatter(of, x, part, offset=0, dim1=0, dim2=1):
+    dim1, dim2 = dim1 % x.ndim, dim2 % x.ndim
+    at = lax.broadcasted_iota(jnp.int64, x.shape, dim2) - lax.broadcasted_iota(jnp.int64, x.shape, dim1) == offset
+    others = [d for d in range(x.ndim) if d not in (dim1, dim2)]
+    along = dim1 if offset >= 0 else dim2  # the dimension whose places the diagonal counts
+    size = x.shape[along]
+    config = [(0, 0, 0)] * (part.ndim - 1) + [(0, size - part.shape[-1], 0)]
+    padded = lax.pad(part.astype(of.dtype), like(x, 0), config)
+    dims = sorted((*others, along))
+    padded = jnp.moveaxis(padded, -1, dims.index(along))
+    return lax.select(at, spread(padded, x.shape, dims), x)
+
+
+@rule("logcumsumexp")
+def logcumsumexp(of, x, dim):
+    return lax.cumlogsumexp(wide(x), axis=dim % x.ndim).astype(of.dtype) if x.ndim else x
+
+
+@rule("cummax", "cummin")
+def cummax(of, x, dim):
+    """PyTorch's index is that of the last of equal values."""
+    if not x.ndim:
+        return x, jnp.zeros((), jnp.int64)
+    dim %= x.ndim
+    best = (lax.cummax if of.node.target is torch.ops.aten.cummax.default else lax.cummin)(x, axis=dim)
+    at = lax.broadcasted_iota(jnp.int64, x.shape, dim)
+    return best, lax.cummax(jnp.where(x == best, at, 0), axis=dim)
 
 
 @rule("tril", "triu")

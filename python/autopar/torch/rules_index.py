@@ -46,7 +46,8 @@ def scatter_into(of, x, dim, index, src, f):
                 for d in range(x.ndim)]
         rest[dim] = index
         at = x.at[tuple(rest)]
-        put = at.add if f is lax.scatter_add else at.multiply if f is lax.scatter_mul else at.set
+        put = {lax.scatter_add: at.add, lax.scatter_mul: at.multiply, lax.scatter_max: at.max,
+               lax.scatter_min: at.min}.get(f, at.set)
         return put(src, mode="promise_in_bounds", wrap_negative_indices=False)
     others = tuple(d for d in range(x.ndim) if d != dim)
     numbers = lax.ScatterDimensionNumbers((), (dim,), (dim,), others, others)
@@ -73,13 +74,39 @@ def scatter_add(of, x, dim, index, src):
     return scatter_into(of, x, dim, index, src, lax.scatter_add)
 
 
+REDUCTIONS = {"sum": (lax.scatter_add, 0), "mean": (lax.scatter_add, 0), "prod": (lax.scatter_mul, 1),
+              "amax": (lax.scatter_max, None), "amin": (lax.scatter_min, None)}
+
+
+def least_of(x, reduce):
+    """What any other value replaces: of amax the least one, of amin the greatest."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return -jnp.inf if reduce == "amax" else jnp.inf
+    return jnp.iinfo(x.dtype).min if reduce == "amax" else jnp.iinfo(x.dtype).max
+
+
 @rule("scatter_reduce.two")
 def scatter_reduce(of, x, dim, index, src, reduce, include_self=True):
-    kinds = {"sum": lax.scatter_add, "prod": lax.scatter_mul, "amax": lax.scatter_max,
-             "amin": lax.scatter_min}
-    if reduce not in kinds or not include_self:
-        raise NotImplementedError(f"scatter_reduce with {reduce}, include_self={include_self}")
-    return scatter_into(of, x, dim, index, src, kinds[reduce])
+    src = lax.slice(src, (0,) * src.ndim, index.shape)
+    f, start = REDUCTIONS[reduce]
+    count = None
+    if reduce == "mean" or not include_self:
+        count = scatter_into(of, jnp.zeros(x.shape, jnp.int32), dim, index, jnp.ones(index.shape, jnp.int32),
+                             lax.scatter_add)
+    begin = x if include_self else lax.select(count > 0, jnp.full_like(x, least_of(x, reduce) if start is None
+                                                                        else start), x)
+    made = scatter_into(of, begin, dim, index, src, f)
+    if reduce != "mean":
+        return made
+    count = count + 1 if include_self else lax.max(count, jnp.ones_like(count))
+    return made / count.astype(made.dtype) if jnp.issubdtype(made.dtype, jnp.floating) else (
+        jnp.floor_divide(made, count.astype(made.dtype)))
+
+
+@rule("index_reduce")
+def index_reduce(of, x, dim, index, src, reduce, include_self=True):
+    at = lax.broadcast_in_dim(index, src.shape, (dim % x.ndim,))
+    return scatter_reduce(of, x, dim, at, src, reduce, include_self)
 
 
 def may_be_negative(of, node):
@@ -149,20 +176,21 @@ def index_add(of, x, dim, index, src, alpha=1):
 
 
 def bags(of, at, size):
-    """How many indices each bag has, from the offsets; all have as many."""
+    """How many bags there are, and how many indices each has, from the offsets; None if they differ."""
     offsets = of.known(of.node.args[at])
     count = None if offsets is None or len(offsets) == 0 else size // len(offsets)
     if count is None or not torch.equal(offsets, torch.arange(len(offsets)) * count):
-        raise NotImplementedError("an EmbeddingBag whose bags differ in size")
+        return None
     return len(offsets), count
 
 
 @rule("_embedding_bag", "_embedding_bag_forward_only")
 def embedding_bag(of, weight, index, offsets, scale_grad=False, mode=0, sparse=False,
                   weights=None, include_last=False, padding=-1):
-    if weights is not None or padding >= 0 or include_last:
-        raise NotImplementedError("an EmbeddingBag with weights, padding or a last offset")
-    index = index.reshape(bags(of, 2, index.size))
+    even = bags(of, 2, index.size)
+    if weights is not None or padding >= 0 or include_last or not even:
+        return ragged_bags(of, weight, index, offsets, mode, weights, padding)
+    index = index.reshape(even)
     rows = rows_of(weight, index)
     if mode == 2:
         best = lax.argmax(rows, 1, jnp.int64)
@@ -179,7 +207,12 @@ def embedding_bag_backward(of, grad, index, offsets, offset2bag, bag_size, best,
     if mode == 2:
         columns = lax.broadcasted_iota(jnp.int64, grad.shape, 1)
         return zero.at[best, columns].add(grad, mode="promise_in_bounds", wrap_negative_indices=False)
-    index = index.reshape(bags(of, 2, index.size))
+    even = bags(of, 2, index.size)
+    if weights is not None or padding >= 0 or not even or even[0] != grad.shape[0]:
+        bag = by_bag(of, index, offsets, grad.shape[0])
+        each = rows_of(grad, bag) * share_of(index, bag, grad.shape[0], mode, weights, padding)[:, None]
+        return zero.at[index].add(each, mode="promise_in_bounds", wrap_negative_indices=False)
+    index = index.reshape(even)
     grad = grad / like(grad, index.shape[1]) if mode == 1 else grad
     each = spread(grad, (*index.shape, grad.shape[1]), (0, 2))
     return zero.at[index].add(each, mode="promise_in_bounds", wrap_negative_indices=False)
@@ -192,6 +225,71 @@ def searchsorted(of, first, second, out_int32=False, right=False, side=None, sor
     right = right or side == "right"
     below = edges[..., None, :] <= x[..., None] if right else edges[..., None, :] < x[..., None]
     return total(below.astype(of.dtype), (below.ndim - 1,))
+
+
+def by_bag(of, index, offsets, bags):
+    """The bag of each index, and which indices count; offsets: where bags begin, the last possibly beyond."""
+    at = lax.broadcasted_iota(offsets.dtype, (index.size, offsets.size), 0)
+    return total((at >= offsets[None]).astype(jnp.int64), (1,)) - 1
+
+
+def share_of(index, bag, n, mode, weights, padding):
+    """What each index's row counts for in its bag."""
+    counts = jnp.ones(index.shape, jnp.float32) if padding < 0 else (index != padding).astype(jnp.float32)
+    share = counts
+    if mode == 1:
+        number = jnp.zeros(n, jnp.float32).at[bag].add(counts, mode="promise_in_bounds")
+        share = counts / rows_of(lax.max(number, jnp.ones_like(number)), bag)
+    return share if weights is None else share * weights
+
+
+def ragged_bags(of, weight, index, offsets, mode, weights, padding):
+    if mode == 2:
+        raise NotImplementedError("an EmbeddingBag of maxima whose bags differ in size")
+    n = of.results[0].shape[0]
+    bag = by_bag(of, index, offsets, n)
+    rows = rows_of(weight, index) * share_of(index, bag, n, mode, weights, padding)[:, None]
+    return jnp.zeros((n, weight.shape[1]), weight.dtype).at[bag].add(rows, mode="promise_in_bounds"), None, None, None
+
+
+@rule("_embedding_bag_per_sample_weights_backward")
+def embedding_bag_weights_backward(of, grad, weight, index, offsets, offset2bag, mode, padding=-1):
+    bag = by_bag(of, index, offsets, grad.shape[0])
+    made = total(rows_of(grad, bag) * rows_of(weight, index), (1,))
+    return made if padding < 0 else jnp.where(index == padding, jnp.zeros_like(made), made)
+
+
+@rule("put")
+def put(of, x, index, values, accumulate=False):
+    at = x.reshape(-1).at[jnp.where(index < 0, index + x.size, index)]
+    return (at.add if accumulate else at.set)(values, mode="promise_in_bounds").reshape(x.shape)
+
+
+@rule("take")
+def take(of, x, index):
+    return rows_of(x.reshape(-1), jnp.where(index < 0, index + like(index, x.size), index))
+
+
+def numbered(mask):
+    """How many places of the mask come before each one, in row-major order."""
+    flat = mask.reshape(-1).astype(jnp.int64)
+    return (lax.cumsum(flat) - flat).reshape(mask.shape)
+
+
+@rule("masked_scatter")
+def masked_scatter(of, x, mask, source):
+    mask = jnp.broadcast_to(mask, of.shape)
+    at = lax.min(numbered(mask), jnp.full(of.shape, source.size - 1, jnp.int64))
+    return lax.select(mask, rows_of(source.reshape(-1), at), jnp.broadcast_to(x, of.shape))
+
+
+@rule("masked_scatter_backward")
+def masked_scatter_backward(of, grad, mask, sizes):
+    mask = jnp.broadcast_to(mask, grad.shape)
+    grad = jnp.where(mask, grad, jnp.zeros_like(grad))
+    at = lax.min(numbered(mask), jnp.full(grad.shape, math.prod(sizes) - 1, jnp.int64))
+    zero = jnp.zeros(math.prod(sizes), grad.dtype)
+    return zero.at[at].add(grad, mode="promise_in_bounds").reshape(of.shape)
 
 
 # ---- random numbers ----
@@ -288,3 +386,37 @@ def real(of, x):
 @rule("imag")
 def imag(of, x):
     return lax.imag(x)
+
+
+# ---- products by group ----
+
+
+@rule("_grouped_mm")
+def grouped(of, x, w, offs=None, bias=None, out_dtype=None):
+    """Rows of x up to offs[g], from those of the last group, times w[g]; or, for x and w of rank 2, the columns
+    of x times as many rows of w: a product for each group."""
+    if offs is None or bias is not None:
+        raise NotImplementedError("_grouped_mm without offsets, or with a bias")
+    sizes = jnp.diff(offs.astype(jnp.int32), prepend=jnp.zeros(1, jnp.int32))
+    if w.ndim == 3 and x.ndim == 2:
+        return lax.ragged_dot(x, w, sizes, preferred_element_type=of.dtype)
+    if w.ndim == 2 and x.ndim == 2:
+        return by_group(x.T, w, sizes).astype(of.dtype)
+    raise NotImplementedError(f"_grouped_mm of tensors of rank {x.ndim} and {w.ndim}")
+
+
+def by_group(x, y, sizes):
+    """[group, K, N]: the product of the transpose of each group's rows of x [rows, K] and y [rows, N]."""
+    numbers = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
+    return lax.ragged_dot_general(x, y, sizes, numbers)
+
+
+@rule("transformers::grouped_mm_fallback")
+def grouped_fallback(of, x, w, offs):
+    return grouped(of, x, w, offs)
+
+
+@rule("transformers::grouped_mm_fallback_backward")
+def grouped_fallback_backward(of, x, w, offs, grad):
+    sizes = jnp.diff(offs.astype(jnp.int32), prepend=jnp.zeros(1, jnp.int32))
+    return lax.ragged_dot(grad, w.swapaxes(1, 2), sizes), by_group(x, grad, sizes)
