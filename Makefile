@@ -249,7 +249,10 @@ check-config: all ## ap-model --config beside transformers: parameters and losse
 
 check-torch: all ## train PyTorch modules, with the Python AP_TORCH_PYTHON
 	scripts/torch/check -b $(BUILD) readme
-	$${AP_TORCH_PYTHON:-python3} scripts/torch/zoo-table --bin $(BUILD)/bin
+	$${AP_TORCH_PYTHON:-python3} tests/torch_rules.py
+	$${AP_TORCH_PYTHON:-python3} scripts/torch/zoo-table --back --bin $(BUILD)/bin
+	scripts/torch/environment $(BUILD)/torchpackages
+	PYTHONPATH=$(BUILD)/torchpackages $${AP_TORCH_PYTHON:-python3} scripts/torch/zoo-table --back --bin $(BUILD)/bin --zoo packages
 	scripts/tap -b $(BUILD) tests/torch_out.bats tests/torch_stages.bats tests/plan_call.bats
 
 check-asan: asan ## run all tests under AddressSanitizer and UBSan

@@ -11,6 +11,7 @@ parameters that lie otherwise than planned, what departed from the plan, and col
 first step beside the plan's.
 """
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.tensor import DTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
@@ -44,10 +46,15 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Failed(Exception):
+    """What the first process that failed said."""
+
+
 def train(model, step, args):
     """Losses of the steps, and the gradients of the first, whole, by all names."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    optimizer = args.optimizer(model)
     losses, gradients = [], {}
+    torch.manual_seed(0)  # of random numbers that the module draws
     for k in range(args.steps):
         optimizer.zero_grad()
         losses.append(step(k))
@@ -62,11 +69,12 @@ def train(model, step, args):
 
 
 def alone(args):
-    model, inputs = load(args.model)()
+    model, inputs = args.make()
     model.train()
 
     def step(_):
-        loss = loss_in(model(**inputs))
+        with sdpa_kernel(SDPBackend.MATH):  # as under a plan on CPUs
+            loss = loss_in(model(**inputs))
         loss.backward()
         return loss.item()
     return train(model, step, args)
@@ -75,7 +83,7 @@ def alone(args):
 def planned(path, args):
     """One plan's run: what this process found, and gradients of its parameters."""
     plan = autopar.torch.load(path)
-    model, inputs = load(args.model)()
+    model, inputs = args.make()
     model = plan.parallelize(model.train(), inputs, fsdp=not args.no_fsdp)
     misplaced = plan.check(model)
     found = {}
@@ -122,12 +130,23 @@ def compare(path, args, losses, gradients):
 def work(rank, args, processes, store):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
                             world_size=processes)
+    torch.set_num_threads(1)
     losses, gradients = alone(args)
     for path in args.plans:
         line = compare(path, args, losses, gradients)
         if rank == 0:
-            print(json.dumps(line), flush=True)
+            with open(args.out, "a", encoding="utf-8") if args.out else contextlib.nullcontext(sys.stdout) as file:
+                print(json.dumps(line), file=file, flush=True)
     dist.destroy_process_group()
+
+
+def start(args, processes):
+    """Runs the plans on processes. args: make, optimizer (functions), plans, steps, no_fsdp, out."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mp.start_processes(work, (args, processes, f"{folder}/store"), nprocs=processes, start_method="fork")
+        except mp.ProcessRaisedException as e:
+            raise Failed(str(e)) from None
 
 
 def main():
@@ -138,15 +157,17 @@ def main():
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--no-fsdp", action="store_true")
     args = parser.parse_args()
+    args.out, args.make = None, load(args.model)
+    args.optimizer = lambda model: torch.optim.Adam(model.parameters(), lr=args.lr)
     sizes = {autopar.torch.load(path).n_processes for path in args.plans}
     if len(sizes) != 1:
         sys.exit(f"parallel.py: the plans are for {sorted(sizes)} devices, not for as many each")
-    with tempfile.TemporaryDirectory() as folder:
-        processes = sizes.pop()
-        torch.set_num_threads(1)
-        load(args.model)()  # what it imports, once for all processes
-        mp.start_processes(work, (args, processes, f"{folder}/store"), nprocs=processes,
-                           start_method="fork")
+    torch.set_num_threads(1)
+    args.make()  # what it imports, once for all processes
+    try:
+        start(args, sizes.pop())
+    except Failed as e:
+        sys.exit(f"parallel.py: {e}")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules of kinds that people train, small: what zoo-table exports, plans and runs.
 
-ZOO: name to (function, optimizer, learning rate); a function returns (module, inputs). Those
-of `transformers` are made from a config, as its users make them; nothing is downloaded.
+ZOO has an Entry of each function, which returns (module, inputs). Modules of `transformers` are made
+from a config, as its users make them; nothing is downloaded.
 """
+import collections
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 
 ZOO = {}
+# optimizer: a name of ap-grad's, or a function that makes the user's own for the module; rate: of the
+# former; refused: words that the exporter's message has if it has to refuse the module
+Entry = collections.namedtuple("Entry", "make optimizer rate refused")
 
 
-def entry(optimizer, rate=0.01):
+def entry(optimizer, rate=0.01, refused="", zoo=ZOO):
     def add(function):
-        ZOO[function.__name__] = function, optimizer, rate
+        zoo[function.__name__] = Entry(function, optimizer, rate, refused)
         return function
 
     return add
