@@ -19,7 +19,7 @@ sessions() {
 # Runs the session of a README in a folder of its own, and compares.
 runs_as_printed() {
     sessions "$1" >"$BATS_TEST_TMPDIR/expected"
-    ln -s "$AP_TOP/testdata" "$AP_TOP/scripts" "$BATS_TEST_TMPDIR"
+    ln -s "$AP_TOP/testdata" "$AP_TOP/scripts" "$AP_TOP/examples" "$BATS_TEST_TMPDIR"
     ln -s "$AP_BUILD" "$BATS_TEST_TMPDIR/build"
     cd "$BATS_TEST_TMPDIR" || return
     { # a command goes on while its lines end in a pipe or a backslash

@@ -78,7 +78,7 @@ del(.blocks.objective)
 .families.families = {}
 .families.families[0].nodes[0][0] = -1
 .families.families[0].labels = ["one"]
-del(.families.trimmed)
+del(.families.families)
 .families.algorithm = "guess"
 .sharding.mesh.shape = "2x2"
 .sharding.mesh.shape = [0, 2]

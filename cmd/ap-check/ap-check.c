@@ -115,8 +115,16 @@ static int check_cost(struct checker *c, json_t *value, const struct ap_at *at,
 {
     const struct ap_stages *s = &c->planned.stages;
     const struct ap_at step_at = {at, "step_sec", 0};
+    const char *model = NULL;
     double step_sec;
+    int v = AP_COST_DEFAULT;
 
+    if (ap_opt_str(value, at, "cost_model", &model, err))
+        return -1;
+    while (model && v <= AP_COST_BYTES && strcmp(model, ap_cost_variant_names[v]) != 0)
+        v++;
+    if (!model || v > AP_COST_BYTES)
+        return 0; /* a model of somebody's own */
     if (!c->has_plan || s->objective_sec <= 0 || s->throughput ||
         ap_get_num(value, at, "step_sec", &step_sec, err))
         return err->msg[0] ? -1 : 0;

@@ -1,4 +1,6 @@
 /* ap-cost: prices a plan in time, communication and memory. */
+#include <string.h>
+
 #include "calibrate/calibrate.h"
 #include "page.h"
 #include "tool/tool.h"
@@ -22,13 +24,49 @@ struct asked {
     struct priced_on on;
 };
 
+/*
+ * The price of a section "cost" that another program than this one wrote, by a model of
+ * its own, for reports; "" where there is none. No document is written with another price
+ * in its place.
+ */
+static const char *own_price(struct ap_arena *arena, const struct ap_doc *doc, bool text)
+{
+    const struct ap_section *section = ap_doc_find(doc, "cost");
+    const struct ap_at at = {.key = "cost"};
+    const char *model = NULL, *says = "";
+    struct ap_err err = {0};
+    double sec;
+    int v = AP_COST_DEFAULT;
+
+    json_t *o = section ? ap_doc_load(doc, section, &err) : NULL;
+    if ((section && !o) || ap_opt_str(o, &at, "cost_model", &model, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    while (model && v <= AP_COST_BYTES && strcmp(model, ap_cost_variant_names[v]) != 0)
+        v++;
+    if (o && (!model || v > AP_COST_BYTES)) {
+        model = model ? model : "hand";
+        if (ap_get_num(o, &at, "step_sec", &sec, &err))
+            ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+        if (!text)
+            ap_die(
+                AP_BAD_INPUT,
+                "%s: /cost: its price is by %.80s, not by ap-cost, which would replace "
+                "it: delete the section, or ask for --report",
+                doc->file, model);
+        says = ap_arena_printf(arena, "cost by %.80s: step %.4g s\n", model, sec);
+    }
+    json_decref(o);
+    return says;
+}
+
 static void write_text(struct ap_arena *arena, struct ap_tool *tool,
-                       const struct asked *asked, const struct cost_input *in,
-                       const struct priced *plan)
+                       const struct asked *asked, const char *own,
+                       const struct cost_input *in, const struct priced *plan)
 {
     struct ap_buf text = {0};
     struct ap_err err = {0};
 
+    ap_buf_puts(&text, own);
     if (asked->report || asked->details) {
         price_report(arena, in, plan, asked->details, &text);
     } else if (asked->why) {
@@ -191,6 +229,7 @@ int main(int argc, char **argv)
         return calibrate(&tool, &operands, asked.on.cluster_path, step_sec);
     const bool text = check_asked(&tool, &asked);
     ap_tool_read(&tool, &arena, &doc);
+    const char *own = own_price(&arena, &doc, text);
     if (asked.on.overlap && ap_doc_find(&doc, "stages"))
         ap_die_usage("--overlap is for plans of one mesh; whether stages overlap is said "
                      "by their own member overlap");
@@ -202,7 +241,7 @@ int main(int argc, char **argv)
     if (asked.html)
         write_page(&arena, &asked, doc.file, &in, &plan);
     if (text)
-        write_text(&arena, &tool, &asked, &in, &plan);
+        write_text(&arena, &tool, &asked, own, &in, &plan);
     else
         write_document(&arena, &tool, &doc, &in, &plan);
     return ap_tool_finish(

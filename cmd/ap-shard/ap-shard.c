@@ -24,7 +24,7 @@ int main(int argc, char **argv)
     ap_tool_read(&tool, &arena, &doc);
     shard_job_read(&job, &doc);
     if (!req.params.no_families)
-        shard_job_families(&job, &doc);
+        shard_job_families(&job, &doc, true);
     if (req.serve)
         return ap_tool_finish(&tool, shard_serve(&job, &req, &doc, NULL));
     if (req.mesh_text && !strcmp(req.mesh_text, "auto")) {

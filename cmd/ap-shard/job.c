@@ -92,7 +92,29 @@ void shard_job_read(struct shard_job *job, const struct ap_doc *doc)
         ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
 }
 
-void shard_job_families(struct shard_job *job, const struct ap_doc *doc)
+/* Layers are tied by what they compute and keep: without their weights and updates, which
+ * families by hand may leave out, they differ. */
+static void warn_untied(const struct ap_doc *doc, const struct ap_graph *g,
+                        const struct ap_families *f)
+{
+    bool updates = false, has_weight = false, has_update = f->n == 0;
+
+    for (int v = 0; v < g->n_nodes; v++)
+        updates |= g->nodes[v].phase == AP_UPDATE;
+    for (int i = 0; i < f->n; i++)
+        for (int j = 0; j < f->family[i].n_nodes; j++) {
+            const struct ap_node *node = &g->nodes[f->family[i].nodes[j]];
+            has_weight |= node->role == AP_ROLE_WEIGHT;
+            has_update |= node->phase == AP_UPDATE;
+        }
+    const bool by_hand = strcmp(f->algorithm, "given") == 0;
+    if (by_hand && f->n > 0 && (!has_weight || (updates && !has_update)))
+        ap_warn("%s: /families: no instance has %s: nothing is tied, and every layer is "
+                "searched by itself",
+                doc->file, has_weight ? "nodes of the update" : "a weight");
+}
+
+void shard_job_families(struct shard_job *job, const struct ap_doc *doc, bool warns)
 {
     struct ap_err err = {0};
     int rc = ap_doc_families(job->arena, doc, &job->graph, &job->families, &err);
@@ -100,6 +122,8 @@ void shard_job_families(struct shard_job *job, const struct ap_doc *doc)
     if (rc < 0)
         ap_die(AP_BAD_INPUT, "%s", err.msg);
     job->has_families = rc == 0;
+    if (rc == 0 && warns)
+        warn_untied(doc, &job->graph, &job->families);
 }
 
 static bool same_sizes(const struct ap_mesh *a, const struct ap_mesh *b)

@@ -77,12 +77,17 @@ static int read_labels(struct ap_arena *arena, const json_t *o, const struct ap_
     struct ap_at list = {at, "labels", 0};
     json_t *labels;
 
+    const char **text = AP_NEW_N(arena, f->n_instances + 1, const char *);
+    f->labels = text;
+    for (int i = 0; i < f->n_instances; i++)
+        text[i] = ap_arena_printf(arena, "%s %d", f->name, i);
+    if (!json_object_get(o, "labels"))
+        return 0;
     if (ap_get_arr(o, at, "labels", &labels, err))
         return -1;
     if (json_array_size(labels) != (size_t)f->n_instances)
         return ap_at_err(&list, err, "expected %d, one for each instance",
                          f->n_instances);
-    const char **text = AP_NEW_N(arena, f->n_instances, const char *);
     for (int i = 0; i < f->n_instances; i++) {
         struct ap_at here = {&list, NULL, i};
         const char *s = json_string_value(json_array_get(labels, (size_t)i));
@@ -90,7 +95,6 @@ static int read_labels(struct ap_arena *arena, const json_t *o, const struct ap_
             return ap_at_err(&here, err, "expected a string");
         text[i] = ap_arena_strdup(arena, s);
     }
-    f->labels = text;
     return 0;
 }
 
@@ -98,13 +102,13 @@ static int read_family(struct ap_arena *arena, const json_t *o, const struct ap_
                        int n_graph, struct ap_family *f, struct ap_err *err)
 {
     struct ap_at list = {at, "nodes", 0};
-    const char *name;
+    const char *name = "family";
     json_t *rows;
 
     f->parent = -1;
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
-    if (ap_get_str(o, at, "name", &name, err) ||
+    if (ap_opt_str(o, at, "name", &name, err) ||
         ap_opt_int(o, at, "parent", 0, &f->parent, err) ||
         ap_get_arr(o, at, "nodes", &rows, err))
         return -1;
@@ -133,15 +137,15 @@ int ap_families_from_json(struct ap_arena *arena, const json_t *o, const struct 
 {
     struct ap_at list = {at, "families", 0}, trimmed_at = {at, "trimmed", 0};
     struct ap_err found = {0};
-    const char *algorithm;
-    json_t *families, *trimmed;
+    const char *algorithm = "given";
+    json_t *families, *trimmed = NULL;
 
     *f = (struct ap_families){0};
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
-    if (ap_get_str(o, at, "algorithm", &algorithm, err) ||
+    if (ap_opt_str(o, at, "algorithm", &algorithm, err) ||
         ap_get_arr(o, at, "families", &families, err) ||
-        ap_get_arr(o, at, "trimmed", &trimmed, err))
+        (json_object_get(o, "trimmed") && ap_get_arr(o, at, "trimmed", &trimmed, err)))
         return -1;
     size_t n = json_array_size(families), n_trimmed = json_array_size(trimmed);
     if (n > (size_t)g->n_nodes)
@@ -156,7 +160,7 @@ int ap_families_from_json(struct ap_arena *arena, const json_t *o, const struct 
                         err))
             return -1;
     }
-    if (read_row(trimmed, &trimmed_at, (int)n_trimmed, ids, err))
+    if (trimmed && read_row(trimmed, &trimmed_at, (int)n_trimmed, ids, err))
         return -1;
     *f = (struct ap_families){ap_arena_strdup(arena, algorithm), (int)n, family,
                               (int)n_trimmed, ids};

@@ -289,8 +289,8 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
                         struct shard_request *req, int argc, char **argv);
 /* Each dies with the tool's exit codes when it cannot go on. */
 void shard_job_read(struct shard_job *job, const struct ap_doc *doc);
-/* The section "families", if there is one. */
-void shard_job_families(struct shard_job *job, const struct ap_doc *doc);
+/* The section "families", if there is one; warns: where it ties nothing. */
+void shard_job_families(struct shard_job *job, const struct ap_doc *doc, bool warns);
 /* The mesh of --mesh, or the mesh of the plan file with the file's microbatches as an
  * axis; --mesh auto is handled elsewhere. */
 struct ap_mesh shard_job_mesh(struct shard_job *job, const struct shard_request *req);

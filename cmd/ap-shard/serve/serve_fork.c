@@ -47,6 +47,6 @@ _Noreturn void shard_server_run(const struct shard_server *server, int argc, cha
     shard_read_options(&arena, &tool, &req, argc, argv);
     req.cluster = server->cluster;
     if (!req.params.no_families)
-        shard_job_families(&job, server->doc);
+        shard_job_families(&job, server->doc, false);
     exit(ap_tool_finish(&tool, shard_serve(&job, &req, server->doc, &ends)));
 }
