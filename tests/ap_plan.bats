@@ -207,6 +207,9 @@ END
     refuses 1 "no/such/page.html: No such file or directory" ap-plan --cluster cpu-4 --html no/such/page.html "$doc"
     refuses 1 "no/such/plan.json: No such file or directory" ap-plan --cluster cpu-4 -o no/such/plan.json "$doc"
     refuses 1 "no/such.hlo" ap-plan --cluster cpu-4 no/such.hlo
+    echo '{"model_type": "qwen3_next"}' >"$BATS_TEST_TMPDIR/config.json"
+    refuses 2 "qwen3_next: gated delta layers are not built" env AP_TORCH_PYTHON=false ap-plan --cluster cpu-4 "$BATS_TEST_TMPDIR"
+    [[ $stderr == *"ap-plan: a Python with torch, jax and transformers (false, else AP_TORCH_PYTHON) would make it" ]]
     refuses 1 "config.json, model.hlo and model.onnx" ap-plan --cluster cpu-4 tests/unit
     refuses 3 "" ap-plan --cluster cpu-4 --quiet --memory 1000 "$doc"
     # nothing is left behind

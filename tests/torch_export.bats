@@ -135,3 +135,30 @@ END
     [ "$status" -eq 2 ]
     [[ $output == *"no 'perceptron'"* ]]
 }
+
+@test "torch export: a config.json of any type, once; ap-plan takes it where ap-model does not build it" {
+    "$PYTHON" -c 'import transformers' 2>/dev/null || skip "$PYTHON has no transformers"
+    export AP_TORCH_PYTHON=$PYTHON XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache
+    cd "$BATS_TEST_TMPDIR"
+    echo '{"model_type": "dots1", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 96, "vocab_size": 500, "max_position_embeddings": 64, "n_routed_experts": 8, "n_shared_experts": 1,
+        "moe_intermediate_size": 32, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "head_dim": 16}' >config.json
+    run -0 --separate-stderr ap-plan config.json --cluster cpu-4 --batch 4
+    [[ $stderr == "$PYTHON -m autopar.torch.config config.json --batch 4 |"*"ap-import |"*"ap-grad --optimizer adam --recipe mixed |"* ]]
+    [[ $output == *"model jit_Dots1ForCausalLM: "* ]]
+    # the same text from the cache, without the packages
+    "$PYTHON" "$AP_TOP/scripts/torch/export.py" --config config.json --batch 4 -o own.hlo
+    (PYTHONPATH=$AP_TOP/python "$PYTHON" -X importtime -m autopar.torch.config config.json --batch 4 2>times | cmp - own.hlo)
+    [ "$(grep -c '| *transformers$' times)" -eq 0 ]
+    # experts are batched over their weights; the weights are those of transformers
+    ap-import --quiet own.hlo >graph.json
+    jq -e 'any(.graph.nodes[]; .op == "dot" and .shape == "f32[8,64,64]" and .phase == "forward")' graph.json
+    want=$("$PYTHON" -c 'import json, torch; from transformers import Dots1Config as C, Dots1ForCausalLM as M
+m = json.load(open("config.json"))
+with torch.device("meta"): print(sum(p.numel() for p in M(C.from_dict(m)).parameters() if p.requires_grad))')
+    jq -e --argjson want "$want" '[.graph.nodes[] | select(.role == "weight") | .shape | capture("\\[(?<d>.*)\\]").d
+        | reduce (split(",")[] | tonumber) as $n (1; . * $n)] | add == $want' graph.json
+    sed -i 's/"head_dim": 16/"head_dim": "x"/' config.json
+    refuses 1 "config.json: /head_dim: " "$PYTHON" "$AP_TOP/scripts/torch/export.py" --config config.json -o wrong.hlo
+    [ ! -e wrong.hlo ]
+}

@@ -60,6 +60,57 @@ has_gradients() { # FILE: whether it is HLO text that leaves the optimizer to ap
     return 1
 }
 
+# ap-grad's step of what was imported. RECIPE: without one on the command line.
+train() { # RECIPE
+    local -a words=()
+    [ -n "${value[optimizer]+x}" ] || value[optimizer]=adam
+    mapfile -t words < <(taken optimizer dtype)
+    recipe_words "$1"
+    step "$work/import" "$work/0" ap-grad "${words[@]}"
+}
+
+# The Python that has the exporter and what it needs, and PYTHONPATH for it; status 1: there is none.
+python=''
+find_python() {
+    local at
+    for at in "$here/../share/autopar/python" "$here/../../python"; do
+        [ ! -d "$at/autopar/torch" ] || export PYTHONPATH=$at${PYTHONPATH:+:$PYTHONPATH}
+    done
+    python=${AP_TORCH_PYTHON-}
+    [ -n "$python" ] || { python=$here/python3 && [ -x "$python" ]; } || python=python3
+    "$python" -c 'import importlib.util as u, sys
+sys.exit(not all(map(u.find_spec, ("autopar", "torch", "jax", "transformers"))))' 2>/dev/null
+}
+
+# The step of FILE as ap-model makes it with WORDs. What it does not build comes from the module of
+# transformers, where a Python with that is at hand.
+make_model() { # FILE WORD...
+    local file=$1 status=0
+    local -a words=()
+    shift
+    answer /dev/null "$work/0" "$work/why" '' ap-model "$@" || status=$?
+    if [ "$status" -ne 2 ] || ! grep -Fq "ap-model: $file: /" "$work/why"; then
+        cat "$work/why" >&2
+        [ "$status" -eq 0 ] || exit "$status"
+        typed ap-model "$@"
+        return
+    fi
+    find_python || {
+        cat "$work/why" >&2
+        echo "$name: a Python with torch, jax and transformers ($python, else AP_TORCH_PYTHON) would make it" >&2
+        exit 2
+    }
+    mapfile -t words < <(taken batch seq)
+    typed "$python" -m autopar.torch.config "$file" "${words[@]}"
+    status=0
+    "$python" -m autopar.torch.config "$file" "${words[@]}" >"$work/text" 2>"$work/why" || status=$?
+    if [ -z "${value[quiet]+x}" ] || [ "$status" -ne 0 ]; then cat "$work/why" >&2; fi
+    [ "$status" -eq 0 ] || exit "$status"
+    step "$work/text" "$work/import" ap-import
+    fusing=(--kernels)
+    train mixed
+}
+
 # The train step, in $work/0.
 fusing=() # words of ap-fuse: what trainers fuse beside attention, in models that they have
 make_step() {
@@ -76,7 +127,7 @@ make_step() {
             printf '%s\n' "$file" && taken batch seq dtype optimizer)
         fusing=(--kernels)
         recipe_words mixed
-        step /dev/null "$work/0" ap-model "${words[@]}"
+        make_model "$file" "${words[@]}"
     elif head -c 1000 "$file" | grep -aq '"autopar"'; then
         refuse_sizes "$file" batch seq dtype recipe optimizer
         shown+=("cat $(printf %q "$file")")
@@ -86,11 +137,8 @@ make_step() {
             : "${value[attention]=plain}"
     elif [[ $file == *.onnx || $file == *.onnx.gz ]] || has_gradients "$file"; then
         refuse_sizes "$file" batch seq
-        [ -n "${value[optimizer]+x}" ] || value[optimizer]=adam
-        mapfile -t words < <(taken optimizer dtype)
-        recipe_words ''
         step /dev/null "$work/import" ap-import "$file"
-        step "$work/import" "$work/0" ap-grad "${words[@]}"
+        train ''
     else
         refuse_sizes "$file" batch seq dtype recipe optimizer
         step /dev/null "$work/0" ap-import "$file"

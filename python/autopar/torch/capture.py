@@ -284,7 +284,8 @@ def check_gradients(step):
     if not step.reached():
         fail("no parameter that requires a gradient gets one from the loss")
     if without:
-        print(f"export.py: the loss does not depend on {', '.join(without)}", file=sys.stderr)
+        more = f" and {len(without) - 8} more" if len(without) > 8 else ""
+        print(f"export.py: the loss does not depend on {', '.join(without[:8])}{more}", file=sys.stderr)
 
 
 # ---- the step ----

@@ -5,6 +5,7 @@
   python -m autopar.torch.export FILE.py:FUNCTION -o DIR [OPTIONS]
       [--steps N] [--optimizer sgd|momentum|adam|adamw|FILE.py:FUNCTION] [--lr X] [--no-check]
       [--shapes-only]
+  python -m autopar.torch.export --config CONFIG.JSON -o FILE [--batch N] [--seq N]
 
 NET is a torch.nn.Module, or what makes one when called without arguments (its class, say);
 EXAMPLE() returns a tuple or a dictionary (name to tensor) of what its forward pass takes.
@@ -21,6 +22,9 @@ ap-grad adds an optimizer. --optimizer FILE.py:FUNCTION takes the user's own ins
 FUNCTION(module) returns a torch.optim object, whose step() becomes part of the text, with its
 states as arguments. Then the export is checked: gradients, losses and updated weights that ap-exec
 computes on one rank are compared with PyTorch's; exit 1 names the tensors that differ.
+
+--config CONFIG.JSON, in place of FILE.py:FUNCTION, takes the model of Hugging Face's file, of any model_type
+that transformers has (config.py; --batch N, 8, and --seq N), without weights: as --shapes-only.
 
 --shapes-only writes nothing but DIR, a file that is no folder then, compressed if its name ends
 in .gz: HLO text, enough for planning. Module and inputs are made without memory for their values.
@@ -220,6 +224,9 @@ def main():
     parser.add_argument("model", metavar="FILE.py:FUNCTION", nargs="?")
     parser.add_argument("--module", metavar="FILE.py:NET")
     parser.add_argument("--input", metavar="FILE.py:EXAMPLE")
+    parser.add_argument("--config", metavar="CONFIG.JSON")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--seq", type=int)
     parser.add_argument("-o", "--out", metavar="DIR", required=True)
     parser.add_argument("--shapes-only", action="store_true")
     parser.add_argument("--no-check", dest="check", action="store_false")
@@ -227,8 +234,12 @@ def main():
     parser.add_argument("--optimizer", metavar="NAME|FILE.py:FUNCTION", default="sgd")
     parser.add_argument("--lr", type=float)
     args = parser.parse_args()
-    if bool(args.model) == bool(args.module) or bool(args.module) != bool(args.input):
-        parser.error("expected FILE.py:FUNCTION, or --module and --input")
+    if sum(map(bool, (args.model, args.module, args.config))) != 1 or bool(args.module) != bool(args.input):
+        parser.error("expected FILE.py:FUNCTION, --module and --input, or --config")
+    if not args.config and (args.batch or args.seq) is not None:
+        parser.error("--batch, --seq: of --config; the example inputs have their own sizes")
+    if min(args.batch or 8, args.seq or 8) < 1:
+        parser.error("--batch, --seq: expected 1 or more")
     if args.optimizer not in proof.OPTIMIZERS and ".py:" not in args.optimizer:
         parser.error(f"--optimizer: expected {', '.join(proof.OPTIMIZERS)} or FILE.py:FUNCTION, not "
                      f"'{args.optimizer}'")
@@ -238,7 +249,10 @@ def main():
     if args.steps < 1:
         parser.error("--steps: expected 1 or more")
     try:
-        if args.shapes_only:
+        if args.config:
+            from . import config
+            config.written(args.config, args.out, args.batch or 8, args.seq)
+        elif args.shapes_only:
             write_shapes(args)
         else:
             export(*load_all(args), args)
