@@ -120,6 +120,12 @@ golden_losses() {
         "$BATS_TEST_TMPDIR/mlp.json"
 }
 
+@test "grad: casts of given gradients are of the backward pass, whatever comes last" {
+    ap-import --quiet "$MODELS/torch_gpt/model.hlo" | jq '(.graph.nodes | length) as $n | .graph.nodes += [{op: "negate",
+        name: "late", in: [.graph.results[0].node], shape: "f32[]", phase: "forward"}] | .graph.results += [{node: $n, role: "aux"}]' |
+        ap-grad --recipe mixed | ap-coarsen --blocks 2 -o "$BATS_TEST_TMPDIR/blocks.json"
+}
+
 @test "grad: running statistics go along" {
     ap-import "$(hlo resnet_fwd)" | ap-grad | jq -e '[.graph.results[] | .role] | unique
         == ["loss", "state", "weight"]'

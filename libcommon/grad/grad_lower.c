@@ -140,6 +140,8 @@ int grad_lower(struct ap_build *b, struct ap_grad_params *p, struct ap_err *err)
     for (int k = 0; k < p->n_keep; k++) {
         int x = p->keep[k];
         bool f32 = old[x].shape.dtype == AP_F32 && old[x].op != AP_OP_PARAMETER;
+        b->phase = old[x].phase;
+        b->scope = old[x].scope;
         p->keep[k] = f32 ? in_type(&l, x, AP_F32, false) : l.base[x];
     }
     free(old);
