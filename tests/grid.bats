@@ -41,8 +41,10 @@ dp=4,ep=3 ep=3 x etp=1 do not divide tp=1 x cp=1 x dp=4
 dp=4,zero=1,shard=3 shard=3 does not divide cp=1 x dp=4
 zero=4 zero: expected a number from 0 to 3
 shard=2 shard=2: nothing is sharded (zero)
-pp=2,vpp=2,schedule=1f1b schedule: vpp=2 is interleaved-1f1b
-pp=2,vpp=2,waits waits: not with vpp
+pp=2,vpp=2,schedule=1f1b schedule: vpp=2 is not 1f1b
+pp=2,schedule=zb-v,vpp=3 schedule: vpp=3 is not zb-v
+schedule=zb-v vpp=2: there is no pipeline (pp)
+pp=2,vpp=2,waits waits: not with interleaved-1f1b
 dp=4,ep-overlap ep-overlap: there is no expert parallelism
 END
     refuses 2 "--stages: --grid says the whole plan" ap-stage --grid tp=2 --stages 2 --cluster cpu-4 "$f"

@@ -2,9 +2,10 @@
 """A random pipelined plan for the document on standard input, which has blocks: stages of one to
 eight devices in all, a schedule, microbatches, rules for the shardings, recomputation, statistics
 of the batch or of each microbatch. `staged.py SEED exact|each [FALLBACK ...]`: these stages have
-the rule largest-dim.
+the rule largest-dim. AP_SCHEDULE: the schedule.
 """
 import json
+import os
 import random
 import sys
 
@@ -13,14 +14,24 @@ document = json.load(sys.stdin)
 nodes, blocks = document["graph"]["nodes"], document["blocks"]
 forward = all(n["phase"] == "forward" for n in nodes if n["op"] != "parameter")
 n_blocks = blocks["n"]
-schedule = "inference" if forward else rng.choice(["1f1b", "gpipe", "interleaved-1f1b", "eager-1f1b"])
+# those of one stage on a device, and of two
+single = ["1f1b", "gpipe", "eager-1f1b", "zb-h1", "zb-h2"]
+double = ["interleaved-1f1b", "looped-bfs", "zb-h1", "zb-v", "v-half", "v-min", "dualpipe-v"]
+chunks = 1 + (n_blocks % 2 == 0 and rng.randrange(3) > 0)
+schedule = rng.choice(double if chunks == 2 else single)
+if only := os.environ.get("AP_SCHEDULE"):
+    schedule, chunks = only, 1 + (only in double and (only not in single or chunks == 2))
+if forward:
+    schedule, chunks = "inference", 1
+if schedule in ("zb-h1", "interleaved-1f1b") and 8 % (n_blocks // chunks):
+    chunks = 1
+lanes = n_blocks // chunks
 microbatches = rng.choice([1, 2, 2, 4, 4, 8])
-if schedule == "interleaved-1f1b" and n_blocks % 2 == 0:
-    lanes, chunks = n_blocks // 2, 2
+if schedule == "interleaved-1f1b" or (schedule, chunks) == ("zb-h1", 2):
     microbatches = max(microbatches, lanes)
-else:
-    schedule = "1f1b" if schedule == "interleaved-1f1b" else schedule
-    lanes, chunks = n_blocks, 1
+if schedule == "dualpipe-v":
+    microbatches = 8 if lanes > 2 else max(microbatches, 2 * lanes)
+in_v = schedule in ("zb-v", "v-half", "v-min", "dualpipe-v")
 left, sizes = 8, []
 for i in range(lanes):
     most = left - (lanes - 1 - i)
@@ -29,7 +40,7 @@ for i in range(lanes):
 at = [sum(sizes[:i]) for i in range(lanes)]
 stages = []
 for i in range(n_blocks):
-    lane = i % lanes
+    lane = 2 * lanes - 1 - i if in_v and i >= lanes else i % lanes
     d = sizes[lane]
     stage = {"blocks": [i], "devices": list(range(at[lane], at[lane] + d))}
     mesh = rng.choice(["2x2", "4"]) if d == 4 else str(d)

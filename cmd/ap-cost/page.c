@@ -259,7 +259,7 @@ static void put_device(struct ap_arena *arena, const struct ap_pipeline_price *p
     for (int i = 0; i < of->n_slices && i < most; i++) {
         const struct ap_sim_slice *s = &of->slices[i];
         put_slice(out, &n, s->start_sec, s->end_sec - s->start_sec,
-                  s->instr.backward ? "backward" : "forward",
+                  ap_pass_names[s->instr.pass],
                   p->sim.chunks > 1
                       ? ap_arena_printf(arena, "stage %d, microbatch %d", s->instr.stage,
                                         s->instr.microbatch)

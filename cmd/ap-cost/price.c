@@ -138,8 +138,10 @@ struct price_spent price_spent_by(const struct cost_input *in,
     double times = (double)in->of.stages.microbatches;
     struct price_spent s = {.send_sec = d->send_sec, .sync_sec = d->sync_sec};
 
-    for (int i = device; i < in->of.stages.n; i += p->result.n_devices) {
+    for (int i = 0; i < in->of.stages.n; i++) {
         const struct ap_stage_breakdown *part = &p->breakdown[i];
+        if (ap_sim_device_of(&p->sim, i) != device)
+            continue;
         double comm = part->forward_comm_sec;
         if (in->of.stages.schedule != AP_SCHEDULE_INFERENCE)
             comm += part->backward_comm_sec + part->recompute_comm_sec;
@@ -231,7 +233,9 @@ struct price_held price_held_by(const struct ap_pipeline_price *p, int device)
 {
     struct price_held h = {0};
 
-    for (int i = device; i < p->sim.n_stages; i += p->result.n_devices) {
+    for (int i = 0; i < p->sim.n_stages; i++) {
+        if (ap_sim_device_of(&p->sim, i) != device)
+            continue;
         for (int r = 0; r < AP_N_ROLES; r++)
             h.role_bytes[r] += p->breakdown[i].role_bytes[r];
         h.fixed_bytes = ap_add64(h.fixed_bytes, p->stage[i].fixed_bytes);

@@ -17,8 +17,7 @@ struct order_reader {
 
 static bool is_same(const struct ap_instr *a, const struct ap_instr *b)
 {
-    return a->stage == b->stage && a->microbatch == b->microbatch &&
-           a->backward == b->backward;
+    return a->stage == b->stage && a->microbatch == b->microbatch && a->pass == b->pass;
 }
 
 /* Adds the pass that an instruction is of, if it is not the one before. */
@@ -32,7 +31,8 @@ static int add_pass(const struct order_reader *o, const struct ap_pipeline_instr
     if (x->message >= o->r->microbatches)
         return ap_at_err(at, o->err, "there is no microbatch %d", x->message);
     const struct ap_pipeline_stage *st = &o->r->stage[x->stage];
-    const struct ap_instr pass = {x->stage, x->message, x->lo >= st->cuts.backward_lo};
+    const struct ap_instr pass = {x->stage, x->message,
+                                  ap_pipeline_pass(&st->cuts, x->lo)};
     if (ap_pipeline_is_each(st, x->lo) &&
         !(out->n > 0 && is_same(&out->list[out->n - 1], &pass)))
         out->list[out->n++] = pass;
@@ -40,9 +40,9 @@ static int add_pass(const struct order_reader *o, const struct ap_pipeline_instr
 }
 
 /* Whether some groups of the stage are of the pass. */
-static bool has_groups(const struct ap_pipeline_cuts *c, bool backward)
+static bool has_groups(const struct ap_pipeline_cuts *c, enum ap_pass pass)
 {
-    return backward ? c->backward_lo < c->each_hi : c->each_lo < c->backward_lo;
+    return ap_pipeline_pass_lo(c, pass) < ap_pipeline_pass_hi(c, pass);
 }
 
 /* Every pass is there once: those of the schedule's list, or of it without those of spans
@@ -53,7 +53,7 @@ static int check_lane(const struct order_reader *o, int lane, const struct ap_at
     const int b = o->r->microbatches;
     const struct ap_schedule_size size = {o->stages->schedule, o->r->n_lanes,
                                           o->stages->chunks, b, o->r->pairs};
-    bool *there = AP_NEW_N(o->arena, 2 * o->stages->n * b + 1, bool);
+    bool *there = AP_NEW_N(o->arena, AP_N_PASSES * o->stages->n * b + 1, bool);
     struct ap_instr *all;
     int n, k = 0;
 
@@ -61,7 +61,7 @@ static int check_lane(const struct order_reader *o, int lane, const struct ap_at
         return -1;
     for (int i = 0; i < list->n; i++) {
         const struct ap_instr *x = &list->list[i];
-        bool *seen = &there[(2 * x->stage + x->backward) * b + x->microbatch];
+        bool *seen = &there[(AP_N_PASSES * x->stage + (int)x->pass) * b + x->microbatch];
         if (*seen)
             return ap_at_err(at, o->err,
                              "microbatch %d goes through stage %d in two parts",
@@ -72,8 +72,8 @@ static int check_lane(const struct order_reader *o, int lane, const struct ap_at
         return 0;
     for (int i = 0; i < n; i++) {
         const struct ap_instr *x = &all[i];
-        if (!there[(2 * x->stage + x->backward) * b + x->microbatch] &&
-            has_groups(&o->r->stage[x->stage].cuts, x->backward))
+        if (!there[(AP_N_PASSES * x->stage + (int)x->pass) * b + x->microbatch] &&
+            has_groups(&o->r->stage[x->stage].cuts, x->pass))
             return ap_at_err(at, o->err, "leaves out microbatch %d of stage %d",
                              x->microbatch, x->stage);
         k += k < list->n && is_same(x, &list->list[k]);
@@ -112,9 +112,9 @@ int price_read_order(struct ap_arena *arena, const json_t *json, const struct ap
         return -1;
     for (int i = 0; i < r.n_stages; i++) {
         const struct ap_at here = {&list, NULL, i};
-        if (r.stage[i].lane != i % r.n_lanes)
-            return ap_at_err(&here, err, "lane: the plan has the stage on lane %d",
-                             i % r.n_lanes);
+        const int lane = ap_stages_device(stages, i);
+        if (r.stage[i].lane != lane)
+            return ap_at_err(&here, err, "lane: the plan has the stage on lane %d", lane);
     }
     struct ap_instr_list *order = AP_NEW_N(arena, r.n_lanes + 1, struct ap_instr_list);
     for (int i = 0; i < r.n_lanes; i++) {

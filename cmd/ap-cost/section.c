@@ -108,6 +108,8 @@ static void put_stage(const struct cost_input *in, const struct ap_pipeline_pric
         ap_put_str(out, "device", price_device(in, i)->device);
     price_put_num(out, "forward_sec", s->forward_sec);
     price_put_num(out, "backward_sec", s->backward_sec);
+    if (ap_schedule_traits[p->sim.schedule].splits)
+        price_put_num(out, "weights_sec", s->weights_sec);
     price_put_num(out, "recompute_sec", s->recompute_sec);
     price_put_num(out, "sync_sec", s->sync_sec);
     price_put_num(out, "update_sec", s->update_sec);
@@ -122,6 +124,8 @@ static void put_stage(const struct cost_input *in, const struct ap_pipeline_pric
     ap_put_int(out, "stage_bytes", ap_add64(s->fixed_bytes, s->work_bytes));
     ap_put_int(out, "work_bytes", s->work_bytes);
     ap_put_int(out, "microbatch_bytes", s->flight_bytes);
+    if (ap_schedule_traits[p->sim.schedule].splits)
+        ap_put_int(out, "pending_bytes", s->pending_bytes);
     ap_put_int(out, "recomputed_bytes", s->recomputed_bytes);
     ap_buf_putc(out, '}');
 }
@@ -169,7 +173,9 @@ static void put_device(const struct cost_input *in, const struct ap_pipeline_pri
     const char *sep = "";
 
     ap_buf_puts(out, "{\"stages\":[");
-    for (int i = device; i < p->sim.n_stages; i += p->result.n_devices) {
+    for (int i = 0; i < p->sim.n_stages; i++) {
+        if (ap_sim_device_of(&p->sim, i) != device)
+            continue;
         ap_buf_printf(out, "%s%d", sep, i);
         sep = ",";
     }

@@ -234,7 +234,7 @@ struct schedule_trace {
     const struct cost_input *in;
     const struct ap_pipeline_price *p;
     struct ap_buf *out;
-    int *slice_of[2]; /* by backward: [stage * microbatches + microbatch] */
+    int *slice_of[AP_N_PASSES]; /* by pass: [stage * microbatches + microbatch] */
 };
 
 static int send_track(const struct schedule_trace *t, int stage, bool back)
@@ -253,13 +253,14 @@ static void put_send(const struct schedule_trace *t, const struct ap_sim_slice *
 {
     const struct ap_sim *sim = &t->p->sim;
     const struct ap_sim_stage *st = &sim->stages[s->instr.stage];
-    bool back = s->instr.backward;
-    int to = s->instr.stage + (back ? -1 : 1), device = to % t->p->result.n_devices;
+    const bool back = s->instr.pass == AP_PASS_BACKWARD;
+    const int to = s->instr.stage + (back ? -1 : 1);
     double sec = back ? st->send_backward_sec : st->send_forward_sec;
     int64_t bytes = back ? st->send_backward_bytes : st->send_forward_bytes;
 
-    if (to < 0 || to >= sim->n_stages || sec <= 0)
+    if (to < 0 || to >= sim->n_stages || sec <= 0 || s->instr.pass == AP_PASS_WEIGHTS)
         return;
+    const int device = ap_sim_device_of(sim, to);
     int at = cell(t, to, s->instr.microbatch), id = 2 * at + back;
     const struct ap_sim_slice *reader =
         &t->p->result.devices[device].slices[t->slice_of[back][at]];
@@ -284,7 +285,9 @@ static void put_device(const struct schedule_trace *t, struct ap_arena *arena, i
                                   (long long)t->in->of.stages.stage[device].n_devices,
                                   t->in->of.cluster.device));
     ap_trace_name(t->out, pid, COMPUTE, "thread_name", "microbatches");
-    for (int i = device; i < t->p->sim.n_stages; i += t->p->result.n_devices) {
+    for (int i = 0; i < t->p->sim.n_stages; i++) {
+        if (ap_sim_device_of(&t->p->sim, i) != device)
+            continue;
         ap_trace_name(t->out, pid, send_track(t, i, false), "thread_name",
                       ap_arena_printf(arena, "sends of stage %d on", i));
         ap_trace_name(t->out, pid, send_track(t, i, true), "thread_name",
@@ -293,12 +296,10 @@ static void put_device(const struct schedule_trace *t, struct ap_arena *arena, i
     ap_trace_memory(t->out, pid, 0, h.fixed_bytes);
     for (int i = 0; i < d->n_slices; i++) {
         const struct ap_sim_slice *s = &d->slices[i];
-        bool back = s->instr.backward;
+        const char *pass = ap_pass_names[s->instr.pass];
         ap_trace_slice(t->out, pid, COMPUTE,
-                       ap_arena_printf(arena, "%s %d", back ? "backward" : "forward",
-                                       s->instr.microbatch),
-                       back ? "backward" : "forward", s->start_sec,
-                       s->end_sec - s->start_sec);
+                       ap_arena_printf(arena, "%s %d", pass, s->instr.microbatch), pass,
+                       s->start_sec, s->end_sec - s->start_sec);
         ap_buf_printf(t->out, ",\"args\":{\"stage\":%d,\"microbatch\":%d}}",
                       s->instr.stage, s->instr.microbatch);
         ap_trace_memory(t->out, pid, s->start_sec, s->bytes);
@@ -326,12 +327,12 @@ static void put_schedule(struct ap_arena *arena, const struct cost_input *in,
     struct schedule_trace t = {.in = in, .p = p, .out = out};
     size_t cells = (size_t)p->sim.n_stages * (size_t)p->sim.microbatches;
 
-    for (int back = 0; back < 2; back++)
-        t.slice_of[back] = AP_NEW_N(arena, cells, int);
+    for (int pass = 0; pass < AP_N_PASSES; pass++)
+        t.slice_of[pass] = AP_NEW_N(arena, cells, int);
     for (int d = 0; d < p->result.n_devices; d++)
         for (int i = 0; i < p->result.devices[d].n_slices; i++) {
             const struct ap_instr *instr = &p->result.devices[d].slices[i].instr;
-            t.slice_of[instr->backward][cell(&t, instr->stage, instr->microbatch)] = i;
+            t.slice_of[instr->pass][cell(&t, instr->stage, instr->microbatch)] = i;
         }
     for (int d = 0; d < p->result.n_devices; d++)
         put_device(&t, arena, d);

@@ -216,6 +216,7 @@ static struct ap_price simulate_with(void *context, const struct ap_plan *plan,
         s->recompute_sec = with[0].forward_sec;
     s->forward_sec = with[0].forward_sec;
     s->backward_sec = with[0].backward_sec;
+    s->weights_sec = with[0].weights_sec;
     s->sync_sec += with[0].sync_sec - was[0].sync_sec; /* tied weights' stays */
     s->update_sec += with[0].update_sec - was[0].update_sec;
     sim.stages = stages;

@@ -67,7 +67,8 @@ static int next_pass(const struct scheduler *s, int lane, bool backward)
 
     if (k == (backward ? l->n_passes - l->n_forwards : l->n_forwards))
         return -1;
-    const struct ap_instr at = ap_schedule_pass(s->z, k, lane, backward);
+    const struct ap_instr at =
+        ap_schedule_pass(s->z, k, lane, backward ? AP_PASS_BACKWARD : AP_PASS_FORWARD);
     return s->pass[backward][at.stage * s->z->microbatches + at.microbatch];
 }
 

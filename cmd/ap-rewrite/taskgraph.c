@@ -14,6 +14,10 @@ int taskgraph_write(struct ap_tool *tool, struct ap_arena *arena,
     int *n = AP_NEW_N(arena, size.n_devices, int), n_edges = 0;
     struct ap_task_graph graph;
     struct ap_err err = {0};
+
+    if (ap_schedule_traits[program->schedule].splits)
+        ap_die_usage("--to taskgraph: the list scheduler has no schedule %s",
+                     ap_schedule_names[program->schedule]);
     struct ap_buf out = {0};
 
     ap_task_graph_build(arena, program, &graph);

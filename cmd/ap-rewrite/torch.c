@@ -446,8 +446,10 @@ static void put_stages(struct ap_arena *arena, const struct ap_planned *in,
 
     if (stages->schedule == AP_SCHEDULE_INFERENCE)
         ap_die_usage("--to torch: the schedule is inference, and the loader trains");
-    if (stages->schedule == AP_SCHEDULE_EAGER)
-        ap_die_usage("--to torch: PyTorch has no schedule eager-1f1b");
+    if (stages->schedule != AP_SCHEDULE_GPIPE && stages->schedule != AP_SCHEDULE_1F1B &&
+        stages->schedule != AP_SCHEDULE_INTERLEAVED)
+        ap_die_usage("--to torch: the loader has no schedule %s",
+                     ap_schedule_names[stages->schedule]);
     struct ap_stage_microbatch micro;
     if (ap_stage_microbatch_axis(arena, &in->graph, &in->nests, stages->microbatches,
                                  &micro, &err))

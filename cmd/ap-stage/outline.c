@@ -124,6 +124,10 @@ static int read_section(struct ap_arena *arena, const json_t *o, struct plan_out
     out->n_stages = (int)json_array_size(stages);
     if (out->n_stages == 0)
         return ap_at_err(&list, err, "expected stages");
+    if (out->schedule >= 0 && ap_schedule_traits[out->schedule].splits)
+        return ap_at_err(&at, err,
+                         "a plan of schedule %s is built from its line (--grid)",
+                         ap_schedule_names[out->schedule]);
     if (out->n_stages % out->chunks ||
         (out->chunks > 1 && out->schedule != AP_SCHEDULE_INTERLEAVED))
         return ap_at_err(&chunks, err,

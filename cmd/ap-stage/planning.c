@@ -321,11 +321,24 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
                  const struct plan_instance *inst, struct plan_answer *answer,
                  struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
 {
-    int code = find_plan(arena, p, inst, answer, stages, out, err);
+    /* plans of other schedules are lines */
+    const bool lines_only = p->algo->run == plan_auto &&
+                            p->params.schedule > AP_SCHEDULE_INTERLEAVED &&
+                            p->params.schedule < AP_N_TRAIN_SCHEDULES;
+    int code = AP_NO_SOLUTION;
 
+    if (lines_only && !takes_grids(p, inst))
+        return ap_err_set(err,
+                          "--schedule %s: only lines (--grid) have it, which are not "
+                          "searched beside --shard-command, --submeshes or several kinds "
+                          "of devices",
+                          ap_schedule_names[p->params.schedule]),
+               AP_USAGE;
+    if (!lines_only)
+        code = find_plan(arena, p, inst, answer, stages, out, err);
     if ((code == AP_OK || code == AP_NO_SOLUTION) && takes_grids(p, inst)) {
-        struct grid_want want =
-            planning_grids(p->in->r, inst, &grid_spaces[GRID_MEGATRON]);
+        const struct grid_space all = grid_space_all();
+        struct grid_want want = planning_grids(p->in->r, inst, &all);
         want.below = code == AP_OK ? out->objective_sec : INFINITY;
         want.simple = p->in->r->simple / 100;
         code = take_grids(arena, p, &want, answer, stages, out, err);
@@ -405,8 +418,8 @@ static void blame_families(const struct input *in)
 static bool line_fits(void *ctx, const struct plan_instance *inst, struct plan_found *out)
 {
     const struct planning *p = ctx;
-    const struct grid_want want =
-        planning_grids(p->in->r, inst, &grid_spaces[GRID_MEGATRON]);
+    const struct grid_space all = grid_space_all();
+    const struct grid_want want = planning_grids(p->in->r, inst, &all);
     struct ap_arena scratch = {0};
     struct grid_found found;
     struct ap_err why = {0};

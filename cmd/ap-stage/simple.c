@@ -7,8 +7,9 @@ struct stage_simplicity stage_simplicity_of(const struct ap_line *line, bool dif
     const int kinds = (d->data > 1 || d->zero > 0) + (d->tensor > 1) + (d->context > 1) +
                       (experts > 1) + (line->pipeline > 1);
 
-    return (struct stage_simplicity){{differ, kinds, line->pipeline > 1, line->chunks,
-                                      d->tensor * d->context * experts * line->pipeline}};
+    return (struct stage_simplicity){
+        {differ, kinds, (line->pipeline > 1) + ap_schedule_traits[line->schedule].splits,
+         line->chunks, d->tensor * d->context * experts * line->pipeline}};
 }
 
 int stage_simplicity_compare(const struct stage_simplicity *a,

@@ -7,7 +7,8 @@
 /*
  * What makes a plan less simple, the gravest first: stages or layers that are sharded in
  * different ways; kinds of parallelism (of data with ZeRO, tensor, context, expert,
- * pipeline); a pipeline; chunks on a device; devices that share a sample, or a model.
+ * pipeline); a pipeline, one with split backward passes; chunks on a device; devices that
+ * share a sample, or a model.
  */
 enum { STAGE_N_TRAITS = 5 };
 struct stage_simplicity {

@@ -45,8 +45,7 @@ static const struct key {
     {"zero", NUMBER, AT(degrees.zero), 0, 3, 0, NULL},
     {"shard", NUMBER, AT(degrees.shard), 1, AP_MAX_DEVICES, 0, NULL},
     {"sp", FLAG, AT(degrees.sequence), 0, 0, 0, NULL},
-    {"schedule", WORD, AT(schedule), 0, AP_SCHEDULE_INTERLEAVED + 1, 0,
-     ap_schedule_names},
+    {"schedule", WORD, AT(schedule), 0, AP_N_TRAIN_SCHEDULES, 0, ap_schedule_names},
     {"recompute", AGAIN, AT(recompute), 0, AP_N_LINE_RECOMPUTES, 0, recomputes},
     {"mbs", NUMBER, AT(micro_batch), 1, AP_MAX_DEVICES, 0, NULL},
     {"overlap", FLAG, AT(overlap), 0, 0, 0, NULL},
@@ -92,6 +91,12 @@ unsigned ap_line_trainer(const struct ap_line *line)
 static enum ap_schedule silent_schedule(const struct ap_line *line)
 {
     return line->chunks > 1 ? AP_SCHEDULE_INTERLEAVED : AP_SCHEDULE_1F1B;
+}
+
+/* What a schedule says of the chunks. */
+static int64_t silent_chunks(enum ap_schedule schedule)
+{
+    return ap_schedule_traits[schedule].least_chunks;
 }
 
 /* ---- reading ---- */
@@ -330,10 +335,10 @@ int ap_line_divide(const struct ap_line *line, int64_t batch, int64_t layers,
         return ap_err_set(err, "ep=%lld does not divide the %lld experts", ep,
                           (long long)experts);
     *microbatches = batch / at_once;
-    if (line->chunks > 1 && *microbatches % line->pipeline)
-        return ap_err_set(
-            err, "vpp=%lld: %lld microbatches are not a multiple of pp=%lld",
-            (long long)line->chunks, (long long)*microbatches, (long long)line->pipeline);
+    const struct ap_schedule_size size = {line->schedule, (int)line->pipeline,
+                                          (int)line->chunks, (int)*microbatches, false};
+    if (line->pipeline > 1 && ap_schedule_check(&size, err))
+        return -1;
     for (int i = 0; i < line->n_layers; i++)
         sum += line->layers[i];
     if (layers == 0 || n == 1 || sum == layers || (sum == 0 && layers % n == 0))
@@ -358,11 +363,12 @@ static int check(const struct ap_line *line, struct ap_err *err)
     if (line->chunks > 1 && line->pipeline == 1)
         return ap_err_set(err, "vpp=%lld: there is no pipeline (pp)",
                           (long long)line->chunks);
-    if ((line->schedule == AP_SCHEDULE_INTERLEAVED) != (line->chunks > 1))
-        return ap_err_set(err, "schedule: vpp=%lld is %s", (long long)line->chunks,
-                          line->chunks > 1 ? "interleaved-1f1b" : "not interleaved");
-    if (line->trainer & AP_TRAINER_WAITS && !ap_schedule_may_wait(line->schedule))
-        return ap_err_set(err, "waits: not with vpp");
+    const struct ap_schedule_traits *t = &ap_schedule_traits[line->schedule];
+    if (line->chunks < t->least_chunks || line->chunks > t->most_chunks)
+        return ap_err_set(err, "schedule: vpp=%lld is not %s", (long long)line->chunks,
+                          ap_schedule_names[line->schedule]);
+    if (line->trainer & AP_TRAINER_WAITS && !ap_schedule_traits[line->schedule].may_wait)
+        return ap_err_set(err, "waits: not with %s", ap_schedule_names[line->schedule]);
     if (line->trainer & AP_TRAINER_EP_OVERLAP && d->expert == 1)
         return ap_err_set(err, "ep-overlap: there is no expert parallelism (ep)");
     if (d->sequence && d->tensor == 1)
@@ -399,6 +405,8 @@ int ap_line_read(struct ap_arena *arena, const char *text, struct ap_line *line,
             return -1;
     if (line->schedule == unsaid)
         line->schedule = silent_schedule(line);
+    else if (line->chunks == 1)
+        line->chunks = silent_chunks(line->schedule);
     return check(line, err);
 }
 
@@ -413,6 +421,8 @@ static bool is_said(const struct ap_line *line, const struct key *key, int64_t n
         return d->zero > 0 && number > 0 && number != d->data * d->context;
     if (key->at == AT(degrees.expert_tensor))
         return d->expert > 0 && number > 0 && number != d->tensor;
+    if (key->at == AT(chunks) && line->schedule != silent_schedule(line))
+        return number != silent_chunks(line->schedule);
     return number > key->silent;
 }
 

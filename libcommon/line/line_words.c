@@ -201,6 +201,8 @@ static void put_pipeline(const struct ap_line *l, struct ap_buf *out)
     ap_buf_printf(out, "PP %lld", (long long)l->pipeline);
     if (l->chunks > 1)
         ap_buf_printf(out, " × VPP %lld", (long long)l->chunks);
+    if (l->schedule > AP_SCHEDULE_INTERLEAVED && l->schedule < AP_N_TRAIN_SCHEDULES)
+        ap_buf_printf(out, " (%s)", ap_schedule_names[l->schedule]);
 }
 
 /* "PP 2 × VPP 3" comes after the tensor axis, where a model is cut first. */

@@ -91,20 +91,45 @@ static int has_modules(const struct ap_trainer_case *c, struct ap_err *err)
     return 0;
 }
 
-/* schedules.py, Schedule1F1B */
+/* schedules.py, Schedule1F1B; those of its own are ap_line_divide's. */
 static int has_microbatches(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const bool gpipe = c->line.schedule == AP_SCHEDULE_GPIPE;
-
-    if (c->line.pipeline == 1 || gpipe || c->microbatches >= c->line.pipeline)
+    if (c->line.pipeline == 1 || c->line.schedule != AP_SCHEDULE_1F1B ||
+        c->microbatches >= c->line.pipeline)
         return 0;
     return ap_err_set(err, "%lld microbatches are fewer than " PP " %lld (1F1B)",
                       (long long)c->microbatches, (long long)c->line.pipeline);
 }
 
+static const char *const schedules[AP_N_SCHEDULES] = {
+    [AP_SCHEDULE_GPIPE] = "GPipe",
+    [AP_SCHEDULE_1F1B] = "1F1B",
+    [AP_SCHEDULE_INTERLEAVED] = "Interleaved1F1B",
+    [AP_SCHEDULE_LOOPED_BFS] = "LoopedBFS",
+    [AP_SCHEDULE_ZB_H1] = "InterleavedZeroBubble",
+    [AP_SCHEDULE_ZB_V] = "ZBVZeroBubble",
+    [AP_SCHEDULE_DUALPIPE_V] = "DualPipeV"};
+
+/* Schedules of several stages on a device have two at least; FlexAttention, which context
+ * parallelism of main needs, has no split backward pass (stage_backward_input). */
 static int has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    return c->line.schedule == AP_SCHEDULE_GPIPE ? 0 : trainer_has_schedule(c, err);
+    const enum ap_schedule s = c->line.schedule;
+
+    if (c->stages == 1)
+        return 0;
+    if (!schedules[s])
+        return ap_err_set(err, "schedule %s: it has no such name", ap_schedule_names[s]);
+    if (s == AP_SCHEDULE_ZB_H1 && c->line.chunks == 1)
+        return ap_err_set(err, "schedule zb-h1: InterleavedZeroBubble has two stages or "
+                               "more on a device (vpp)");
+    if (c->trainer == &trainer_torchtitan_main && ap_schedule_traits[s].splits &&
+        c->line.degrees.context > 1)
+        return ap_err_set(err,
+                          "schedule %s: attention under " CP
+                          " %lld is FlexAttention, whose backward pass cannot be split",
+                          ap_schedule_names[s], (long long)c->line.degrees.context);
+    return 0;
 }
 
 static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
@@ -214,11 +239,6 @@ static void put_parts(const struct ap_line *l, int64_t layers, struct ap_buf *ou
     ap_buf_putc(out, '\n');
 }
 
-static const char *const schedules[AP_N_SCHEDULES] = {[AP_SCHEDULE_GPIPE] = "GPipe",
-                                                      [AP_SCHEDULE_1F1B] = "1F1B",
-                                                      [AP_SCHEDULE_INTERLEAVED] =
-                                                          "Interleaved1F1B"};
-
 static void put_batch(const struct ap_line *l, const struct ap_line_facts *f,
                       const struct spelling *names, struct ap_buf *out)
 {
@@ -245,7 +265,11 @@ static void write_flags(const struct ap_trainer *t, const struct ap_line *l,
                                                                   "selective", "full"};
     const struct ap_degrees *d = &l->degrees;
 
-    (void)notes;
+    if (l->pipeline > 1 && ap_schedule_traits[l->schedule].splits)
+        ap_note(notes,
+                "%s: splits backward passes, which PyTorch cannot do of FlexAttention or "
+                "of compiled stages",
+                schedules[l->schedule]);
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     trainer_put_flag(out, "--parallelism.data_parallel_replicate_degree",
                      d->zero ? d->data * d->context / d->shard : d->data);
@@ -421,8 +445,7 @@ static void read_stages(struct trainer_reading *r)
         return;
     if (s == AP_N_SCHEDULES) {
         ap_err_set(r->err,
-                   "--parallelism.pipeline_parallel_schedule %.40s: 1F1B, GPipe "
-                   "and Interleaved1F1B are read",
+                   "--parallelism.pipeline_parallel_schedule %.40s: no line says it",
                    name);
         return;
     }
@@ -430,8 +453,9 @@ static void read_stages(struct trainer_reading *r)
     if (parts)
         read_parts(r, parts);
     else
-        deal_layers(r, s == AP_SCHEDULE_INTERLEAVED);
-    if ((line->chunks > 1) != (s == AP_SCHEDULE_INTERLEAVED))
+        deal_layers(r, s > AP_SCHEDULE_1F1B);
+    if ((line->chunks > 1) != (s > AP_SCHEDULE_1F1B) ||
+        line->chunks > ap_schedule_traits[s].most_chunks)
         ap_err_set(r->err,
                    "--parallelism.pipeline_parallel_schedule %s: %lld stages on "
                    "each device",

@@ -79,9 +79,11 @@ static bool is_mine(const struct lane_plan *p, int s)
     return &p->program->lane[p->program->stage[s].lane] == p->lane;
 }
 
-static bool is_back(const struct ap_pipeline_stage *st, int group)
+/* The pass of a microbatch that a group is of; AP_N_PASSES: of none. */
+static enum ap_pass pass_of(const struct ap_pipeline_stage *st, int group)
 {
-    return group >= st->cuts.backward_lo && group < st->cuts.each_hi;
+    return ap_pipeline_is_each(st, group) ? ap_pipeline_pass(&st->cuts, group)
+                                          : AP_N_PASSES;
 }
 
 /* ---- the order of things ---- */
@@ -90,7 +92,7 @@ static bool is_back(const struct ap_pipeline_stage *st, int group)
 static void walk(struct lane_plan *p)
 {
     struct ap_pipeline_instr was = {.stage = NOWHERE};
-    bool back = false;
+    enum ap_pass pass = AP_N_PASSES;
 
     p->loop_lo = NOWHERE;
     for (int i = 0; i < p->lane->n; i++) {
@@ -112,10 +114,10 @@ static void walk(struct lane_plan *p)
         if (!ap_pipeline_is_each(st, x->lo))
             continue;
         if (x->stage != was.stage || x->message != was.message ||
-            is_back(st, x->lo) != back)
+            pass_of(st, x->lo) != pass)
             p->n_spans++;
         was = *x;
-        back = is_back(st, x->lo);
+        pass = pass_of(st, x->lo);
         if (s->first[x->message] < 0)
             s->first[x->message] = p->n_spans - 1;
         s->last[x->message] = p->n_spans - 1;
@@ -164,8 +166,9 @@ static void end_messages(const struct lane_plan *p, int s)
 
     for (int r = 0; r < l->g->n_results; r++) {
         const int of = l->g->results[r].node, node = l->root[of];
+        const enum ap_pass pass = pass_of(st, l->g->nodes[of].group);
         const int end =
-            is_back(st, l->g->nodes[of].group) ? st->cuts.each_hi : st->cuts.backward_lo;
+            ap_pipeline_pass_hi(&st->cuts, pass == AP_N_PASSES ? AP_PASS_FORWARD : pass);
         result[node] = true;
         stays[node] |= st->result[r] >= 0;
         sent[node] = sent[node] < end ? end : sent[node]; /* a view may be sent later */
@@ -217,6 +220,13 @@ static int by_birth(const void *pa, const void *pb)
     return (a->node > b->node) - (a->node < b->node);
 }
 
+/* Whether a microbatch's value is made in one pass and read in a later one. */
+static bool is_kept(const struct ap_pipeline_cuts *c, int birth, int read)
+{
+    return (birth < c->backward_lo && read >= c->backward_lo) ||
+           (c->weights_lo < c->each_hi && birth < c->weights_lo && read >= c->weights_lo);
+}
+
 /* What lies in slots; nothing, where a lane has one stage that keeps one microbatch. */
 static void find_kept(const struct lane_plan *p, int s)
 {
@@ -229,7 +239,7 @@ static void find_kept(const struct lane_plan *p, int s)
         return;
     for (int i = 0; i < v->g->n_nodes; i++)
         if (v->has[i] && v->root[i] == i && ap_pipeline_is_per_microbatch(st, i) &&
-            v->birth[i] < st->cuts.backward_lo && v->read[i] >= st->cuts.backward_lo)
+            is_kept(&st->cuts, v->birth[i], v->read[i]))
             born[l->n_kept++] = (struct born){v->birth[i], i};
     qsort(born, (size_t)l->n_kept, sizeof *born, by_birth);
     l->kept = AP_NEW_N(p->arena, l->n_kept + 1, int);
@@ -347,7 +357,7 @@ static void lifetime(const struct lane_plan *p, int s, int node, int *birth, int
     const bool carried = ap_program_is_carried(&p->program->stage[s].prog, node);
     const bool in_loop = lo < c->each_hi && hi >= c->each_lo;
     const bool in_each = lo >= c->each_lo && hi < c->each_hi && !carried;
-    const bool in_span = in_each && (hi < c->backward_lo || lo >= c->backward_lo);
+    const bool in_span = in_each && ap_pipeline_pass(c, lo) == ap_pipeline_pass(c, hi);
 
     *birth = step_of(p, s, lo);
     *death = step_of(p, s, hi);
@@ -370,9 +380,10 @@ static struct ap_pack_piece on_clock(const struct lane_plan *p, bool back, int b
                 : (struct ap_pack_piece){.birth = end - death, .death = end - birth};
 }
 
-/* Values of the forward (or backward) spans that fit where the slot is free then. */
-static void fill_slot(struct lane_plan *p, int s, bool back, bool *placed)
+/* Values of a pass that fit where the slot is free then. */
+static void fill_slot(struct lane_plan *p, int s, enum ap_pass pass, bool *placed)
 {
+    const bool back = pass != AP_PASS_FORWARD;
     const struct ap_pipeline_stage *st = &p->program->stage[s];
     struct stage_lives *l = &p->stage[s];
     const struct ap_graph *g = l->lives.g;
@@ -393,8 +404,8 @@ static void fill_slot(struct lane_plan *p, int s, bool back, bool *placed)
         if (placed[i] || !l->lives.has[i] || l->lives.root[i] != i ||
             !ap_pipeline_is_per_microbatch(st, i))
             continue;
-        if (back ? lo < st->cuts.backward_lo || hi >= st->cuts.each_hi
-                 : lo < st->cuts.each_lo || hi >= st->cuts.backward_lo)
+        if (lo < ap_pipeline_pass_lo(&st->cuts, pass) ||
+            hi >= ap_pipeline_pass_hi(&st->cuts, pass))
             continue;
         node[n] = i;
         piece[n] = on_clock(p, back, step_of(p, s, lo), step_of(p, s, hi));
@@ -420,10 +431,8 @@ static void place_stage(struct lane_plan *p, int s)
         placed[l->kept[i]] = true;
         st->prog.buffer[l->kept[i]].offset = l->at[i];
     }
-    if (l->n_kept > 0) {
-        fill_slot(p, s, false, placed);
-        fill_slot(p, s, true, placed);
-    }
+    for (int pass = 0; pass < AP_N_PASSES && l->n_kept > 0; pass++)
+        fill_slot(p, s, (enum ap_pass)pass, placed);
     for (int i = 0; i < g->n_nodes; i++) {
         struct ap_buffer *b = &st->prog.buffer[i];
         const int64_t bytes = ap_buffer_align(b->bytes);

@@ -18,6 +18,7 @@
 #include "plan/microbatch.h"
 #include "pipeline/pipeline_price.h"
 #include "pipeline/recompute.h"
+#include "pipeline/stage_facts.h"
 
 struct builder {
     struct ap_arena *arena;
@@ -231,7 +232,7 @@ static bool *find_needed(struct builder *b)
     return needed;
 }
 
-/* 0: forward, 1: backward, 2: what runs at the end. */
+/* The least turns, without those of weights. */
 static void start_turns(struct builder *b, int stage, const bool *needed)
 {
     const struct ap_plan *plan = &b->plan[stage];
@@ -244,9 +245,13 @@ static void start_turns(struct builder *b, int stage, const bool *needed)
                        plan->graph->nodes[nest->members[0]].op == AP_OP_PARAMETER;
         for (int m = 0; m < nest->n_members; m++)
             forward |= needed[b->sub[stage].source[nest->members[m]]];
-        int turn = forward ? 0 : phase == AP_BACKWARD ? 1 : 2;
-        if (when) /* what runs once has turns of its own */
-            turn = when[i] == AP_AFTER ? 2 : turn > 1 ? 1 : turn;
+        int turn = forward                ? AP_TURN_FORWARD
+                   : phase == AP_BACKWARD ? AP_TURN_BACKWARD
+                                          : AP_TURN_END;
+        if (when && when[i] == AP_AFTER) /* what runs once has turns of its own */
+            turn = AP_TURN_END;
+        else if (when && turn == AP_TURN_END)
+            turn = AP_TURN_BACKWARD;
         b->turn[stage][i] = turn;
     }
 }
@@ -278,9 +283,12 @@ static int least_turn(const struct builder *b, int stage, const struct ap_nest *
         return least;
     int made = b->sub[from].graph.results[b->handed_as[node]].node;
     int turn = b->turn[from][b->sub[from].graph.nodes[made].group];
-    if (turn == 1 && b->stages->chunks > 1 && is_sum(b, from, b->handed_as[node]))
-        turn = 2;
-    return turn > 1 ? turn + 1 : turn == 1 || from > stage;
+    if (turn == AP_TURN_BACKWARD && b->stages->chunks > 1 &&
+        is_sum(b, from, b->handed_as[node]))
+        turn = AP_TURN_END;
+    return turn >= AP_TURN_END                        ? turn + 1
+           : turn == AP_TURN_BACKWARD || from > stage ? AP_TURN_BACKWARD
+                                                      : AP_TURN_FORWARD;
 }
 
 /*
@@ -351,6 +359,33 @@ static void recompute_stages(struct builder *b)
     }
 }
 
+/* ---- gradients of weights ---- */
+
+/* Where backward passes are split: the turns of groups of which no earlier stage reads
+ * anything. */
+static void split_backward(struct builder *b, int stage)
+{
+    struct ap_plan *plan = &b->plan[stage];
+    const struct ap_subgraph *sub = &b->sub[stage];
+    const int n = plan->nests->n;
+    bool *leaves = AP_NEW_N(b->arena, plan->graph->n_nodes, bool);
+    enum ap_phase *phase = AP_NEW_N(b->arena, n + 1, enum ap_phase);
+    int *turn = AP_NEW_N(b->arena, n + 1, int);
+
+    for (int k = 0; k < sub->n_cut_out; k++)
+        leaves[sub->cut_out[k]] =
+            !is_sum(b, stage, b->handed_as[sub->source[sub->cut_out[k]]]);
+    for (int i = 0; i < n; i++)
+        phase[i] = plan->turn[i] == AP_TURN_FORWARD    ? AP_FORWARD
+                   : plan->turn[i] == AP_TURN_BACKWARD ? AP_BACKWARD
+                                                       : AP_UPDATE;
+    const bool *weights =
+        ap_stage_weights(b->arena, plan->graph, plan->nests, phase, leaves);
+    for (int i = 0; i < n; i++)
+        turn[i] = weights[i] ? AP_TURN_WEIGHTS : plan->turn[i];
+    plan->turn = turn;
+}
+
 /* ---- stages ---- */
 
 static int err_of(int stage, const struct ap_err *why, struct ap_err *err)
@@ -368,11 +403,14 @@ static int add_stage(struct builder *b, int i, struct ap_err *err)
         return err_of(i, &why, err);
     struct ap_pipeline_cuts *c = &out->cuts;
     int n = p->local.n_groups;
-    *c = (struct ap_pipeline_cuts){p->each_lo, p->each_lo, p->each_hi};
-    while (!p->mesh.microbatch && c->each_hi < n && p->turn[c->each_hi] < 2)
+    *c = (struct ap_pipeline_cuts){p->each_lo, p->each_lo, p->each_lo, p->each_hi};
+    while (!p->mesh.microbatch && c->each_hi < n && p->turn[c->each_hi] < AP_TURN_END)
         c->each_hi++; /* one microbatch: what the program does not tell from the rest */
-    while (c->backward_lo < c->each_hi && p->turn[c->backward_lo] == 0)
+    while (c->backward_lo < c->each_hi && p->turn[c->backward_lo] == AP_TURN_FORWARD)
         c->backward_lo++;
+    c->weights_lo = c->backward_lo;
+    while (c->weights_lo < c->each_hi && p->turn[c->weights_lo] != AP_TURN_WEIGHTS)
+        c->weights_lo++;
     return 0;
 }
 
@@ -416,6 +454,8 @@ static int add_stages(struct builder *b, struct ap_err *err)
     }
     find_turns(b);
     recompute_stages(b);
+    for (int i = 0; i < n && ap_schedule_traits[b->stages->schedule].splits; i++)
+        split_backward(b, i);
     for (int i = 0; i < n; i++)
         if (add_stage(b, i, err))
             return -1;
@@ -460,10 +500,22 @@ static void add_lanes(struct builder *b)
         r->lane[i] = (struct ap_lane){.n_ranks = (int)st->n_devices, .ranks = ranks};
     }
     for (int i = 0; i < s->n; i++)
-        r->stage[i].lane = i % r->n_lanes;
+        r->stage[i].lane = ap_schedule_device(s->schedule, r->n_lanes, i);
 }
 
 /* ---- transfers ---- */
+
+/* Whether the receiver already has it. */
+static bool stays(const struct builder *b, int cut, const struct ap_transfer *t)
+{
+    const struct ap_stage *from = &b->stages->stage[t->from];
+    const struct ap_stage *to = &b->stages->stage[t->to];
+
+    for (int k = 0; k < from->sub.n_cut_out; k++)
+        if (from->sub.source[from->sub.cut_out[k]] == to->sub.source[cut])
+            return ap_transfer_stays(from, from->sub.cut_out[k], to, cut);
+    return false;
+}
 
 /* How a transfer is sent: as the plan says, or as is quickest by price. cut: node of the
  * receiver that it becomes. */
@@ -480,6 +532,9 @@ static int choose(struct builder *b, int cut, struct ap_transfer *t, struct ap_e
     struct ap_cluster own;
     struct ap_cost cost;
 
+    t->how = AP_RESHARD_SEND_RECV;
+    if (stays(b, cut, t))
+        return 0;
     if (ap_cluster_take(b->cluster, to->n_devices, to->devices, &own, err) ||
         ap_cost_init(b->arena, &cost, AP_COST_DEFAULT, &own, &to->sharding.plan.mesh,
                      err))

@@ -111,8 +111,8 @@ static const char *run_each(struct flow *f, const struct ap_pipeline_instr *x)
         return "runs a microbatch before the groups that run first";
     if (x->lo != s->next[m])
         return "does not go on where its microbatch is";
-    if (x->lo < st->cuts.backward_lo && x->hi > st->cuts.backward_lo)
-        return "runs forward and backward groups at once";
+    if (ap_pipeline_pass(&st->cuts, x->lo) != ap_pipeline_pass(&st->cuts, x->hi - 1))
+        return "runs groups of two passes at once";
     if (m > 0 && s->next[0] < x->hi)
         return "runs before microbatch 0, which starts the sums";
     s->next[m] = x->hi;

@@ -17,8 +17,9 @@ static void put_stage(const struct ap_pipeline_stage *st, struct ap_buf *out)
 {
     ap_buf_puts(out, "{\"lane\":");
     ap_buf_int(out, st->lane);
-    const int cuts[] = {st->cuts.each_lo, st->cuts.backward_lo, st->cuts.each_hi};
-    ap_put_ids(out, "cuts", cuts, 3);
+    const struct ap_pipeline_cuts *c = &st->cuts;
+    const int cuts[] = {c->each_lo, c->backward_lo, c->weights_lo, c->each_hi};
+    ap_put_ids(out, "cuts", cuts, c->weights_lo < c->each_hi ? 4 : 3);
     ap_put_ids(out, "params", st->param, st->prog.local.n_params);
     ap_put_ids(out, "results", st->result, st->prog.local.n_results);
     if (st->n_slots > 0) {
@@ -183,8 +184,8 @@ static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_a
                    err) < 0 ||
         read_slots(arena, o, at, r, st, err))
         return -1;
-    if (c->each_lo > c->backward_lo || c->backward_lo > c->each_hi ||
-        c->each_hi > g->n_groups)
+    if (c->each_lo > c->backward_lo || c->backward_lo > c->weights_lo ||
+        c->weights_lo > c->each_hi || c->each_hi > g->n_groups)
         return ap_at_err(at, err, "cuts: expected groups in order");
     if (ap_mesh_microbatches(&st->prog.mesh) != r->microbatches)
         return ap_at_err(&prog_at, err, "is of %lld microbatches, the pipeline of %d",
@@ -354,13 +355,14 @@ static int read_place(struct ap_arena *arena, const json_t *o, const struct ap_a
                       const struct ap_pipeline_program *r, struct ap_pipeline_stage *st,
                       struct ap_err *err)
 {
+    const int n_cuts = json_array_size(json_object_get(o, "cuts")) == 4 ? 4 : 3;
     const int *cuts;
 
     if (read_int(o, at, "lane", 0, r->n_lanes - 1, &st->lane, err) ||
-        ap_get_ids(arena, o, at, "cuts", (struct ap_id_range){3, 0, INT_MAX}, &cuts,
+        ap_get_ids(arena, o, at, "cuts", (struct ap_id_range){n_cuts, 0, INT_MAX}, &cuts,
                    err) < 0)
         return -1;
-    st->cuts = (struct ap_pipeline_cuts){cuts[0], cuts[1], cuts[2]};
+    st->cuts = (struct ap_pipeline_cuts){cuts[0], cuts[1], cuts[2], cuts[n_cuts - 1]};
     return 0;
 }
 
@@ -611,7 +613,7 @@ void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *pro
 
     *st = (struct ap_pipeline_stage){
         .prog = *prog,
-        .cuts = {prog->each_lo, hi, hi},
+        .cuts = {prog->each_lo, hi, hi, hi},
         .param = number_all(arena, g->n_params, own.n_params, prog->number),
         .result = number_all(arena, g->n_results, own.n_results, NULL)};
     *out = (struct ap_pipeline_program){.alone = true,

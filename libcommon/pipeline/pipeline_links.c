@@ -35,7 +35,6 @@ struct bundle {
 
 struct linker {
     struct ap_pricing *p;
-    int n_sets; /* of devices */
     struct pattern *pattern;
     int n_patterns, cap_patterns;
     struct bundle *bundle;
@@ -122,8 +121,8 @@ static void add_send(struct linker *l, const struct ap_send *x)
     const struct ap_shape *shape = &p->g->nodes[x->node].shape;
     const bool often = x->kind == AP_SEND_MICROBATCH;
     const int split = often ? p->micro.dim[x->node] : -1;
-    struct bundle b = {.from = x->from % l->n_sets,
-                       .to = x->to % l->n_sets,
+    struct bundle b = {.from = ap_stages_device(l->p->stages, x->from),
+                       .to = ap_stages_device(l->p->stages, x->to),
                        .each = ap_dtype_size(shape->dtype) * (often ? p->micro.n : 1)};
     struct pattern pattern = {
         .made = ap_stage_out_layout(&from->sharding.plan, x->made),
@@ -219,7 +218,7 @@ static void join(struct linker *l)
 
 void ap_pipeline_links(struct ap_pricing *p)
 {
-    struct linker l = {.p = p, .n_sets = p->stages->n / p->stages->chunks};
+    struct linker l = {.p = p};
 
     for (int i = 0; i < p->out->n_sends; i++)
         if (p->out->sends[i].made >= 0)

@@ -18,7 +18,7 @@
 
 /* ---- what a stage reads and sends, by group ---- */
 
-enum { BEFORE, FORWARD, BACKWARD, BEHIND, N_SPANS };
+enum { BEFORE, EACH, BEHIND = EACH + AP_N_PASSES, N_SPANS }; /* EACH + pass */
 
 struct event {
     int group, transfer;
@@ -36,21 +36,20 @@ struct wiring {
 struct orderer {
     struct ap_arena *arena;
     struct ap_pipeline_program *program;
-    struct wiring *wiring; /* [stage] */
-    int *n_left[2];        /* [backward][stage]: microbatches that are still to run */
-    int *at;               /* [stage]: first group at the end that is not run */
-    int *start;            /* [transfer]: first of its messages in `got` */
-    bool *got, *sent;      /* [message]: received, sent */
-    struct ap_lane *lane;  /* at hand */
+    struct wiring *wiring;    /* [stage] */
+    int *n_left[AP_N_PASSES]; /* [pass][stage]: microbatches that are still to run */
+    int *at;                  /* [stage]: first group at the end that is not run */
+    int *start;               /* [transfer]: first of its messages in `got` */
+    bool *got, *sent;         /* [message]: received, sent */
+    struct ap_lane *lane;     /* at hand */
     int cap;
 };
 
 static int span_of(const struct ap_pipeline_cuts *c, int group)
 {
-    return group < c->each_lo       ? BEFORE
-           : group < c->backward_lo ? FORWARD
-           : group < c->each_hi     ? BACKWARD
-                                    : BEHIND;
+    return group < c->each_lo    ? BEFORE
+           : group >= c->each_hi ? BEHIND
+                                 : EACH + (int)ap_pipeline_pass(c, group);
 }
 
 static int compare_events(const void *pa, const void *pb)
@@ -85,7 +84,7 @@ static void wire(struct orderer *o)
         const struct ap_transfer *x = &r->transfer[t];
         const struct ap_graph *from = &r->stage[x->from].prog.local;
         const struct ap_graph *to = &r->stage[x->to].prog.local;
-        int param = to->params[x->param], first[N_SPANS] = {-1, -1, -1, -1};
+        int param = to->params[x->param], first[N_SPANS] = {-1, -1, -1, -1, -1};
         add_event(&o->wiring[x->from].makes,
                   from->nodes[from->results[x->result].node].group, t);
         bool new_value = r->stage[x->to].param[x->param] >= 0; /* when all is done */
@@ -202,7 +201,8 @@ static void add_span(struct orderer *o, int stage, int span, int m, bool last)
 {
     const struct ap_pipeline_cuts *c = &o->program->stage[stage].cuts;
     int n_groups = o->program->stage[stage].prog.local.n_groups;
-    const int edge[] = {0, c->each_lo, c->backward_lo, c->each_hi, n_groups};
+    const int edge[] = {0,          c->each_lo, c->backward_lo, c->weights_lo,
+                        c->each_hi, n_groups};
 
     add_part(o, stage, span, edge[span], edge[span + 1], m, last);
 }
@@ -215,8 +215,10 @@ static void add_end(struct orderer *o, int lane)
 
     for (int left = 1, turn = 0; left > 0; turn++) {
         left = 0;
-        for (int s = lane; s < r->n_stages; s += r->n_lanes) {
+        for (int s = 0; s < r->n_stages; s++) {
             const struct ap_program *p = &r->stage[s].prog;
+            if (r->stage[s].lane != lane)
+                continue;
             int lo = o->at[s], n = p->local.n_groups;
             while (o->at[s] < n &&
                    (p->turn[o->at[s]] <= turn || r->n_lanes == r->n_stages))
@@ -225,9 +227,10 @@ static void add_end(struct orderer *o, int lane)
             left += n - o->at[s];
         }
     }
-    for (int s = lane; s < r->n_stages; s += r->n_lanes) {
+    for (int s = 0; s < r->n_stages; s++) {
         int n = r->stage[s].prog.local.n_groups;
-        add_part(o, s, BEHIND, n, n + 1, 0, true);
+        if (r->stage[s].lane == lane)
+            add_part(o, s, BEHIND, n, n + 1, 0, true);
     }
 }
 
@@ -235,10 +238,9 @@ static void add_end(struct orderer *o, int lane)
 static void add_microbatches(struct orderer *o, const struct ap_instr *order, int n)
 {
     for (int k = 0; k < n; k++) {
-        int s = order[k].stage, m = order[k].microbatch;
-        bool back = order[k].backward;
-        bool last = --o->n_left[back][s] == 0;
-        add_span(o, s, back ? BACKWARD : FORWARD, m, last);
+        const int s = order[k].stage, pass = (int)order[k].pass;
+        const bool last = --o->n_left[pass][s] == 0;
+        add_span(o, s, EACH + pass, order[k].microbatch, last);
     }
 }
 
@@ -254,10 +256,13 @@ static int add_lane(struct orderer *o, int i, int chunks, struct ap_err *err)
     o->cap = 0;
     if (ap_schedule_order(o->arena, &size, i, &order, &n, err))
         return -1;
-    for (int s = i; s < r->n_stages; s += r->n_lanes) {
+    for (int s = 0; s < r->n_stages; s++) {
+        if (r->stage[s].lane != i)
+            continue;
         add_span(o, s, BEFORE, 0, true);
         o->at[s] = r->stage[s].cuts.each_hi;
-        o->n_left[0][s] = o->n_left[1][s] = r->microbatches;
+        for (int pass = 0; pass < AP_N_PASSES; pass++)
+            o->n_left[pass][s] = r->microbatches;
     }
     add_microbatches(o, order, n);
     add_end(o, i);
@@ -289,8 +294,8 @@ int ap_pipeline_order(struct ap_arena *arena, int chunks,
     if (n < 0)
         return ap_err_set(err, "/stages: too many messages between the stages");
     o.wiring = AP_NEW_N(arena, program->n_stages, struct wiring);
-    o.n_left[0] = AP_NEW_N(arena, program->n_stages, int);
-    o.n_left[1] = AP_NEW_N(arena, program->n_stages, int);
+    for (int pass = 0; pass < AP_N_PASSES; pass++)
+        o.n_left[pass] = AP_NEW_N(arena, program->n_stages, int);
     o.at = AP_NEW_N(arena, program->n_stages, int);
     o.got = AP_NEW_N(arena, n + 1, bool);
     o.sent = AP_NEW_N(arena, n + 1, bool);

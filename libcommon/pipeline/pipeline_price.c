@@ -132,13 +132,15 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
     *sim = (struct ap_sim_stage){
         .forward_sec = point[0].forward_sec,
         .backward_sec = point[0].backward_sec,
+        .weights_sec = point[0].weights_sec,
         .exchange_sec = {point[0].exchange_sec[0], point[0].exchange_sec[1]},
         .exchange_share = part->cost.cluster.collective_share[AP_OP_ALL_TO_ALL],
         .sync_sec = point[0].sync_sec,
         .update_sec = point[0].update_sec,
         .fixed_bytes = point[0].stage_bytes - point[0].passing_bytes,
         .work_bytes = point[0].passing_bytes,
-        .flight_bytes = point[0].microbatch_bytes};
+        .flight_bytes = point[0].microbatch_bytes,
+        .pending_bytes = point[0].pending_bytes};
     if (st->recompute == AP_RECOMPUTE_ALL) {
         some = point[1];
     } else if (st->recompute == AP_RECOMPUTE_SELECTED) {
@@ -154,6 +156,7 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
     if (st->recompute != AP_RECOMPUTE_NONE) {
         sim->recompute_sec = some.backward_sec - point[0].backward_sec;
         sim->flight_bytes = some.microbatch_bytes;
+        sim->pending_bytes = some.pending_bytes;
         sim->recomputed_bytes = some.stage_bytes - point[0].stage_bytes;
     }
 }

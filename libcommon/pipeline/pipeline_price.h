@@ -62,6 +62,11 @@ struct ap_transfer_price ap_price_transfer(const struct ap_link *link,
                                            const struct ap_layout *to,
                                            enum ap_resharding given);
 
+/* Whether a value that a stage makes (node of its graph) already is as another stage on
+ * the same devices reads it, so that nothing is sent. */
+bool ap_transfer_stays(const struct ap_stage *from, int made, const struct ap_stage *to,
+                       int read);
+
 /* ---- sends between stages ---- */
 
 enum ap_send_kind {

@@ -15,11 +15,32 @@
 /*
  * The parts of a stage's program: groups before each_lo run once, before the first
  * microbatch; groups up to each_hi run for each microbatch, the forward pass up to
- * backward_lo; and groups from each_hi on run once, at the end.
+ * backward_lo, the backward pass up to weights_lo, and then the pass of weights (each_hi:
+ * there is none); and groups from each_hi on run once, at the end.
  */
 struct ap_pipeline_cuts {
-    int each_lo, backward_lo, each_hi;
+    int each_lo, backward_lo, weights_lo, each_hi;
 };
+/* The pass of a group that runs for each microbatch. */
+static inline enum ap_pass ap_pipeline_pass(const struct ap_pipeline_cuts *c, int group)
+{
+    return group < c->backward_lo  ? AP_PASS_FORWARD
+           : group < c->weights_lo ? AP_PASS_BACKWARD
+                                   : AP_PASS_WEIGHTS;
+}
+/* The first group of a pass, and the one after its last. */
+static inline int ap_pipeline_pass_lo(const struct ap_pipeline_cuts *c, enum ap_pass pass)
+{
+    return pass == AP_PASS_FORWARD    ? c->each_lo
+           : pass == AP_PASS_BACKWARD ? c->backward_lo
+                                      : c->weights_lo;
+}
+static inline int ap_pipeline_pass_hi(const struct ap_pipeline_cuts *c, enum ap_pass pass)
+{
+    return pass == AP_PASS_FORWARD    ? c->backward_lo
+           : pass == AP_PASS_BACKWARD ? c->weights_lo
+                                      : c->each_hi;
+}
 
 struct ap_pipeline_stage {
     int lane;

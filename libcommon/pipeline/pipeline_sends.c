@@ -72,8 +72,12 @@ static void add_send(struct sender *s, int node, struct ap_send send)
     AP_ROOM_IN(p->arena, p->out->sends, n, s->cap);
     AP_ROOM_IN(p->arena, s->next, n, s->cap_next);
     send.node = node;
-    send.transfer =
-        ap_price_transfer(link, shape, share, cost, layout, p->stages->resharding);
+    if (send.made >= 0 && ap_transfer_stays(&p->stages->stage[from], send.made,
+                                            &p->stages->stage[to], send.read))
+        send.transfer.how = AP_RESHARD_SEND_RECV;
+    else
+        send.transfer =
+            ap_price_transfer(link, shape, share, cost, layout, p->stages->resharding);
     send.link = *link;
     p->out->sends[n] = send;
     s->next[n] = s->first[node];

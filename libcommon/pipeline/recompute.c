@@ -48,7 +48,7 @@ static bool with_each(const struct recomputer *r, int group)
 static bool is_recomputed(const struct recomputer *r, int node)
 {
     int group = r->g->nodes[node].group;
-    return r->gone[node] && r->again[group] && r->plan->turn[group] == 0 &&
+    return r->gone[node] && r->again[group] && r->plan->turn[group] == AP_TURN_FORWARD &&
            with_each(r, group) && r->plan->nests->nest[group].n_ins > 0;
 }
 
@@ -91,7 +91,7 @@ static bool comes_in(const struct recomputer *r, const struct ap_nest *nest, int
 
 static bool is_backward(const struct recomputer *r, int group)
 {
-    return r->plan->turn[group] == 1 && with_each(r, group);
+    return r->plan->turn[group] == AP_TURN_BACKWARD && with_each(r, group);
 }
 
 /* Whether a backward group reads values of forward groups alone, of which some run again,
@@ -103,7 +103,7 @@ static bool may_move(const struct recomputer *r, const struct ap_nest *nest)
 
     for (int k = 0; k < nest->n_ins; k++) {
         const int in = nest->ins[k].node, maker = g->nodes[in].group;
-        if (r->plan->turn[maker] != 0 && !r->moved[maker])
+        if (r->plan->turn[maker] != AP_TURN_FORWARD && !r->moved[maker])
             return false;
         again |= is_recomputed(r, in) || r->moved[maker];
     }
@@ -412,7 +412,7 @@ static void write_plan(const struct recomputer *r, const struct ap_graph *g,
     plan->nests = write_nests(r, g);
     for (int i = 0; i < r->n_groups; i++) {
         choice[i] = plan->choice[r->group[i]];
-        turn[i] = r->is_copy[i] ? 1 : plan->turn[r->group[i]];
+        turn[i] = r->is_copy[i] ? AP_TURN_BACKWARD : plan->turn[r->group[i]];
         if (each)
             each[i] = plan->each[r->group[i]];
         if (time)

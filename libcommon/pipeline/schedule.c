@@ -5,91 +5,11 @@
  * depends only on the one before it on its device and on its input's arrival. Devices are
  * run in turn, each until it lacks an input; a device that makes an input wakes the one
  * that lacks it. Cost: linear in the instructions, each is looked at once when it runs
- * and at most once when it waits. Source: GPipe (Huang et al., NeurIPS 2019, section
- * 2.3), 1F1B (Fan et al., "DAPPLE", PPoPP 2021, section 3), interleaved 1F1B (Narayanan
- * et al., SC 2021, section 2.2), eager 1F1B (Zhuang et al., "On Optimizing the
- * Communication of Model Parallelism", MLSys 2023, section 4; Alpa's
- * 1f1b_overlap_friendly).
+ * and at most once when it waits. schedule_order.c makes the orders.
  */
 #include "pipeline/schedule.h"
 
-#include <assert.h>
-#include <limits.h>
 #include <math.h>
-
-const char *const ap_schedule_names[AP_N_SCHEDULES] = {
-    "gpipe", "1f1b", "interleaved-1f1b", "inference", "eager-1f1b"};
-
-bool ap_schedule_may_wait(enum ap_schedule schedule)
-{
-    return schedule != AP_SCHEDULE_INTERLEAVED && schedule != AP_SCHEDULE_EAGER;
-}
-
-/* ---- order ---- */
-
-static int check_size(const struct ap_schedule_size *z, struct ap_err *err)
-{
-    const char *name = ap_schedule_names[z->schedule];
-
-    if (z->n_devices < 1 || z->microbatches < 1 || z->chunks < 1)
-        return ap_err_set(err, "%s: expected stages, chunks and microbatches > 0", name);
-    if (z->schedule != AP_SCHEDULE_INTERLEAVED && z->chunks != 1)
-        return ap_err_set(err, "%s: a device has one stage, not %d", name, z->chunks);
-    if (z->schedule == AP_SCHEDULE_INTERLEAVED && z->microbatches % z->n_devices != 0)
-        return ap_err_set(err, "%s: %d devices do not divide %d microbatches", name,
-                          z->n_devices, z->microbatches);
-    if (ap_mul64(ap_mul64(2, z->microbatches), z->chunks) > INT_MAX)
-        return ap_err_set(err, "%s: %d microbatches are too many", name, z->microbatches);
-    return 0;
-}
-
-struct ap_instr ap_schedule_pass(const struct ap_schedule_size *z, int k, int device,
-                                 bool backward)
-{
-    int n = z->n_devices, group = n * z->chunks, chunk = k % group / n;
-
-    if (backward)
-        chunk = z->chunks - 1 - chunk;
-    return (struct ap_instr){.stage = chunk * n + device,
-                             .microbatch = k / group * n + k % n,
-                             .backward = backward};
-}
-
-int ap_schedule_warm_up(const struct ap_schedule_size *z, int n, int device)
-{
-    int ahead = z->n_devices - device - 1;
-
-    if (z->schedule == AP_SCHEDULE_GPIPE || z->schedule == AP_SCHEDULE_INFERENCE)
-        return n;
-    if (z->schedule == AP_SCHEDULE_INTERLEAVED && z->chunks > 1)
-        ahead = 2 * ahead + (z->chunks - 1) * z->n_devices;
-    if (z->schedule == AP_SCHEDULE_EAGER)
-        ahead *= 2;
-    ahead += z->pairs;
-    return ahead + 1 < n ? ahead + 1 : n;
-}
-
-int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *z,
-                      int device, struct ap_instr **out, int *n_out, struct ap_err *err)
-{
-    if (check_size(z, err))
-        return -1;
-    assert(device >= 0 && device < z->n_devices);
-    int n = z->microbatches * z->chunks, at = 0, warm = ap_schedule_warm_up(z, n, device);
-    int n_backward = z->schedule == AP_SCHEDULE_INFERENCE ? 0 : n;
-    struct ap_instr *list = AP_NEW_N(arena, n + n_backward, struct ap_instr);
-
-    for (int k = 0; k < warm; k++)
-        list[at++] = ap_schedule_pass(z, k, device, false);
-    for (int k = 0; k < n_backward; k++) {
-        list[at++] = ap_schedule_pass(z, k, device, true);
-        if (warm + k < n)
-            list[at++] = ap_schedule_pass(z, warm + k, device, false);
-    }
-    *out = list;
-    *n_out = at;
-    return 0;
-}
 
 /* ---- simulation ---- */
 
@@ -101,20 +21,22 @@ double ap_hidden_sec(double sent, double computed, double share)
 struct run {
     const struct ap_sim *sim;
     struct ap_sim_result *out;
-    double *arrived[2]; /* per backward, stage and microbatch: NAN until it is there */
+    double *arrived[AP_N_PASSES]; /* per pass, stage and microbatch: when its input is
+                                     there; NAN until it is */
     double *link[2];    /* per backward and stage: when its outgoing link is free */
+    const int *device;  /* per stage */
     double *free_at;    /* per device */
     int *next;          /* per device: instruction to run */
     int *flight;        /* per device: microbatches held */
     int64_t *held;      /* per device: bytes between instructions */
-    double *last_start; /* per stage: of its last backward */
+    double *last_start; /* per stage: of its last pass */
     int *todo, n_todo;  /* devices that may be able to run */
     bool *listed;       /* per device: in todo */
 };
 
-static double *arrival(const struct run *r, bool backward, int stage, int microbatch)
+static double *arrival(const struct run *r, enum ap_pass pass, int stage, int microbatch)
 {
-    return &r->arrived[backward]
+    return &r->arrived[pass]
                       [(size_t)stage * (size_t)r->sim->microbatches + (size_t)microbatch];
 }
 
@@ -126,26 +48,35 @@ static void wake(struct run *r, int device)
     r->todo[r->n_todo++] = device;
 }
 
-/* Stage that the result of a pass goes to. */
-static int next_stage(const struct ap_instr *i)
+/* Whether a pass goes back through the stages. */
+static bool is_back(const struct ap_instr *i)
 {
-    return i->stage + (i->backward ? -1 : 1);
+    return i->pass == AP_PASS_BACKWARD;
+}
+
+/* Stage that the result of a pass goes to; -1 for none. */
+static int next_stage(const struct run *r, const struct ap_instr *i)
+{
+    const int to = i->stage + (is_back(i) ? -1 : 1);
+
+    return i->pass == AP_PASS_WEIGHTS || to >= r->sim->n_stages ? -1 : to;
 }
 
 static double send_sec(const struct run *r, const struct ap_instr *i)
 {
     const struct ap_sim_stage *st = &r->sim->stages[i->stage];
 
-    return i->backward ? st->send_backward_sec : st->send_forward_sec;
+    return is_back(i) ? st->send_backward_sec : st->send_forward_sec;
 }
 
 static void count_sent(struct run *r, const struct ap_instr *i)
 {
     const struct ap_sim_stage *st = &r->sim->stages[i->stage];
-    int64_t *sum = &r->out->level_bytes[i->backward ? st->send_backward_level
-                                                    : st->send_forward_level];
+    int64_t *sum =
+        &r->out
+             ->level_bytes[is_back(i) ? st->send_backward_level : st->send_forward_level];
 
-    *sum = ap_add64(*sum, i->backward ? st->send_backward_bytes : st->send_forward_bytes);
+    *sum = ap_add64(*sum, is_back(i) ? st->send_backward_bytes : st->send_forward_bytes);
 }
 
 /* Sends the result of a slice to the stage that needs it and wakes its device. */
@@ -153,43 +84,62 @@ static void send(struct run *r, struct ap_sim_slice *s)
 {
     const struct ap_sim *sim = r->sim;
     const struct ap_instr *i = &s->instr;
-    int to = next_stage(i), last = sim->n_stages - 1;
+    const int to = next_stage(r, i), last = sim->n_stages - 1;
 
     s->arrive_sec = s->end_sec;
-    if (!i->backward && i->stage == last && sim->schedule != AP_SCHEDULE_INFERENCE)
-        *arrival(r, true, last, i->microbatch) = s->end_sec;
-    if (to < 0 || to > last)
+    if (i->pass == AP_PASS_FORWARD && i->stage == last &&
+        sim->schedule != AP_SCHEDULE_INFERENCE)
+        *arrival(r, AP_PASS_BACKWARD, last, i->microbatch) = s->end_sec;
+    if (is_back(i))
+        *arrival(r, AP_PASS_WEIGHTS, i->stage, i->microbatch) = s->end_sec;
+    if (to < 0)
         return;
-    double *link = &r->link[i->backward][i->stage];
+    double *link = &r->link[is_back(i)][i->stage];
     *link = fmax(*link, s->end_sec) + send_sec(r, i);
     s->arrive_sec = *link;
     count_sent(r, i);
-    *arrival(r, i->backward, to, i->microbatch) = s->arrive_sec;
-    wake(r, to % r->out->n_devices);
+    *arrival(r, i->pass, to, i->microbatch) = s->arrive_sec;
+    wake(r, r->device[to]);
 }
 
 static void account_memory(struct run *r, int device, struct ap_sim_slice *s)
 {
     const struct ap_sim_stage *st = &r->sim->stages[s->instr.stage];
+    const enum ap_pass pass = s->instr.pass;
+    const bool splits = ap_schedule_traits[r->sim->schedule].splits;
     struct ap_sim_device *d = &r->out->devices[device];
-    bool back = s->instr.backward;
+    const bool is_last = pass == AP_PASS_WEIGHTS ||
+                         (pass == AP_PASS_BACKWARD && !splits) ||
+                         r->sim->schedule == AP_SCHEDULE_INFERENCE;
 
-    if (!back) {
+    if (pass == AP_PASS_FORWARD) {
         r->held[device] = ap_add64(r->held[device], st->flight_bytes);
         r->flight[device]++;
+    } else if (pass == AP_PASS_BACKWARD && splits) {
+        r->held[device] = ap_add64(r->held[device], st->pending_bytes);
     }
     s->bytes = ap_add64(r->held[device], st->work_bytes);
-    if (back)
+    if (pass == AP_PASS_BACKWARD)
         s->bytes = ap_add64(s->bytes, st->recomputed_bytes);
     d->peak_bytes = s->bytes > d->peak_bytes ? s->bytes : d->peak_bytes;
     d->summed_bytes = d->peak_bytes;
     d->peak_in_flight =
         r->flight[device] > d->peak_in_flight ? r->flight[device] : d->peak_in_flight;
-    if (back || r->sim->schedule == AP_SCHEDULE_INFERENCE) {
-        r->held[device] -= st->flight_bytes;
+    if (is_last) {
+        r->held[device] -= st->flight_bytes + (splits ? st->pending_bytes : 0);
         r->flight[device]--;
     }
     s->after_bytes = r->held[device];
+}
+
+double ap_sim_pass_sec(const struct ap_sim *sim, const struct ap_instr *i)
+{
+    const struct ap_sim_stage *st = &sim->stages[i->stage];
+    const double later = ap_schedule_traits[sim->schedule].splits ? st->weights_sec : 0;
+
+    return i->pass == AP_PASS_FORWARD    ? st->forward_sec
+           : i->pass == AP_PASS_BACKWARD ? st->recompute_sec + st->backward_sec - later
+                                         : later;
 }
 
 /* Seconds that a backward takes less beside the forward before it. */
@@ -197,12 +147,15 @@ static double paired_sec(const struct run *r, int device, const struct ap_sim_sl
 {
     const struct ap_sim_slice *before = s - 1;
 
-    if (!r->sim->pairs || s == r->out->devices[device].slices || !s->instr.backward ||
-        before->instr.backward || before->instr.microbatch == s->instr.microbatch)
+    if (!r->sim->pairs || s == r->out->devices[device].slices || !is_back(&s->instr) ||
+        before->instr.pass != AP_PASS_FORWARD ||
+        before->instr.microbatch == s->instr.microbatch)
         return 0;
     const struct ap_sim_stage *f = &r->sim->stages[before->instr.stage];
     const struct ap_sim_stage *b = &r->sim->stages[s->instr.stage];
-    return ap_hidden_sec(f->exchange_sec[0], b->backward_sec - b->exchange_sec[1],
+    return ap_hidden_sec(f->exchange_sec[0],
+                         ap_sim_pass_sec(r->sim, &s->instr) - b->recompute_sec -
+                             b->exchange_sec[1],
                          f->exchange_share) +
            ap_hidden_sec(b->exchange_sec[1], f->forward_sec - f->exchange_sec[0],
                          b->exchange_share);
@@ -211,18 +164,15 @@ static double paired_sec(const struct run *r, int device, const struct ap_sim_sl
 /* Runs a pass whose input is there at `input`. */
 static void run_pass(struct run *r, int device, struct ap_sim_slice *s, double input)
 {
-    const struct ap_sim_stage *st = &r->sim->stages[s->instr.stage];
-    bool back = s->instr.backward;
     const double paired = paired_sec(r, device, s);
-    const double sec =
-        (back ? st->recompute_sec + st->backward_sec : st->forward_sec) - paired;
+    const double sec = ap_sim_pass_sec(r->sim, &s->instr) - paired;
 
     r->out->devices[device].paired_sec += paired;
     s->start_sec = fmax(input, r->free_at[device]);
     s->end_sec = s->arrive_sec = s->start_sec + sec;
     r->free_at[device] = s->end_sec;
     r->out->devices[device].compute_sec += sec;
-    if (back)
+    if (s->instr.pass != AP_PASS_FORWARD)
         r->last_start[s->instr.stage] = s->start_sec;
     account_memory(r, device, s);
 }
@@ -234,8 +184,8 @@ static void run_device(struct run *r, int device)
 
     for (; r->next[device] < d->n_slices; r->next[device]++) {
         struct ap_sim_slice *s = &d->slices[r->next[device]];
-        double input =
-            *arrival(r, s->instr.backward, s->instr.stage, s->instr.microbatch);
+        const double input =
+            *arrival(r, s->instr.pass, s->instr.stage, s->instr.microbatch);
         if (isnan(input))
             return;
         run_pass(r, device, s, input);
@@ -266,7 +216,7 @@ static void add_act(struct acts *a, int kind, struct ap_sim_slice *slice)
  * beside what that one receives: activations before gradients, by both of two neighbours
  * (nanotron's order, pipeline_parallel/state.py).
  */
-static struct acts list_acts(struct ap_arena *arena, const struct ap_sim *sim,
+static struct acts list_acts(struct ap_arena *arena, const struct run *r,
                              const struct ap_sim_device *d)
 {
     struct acts a = {.list = AP_NEW_N(arena, 3 * d->n_slices, struct act)};
@@ -275,20 +225,19 @@ static struct acts list_acts(struct ap_arena *arena, const struct ap_sim *sim,
     for (int k = 0; k < d->n_slices; k++) {
         struct ap_sim_slice *s = &d->slices[k];
         const struct ap_instr *i = &s->instr;
-        const int to = next_stage(i);
-        if (left && i->backward) {
+        if (left && is_back(i)) {
             add_act(&a, SENDS, left);
             left = NULL;
         }
-        if (i->stage != (i->backward ? sim->n_stages - 1 : 0))
+        if (i->stage != (is_back(i) ? r->sim->n_stages - 1 : 0))
             add_act(&a, RECEIVES, s);
         if (left)
             add_act(&a, SENDS, left);
         left = NULL;
         add_act(&a, RUNS, s);
-        if (to < 0 || to >= sim->n_stages)
+        if (next_stage(r, i) < 0)
             continue;
-        if (k + 1 < d->n_slices && d->slices[k + 1].instr.backward != i->backward)
+        if (k + 1 < d->n_slices && d->slices[k + 1].instr.pass != i->pass)
             left = s;
         else
             add_act(&a, SENDS, s);
@@ -301,17 +250,16 @@ static const struct act *other_side(const struct run *r, const struct acts *acts
                                     const struct act *act, int *neighbour)
 {
     const struct ap_instr *i = &act->slice->instr;
-    const int sender = i->backward ? i->stage + 1 : i->stage - 1;
+    const int sender = is_back(i) ? i->stage + 1 : i->stage - 1;
 
-    *neighbour = act->kind == SENDS ? next_stage(i) : sender;
+    *neighbour = act->kind == SENDS ? next_stage(r, i) : sender;
     const struct acts *of = &acts[*neighbour];
     if (r->next[*neighbour] == of->n)
         return NULL;
     const struct act *other = &of->list[r->next[*neighbour]];
     const struct ap_instr *j = &other->slice->instr;
-    return other->kind == (act->kind == SENDS ? RECEIVES : SENDS) &&
-                   j->backward == i->backward && j->microbatch == i->microbatch &&
-                   *neighbour == j->stage
+    return other->kind == (act->kind == SENDS ? RECEIVES : SENDS) && j->pass == i->pass &&
+                   j->microbatch == i->microbatch && *neighbour == j->stage
                ? other
                : NULL;
 }
@@ -345,8 +293,9 @@ static double reduce_gradients(struct run *r, int device)
     struct ap_sim_device *d = &r->out->devices[device];
     double busy = r->free_at[device], end = busy, link = 0;
 
-    for (int s = r->sim->n_stages - r->out->n_devices + device; s >= 0;
-         s -= r->out->n_devices) {
+    for (int s = r->sim->n_stages - 1; s >= 0; s--) {
+        if (r->device[s] != device)
+            continue;
         double from = r->sim->overlap_sync ? r->last_start[s] : busy;
         link = fmax(link, from) + r->sim->stages[s].sync_sec;
         end = fmax(end, link);
@@ -364,16 +313,16 @@ static void finish(struct run *r)
         out->devices[d].end_sec = reduce_gradients(r, d);
         norm_end = fmax(norm_end, out->devices[d].end_sec + r->sim->norm_sec);
     }
+    for (int d = 0; d < out->n_devices && r->sim->norm_sec > 0; d++) {
+        out->devices[d].end_sec = norm_end;
+        out->devices[d].sync_sec += r->sim->norm_sec;
+    }
+    for (int s = 0; s < r->sim->n_stages; s++) {
+        out->devices[r->device[s]].end_sec += r->sim->stages[s].update_sec;
+        out->devices[r->device[s]].compute_sec += r->sim->stages[s].update_sec;
+    }
     for (int d = 0; d < out->n_devices; d++) {
         struct ap_sim_device *dev = &out->devices[d];
-        if (r->sim->norm_sec > 0) {
-            dev->end_sec = norm_end;
-            dev->sync_sec += r->sim->norm_sec;
-        }
-        for (int s = d; s < r->sim->n_stages; s += out->n_devices) {
-            dev->end_sec += r->sim->stages[s].update_sec;
-            dev->compute_sec += r->sim->stages[s].update_sec;
-        }
         out->step_sec = fmax(out->step_sec, dev->end_sec);
         busy += dev->compute_sec + dev->send_sec + dev->sync_sec;
     }
@@ -410,16 +359,17 @@ static int prepare(struct ap_arena *arena, struct run *r, struct ap_err *err)
         dev->slices = AP_NEW_N(arena, dev->n_slices, struct ap_sim_slice);
         for (int i = 0; i < dev->n_slices; i++)
             dev->slices[i].instr = list[i];
-        for (int s = d; s < sim->n_stages; s += n)
-            r->held[d] = ap_add64(r->held[d], sim->stages[s].fixed_bytes);
+        for (int s = 0; s < sim->n_stages; s++)
+            if (r->device[s] == d)
+                r->held[d] = ap_add64(r->held[d], sim->stages[s].fixed_bytes);
         dev->peak_bytes = dev->summed_bytes = r->held[d];
     }
-    for (int back = 0; back < 2; back++) {
-        r->arrived[back] = filled(arena, cells, NAN);
+    for (int pass = 0; pass < AP_N_PASSES; pass++)
+        r->arrived[pass] = filled(arena, cells, NAN);
+    for (int back = 0; back < 2; back++)
         r->link[back] = filled(arena, (size_t)sim->n_stages, 0);
-    }
     for (int b = 0; b < sim->microbatches; b++)
-        *arrival(r, false, 0, b) = 0;
+        *arrival(r, AP_PASS_FORWARD, 0, b) = 0;
     return 0;
 }
 
@@ -430,13 +380,17 @@ int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
     if (sim->chunks < 1 || sim->n_stages < 1 || sim->n_stages % sim->chunks != 0)
         return ap_err_set(err, "%d stages are not %d to a device", sim->n_stages,
                           sim->chunks);
-    if (!sim->overlap_send && !ap_schedule_may_wait(sim->schedule))
+    if (!sim->overlap_send && !ap_schedule_traits[sim->schedule].may_wait)
         return ap_err_set(err, "%s: its sends cannot wait",
                           ap_schedule_names[sim->schedule]);
     int n = out->n_devices = sim->n_stages / sim->chunks;
+    int *device = AP_NEW_N(arena, sim->n_stages, int);
+    for (int s = 0; s < sim->n_stages; s++)
+        device[s] = ap_schedule_device(sim->schedule, n, s);
     out->devices = AP_NEW_N(arena, n, struct ap_sim_device);
     struct run r = {.sim = sim,
                     .out = out,
+                    .device = device,
                     .free_at = AP_NEW_N(arena, n, double),
                     .next = AP_NEW_N(arena, n, int),
                     .flight = AP_NEW_N(arena, n, int),
@@ -450,7 +404,7 @@ int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
     struct acts *acts = sim->overlap_send ? NULL : AP_NEW_N(arena, n, struct acts);
     for (int d = n - 1; d >= 0; d--) {
         if (acts)
-            acts[d] = list_acts(arena, sim, &out->devices[d]);
+            acts[d] = list_acts(arena, &r, &out->devices[d]);
         wake(&r, d);
     }
     while (r.n_todo > 0) {

@@ -9,36 +9,63 @@
 #include "base/base.h"
 
 /*
+ * Schedules of whole backward passes:
  * gpipe: all forwards, then all backwards in the same order, so that sums start with the
  *   first microbatch.
  * 1f1b: after n - i forwards the device of stage i of n (from 0) runs one backward, one
  *   forward and so on, so that it holds n - i microbatches at most.
  * interleaved-1f1b: a device has several stages (chunks), stage s runs on device s modulo
  *   the devices; microbatches go through in groups of as many as there are devices.
+ * looped-bfs: chunks as interleaved; gpipe, one chunk after the other.
  * inference: forwards only, nothing is kept.
  * eager-1f1b: 1f1b whose device of stage i runs 2 (n - i) - 1 forwards before its first
  *   backward, so that a value has a forward's time to arrive; it holds as many.
+ * Those that split: a backward pass makes the gradients that the previous stage needs,
+ * and a pass of weights, later, those of the weights. Until then a microbatch is held.
+ * zb-h1: 1f1b, or interleaved with fewer forwards ahead, whose weights lag by as many
+ *   passes as the device's number: every device holds what the first one holds.
+ * zb-h2: eager-1f1b, whose weights lag by twice as many.
+ * zb-v, v-half, v-min, dualpipe-v: a device has two stages, i and 2 n - 1 - i: the second
+ *   half of the stages goes back over the devices (a V). The orders are the sources'.
  */
 enum ap_schedule {
     AP_SCHEDULE_GPIPE,
     AP_SCHEDULE_1F1B,
     AP_SCHEDULE_INTERLEAVED,
-    AP_SCHEDULE_INFERENCE,
+    AP_SCHEDULE_LOOPED_BFS,
+    AP_SCHEDULE_ZB_H1,
+    AP_SCHEDULE_ZB_H2,
+    AP_SCHEDULE_ZB_V,
+    AP_SCHEDULE_V_HALF,
+    AP_SCHEDULE_V_MIN,
+    AP_SCHEDULE_DUALPIPE_V,
+    AP_N_TRAIN_SCHEDULES, /* those that a line may say */
+    AP_SCHEDULE_INFERENCE = AP_N_TRAIN_SCHEDULES,
     AP_SCHEDULE_EAGER,
     AP_N_SCHEDULES
 };
 extern const char *const ap_schedule_names[AP_N_SCHEDULES];
 
-/*
- * Whether stages may send between their passes and wait for each other until a message
- * has arrived (overlap_send of struct ap_sim is false); under the other schedules they
- * would wait for ever.
- */
-bool ap_schedule_may_wait(enum ap_schedule schedule);
+struct ap_schedule_traits {
+    int least_chunks, most_chunks; /* stages of a device */
+    bool splits;                   /* has passes of weights */
+    bool is_v;
+    /* stages may send between their passes and wait for each other until a message has
+       arrived (overlap_send of struct ap_sim is false); under the others they would wait
+       for ever */
+    bool may_wait;
+};
+extern const struct ap_schedule_traits ap_schedule_traits[AP_N_SCHEDULES];
+
+/* The set of devices, of n, that a stage is on. */
+int ap_schedule_device(enum ap_schedule schedule, int n_devices, int stage);
+
+enum ap_pass { AP_PASS_FORWARD, AP_PASS_BACKWARD, AP_PASS_WEIGHTS, AP_N_PASSES };
+extern const char *const ap_pass_names[AP_N_PASSES];
 
 struct ap_instr {
     int stage, microbatch;
-    bool backward;
+    enum ap_pass pass;
 };
 
 /* The instructions of one device, in order. */
@@ -50,24 +77,23 @@ struct ap_instr_list {
 struct ap_schedule_size {
     enum ap_schedule schedule;
     int n_devices;
-    int chunks; /* stages of a device, 1 except for interleaved-1f1b */
+    int chunks; /* stages of a device */
     int microbatches;
     bool pairs; /* as in struct ap_sim */
 };
 
-/* The k-th forward, or backward, of a device: groups of n_devices microbatches go through
- * one chunk after the other. */
+/* -1 if the schedule does not exist for this size. */
+int ap_schedule_check(const struct ap_schedule_size *size, struct ap_err *err);
+/* The k-th forward, or backward, of a device under a schedule that is no V: groups of
+ * n_devices microbatches (looped-bfs: of all) go through one chunk after the other. */
 struct ap_instr ap_schedule_pass(const struct ap_schedule_size *size, int k, int device,
-                                 bool backward);
+                                 enum ap_pass pass);
 /* The number of forwards, of n in all, that a device runs before its first backward,
- * which is also the number of microbatches in flight. */
+ * which it holds at once. */
 int ap_schedule_warm_up(const struct ap_schedule_size *size, int n, int device);
 
-/*
- * Instructions of one device in order, into the arena; *n_out of them. -1 if the schedule
- * does not exist for this size: the devices must divide the microbatches of
- * interleaved-1f1b.
- */
+/* Instructions of one device in order, into the arena; *n_out of them. -1: as
+ * ap_schedule_check. */
 int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *size,
                       int device, struct ap_instr **out, int *n_out, struct ap_err *err);
 
@@ -82,9 +108,11 @@ double ap_hidden_sec(double sent, double computed, double share);
 
 /* Seconds and bytes are those of one device of the stage. */
 struct ap_sim_stage {
-    double forward_sec, backward_sec; /* of one microbatch */
-    double recompute_sec;             /* recomputed before each backward; 0 for none */
-    /* of these two, what a pass sends beside a pass of the other kind, with pairs */
+    double forward_sec, backward_sec; /* of one microbatch; of the whole backward */
+    double weights_sec;   /* the part of backward_sec that a pass of weights may run */
+    double recompute_sec; /* recomputed before each backward; 0 for none */
+    /* of forward_sec and backward_sec, what a pass sends beside a pass of the other kind,
+     * with pairs */
     double exchange_sec[2];
     double exchange_share; /* of the device, which that takes from what is beside it */
     double sync_sec;       /* reduces the gradients, once per step */
@@ -93,9 +121,10 @@ struct ap_sim_stage {
     double send_forward_sec, send_backward_sec;
     int64_t send_forward_bytes, send_backward_bytes;
     int send_forward_level, send_backward_level; /* of links, < AP_SIM_LEVELS */
-    int64_t fixed_bytes;      /* weights, gradients, optimizer states */
-    int64_t flight_bytes;     /* from a microbatch's forward to the end of its backward */
-    int64_t work_bytes;       /* while an instruction runs */
+    int64_t fixed_bytes;   /* weights, gradients, optimizer states */
+    int64_t flight_bytes;  /* from a microbatch's forward to the end of its last pass */
+    int64_t pending_bytes; /* from a backward's start to the end of its weights */
+    int64_t work_bytes;    /* while an instruction runs */
     int64_t recomputed_bytes; /* while a backward runs, for recompute */
 };
 
@@ -108,7 +137,7 @@ struct ap_sim {
     const struct ap_instr_list *order; /* [device]; NULL: the schedule's */
     /* a device computes while it sends; sends of one link wait for each other. Otherwise
        a stage sends between its passes, one message at a time, and sender and receiver
-       wait for each other and for the message (ap_schedule_may_wait) */
+       wait for each other and for the message (struct ap_schedule_traits) */
     bool overlap_send;
     /* a backward runs beside the forward before it on its device, of another microbatch:
        what either sends is hidden behind what the other computes. One forward more comes
@@ -156,6 +185,14 @@ struct ap_sim_result {
  */
 int ap_simulate(struct ap_arena *arena, const struct ap_sim *sim,
                 struct ap_sim_result *out, struct ap_err *err);
+
+static inline int ap_sim_device_of(const struct ap_sim *sim, int stage)
+{
+    return ap_schedule_device(sim->schedule, sim->n_stages / sim->chunks, stage);
+}
+
+/* Seconds of a pass of the simulation, without what it sends. */
+double ap_sim_pass_sec(const struct ap_sim *sim, const struct ap_instr *instr);
 
 /*
  * For inference: seconds between the ends of consecutive batches in a stream, which is

@@ -34,6 +34,7 @@ struct pricer {
     const bool *recomputed; /* per group: recomputed before each backward; NULL: none */
     const bool *again;      /* per node: values that are not kept for it; NULL: none */
     const bool *free;       /* per node: made of constants and scalars alone */
+    const bool *weights;    /* per group: as of struct ap_stage_fact; NULL: none */
     int only;               /* as block of struct ap_stage_case */
     int n_blocks;           /* above all numbers of blocks */
     /* [block]: the first of those that are recomputed at once with it, since they read
@@ -474,6 +475,9 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
         }
         const struct ap_stage_measure before = *m;
         price_conversion(p, c, m);
+        if (p->weights && c->first_group < p->plan->nests->n &&
+            p->weights[c->first_group])
+            m->weights_sec += m->backward_sec - before.backward_sec;
         if (per_microbatch(p, c->node, p->micro->split, c->phase))
             ap_stage_launch(p->cost, c->phase, is_again(p, c), c->path.n_steps, m);
         if (p->micro->overlap && p->plan->regather && p->plan->regather[c->node]) {
@@ -530,6 +534,26 @@ static void start(struct ap_arena *arena, const struct ap_stage_plan *stage,
             p->n_blocks = block_of(p, i) + 1;
 }
 
+/* Gradients of weights, and values of the rest of the backward pass that they read. */
+static void find_weights(struct ap_arena *arena, const struct pricer *p,
+                         struct ap_stage_fact *f)
+{
+    const struct ap_graph *g = &p->sub->graph;
+    bool *leaves = AP_NEW_N(arena, g->n_nodes + 1, bool);
+
+    for (int v = 0; v < g->n_nodes; v++)
+        leaves[v] = p->leaves[v] && !is_sent_sum(p, v);
+    f->weights = ap_stage_weights(arena, g, p->plan->nests, p->phase, leaves);
+    f->pending = AP_NEW_N(arena, g->n_nodes + 1, bool);
+    for (int v = 0; v < g->n_nodes; v++) {
+        const bool made = (g->nodes[v].phase == AP_BACKWARD && is_shared(p, v)) ||
+                          (p->again && p->again[v]);
+        for (int u = g->user_start[v]; u < g->user_start[v + 1] && made; u++)
+            f->pending[v] |=
+                !f->weights[g->nodes[v].group] && f->weights[g->nodes[g->users[u]].group];
+    }
+}
+
 /* What an operator or a value is to the microbatches of the pricer. */
 static void fill_fact(struct ap_arena *arena, const struct pricer *p,
                       struct ap_stage_fact *f)
@@ -540,6 +564,7 @@ static void fill_fact(struct ap_arena *arena, const struct pricer *p,
 
     f->n_blocks = p->n_blocks;
     f->phase = p->phase;
+    find_weights(arena, p, f);
     f->recomputed = p->recomputed;
     f->runs = AP_NEW_N(arena, n_groups + 1, bool);
     f->whole = AP_NEW_N(arena, n_groups + 1, bool);
@@ -595,13 +620,15 @@ static void know(struct ap_arena *arena, const struct pricer *p, struct priced *
 static void measure_one(struct ap_arena *arena, const struct pricer *p,
                         const struct ap_stage_plan *stage, struct ap_stage_measure *m)
 {
+    struct pricer own = *p;
     struct priced one;
 
     know(arena, p, &one);
+    own.weights = one.fact.weights;
     ap_stage_measure_groups(arena, stage, &one.fact, one.group, -1, m);
     ap_arena_free(&one.known.arena);
     if (stage->conv)
-        price_all_conversions(p, stage->conv, m);
+        price_all_conversions(&own, stage->conv, m);
 }
 
 void ap_stage_measure_conversions(struct ap_arena *arena,
@@ -725,6 +752,7 @@ void ap_stage_measure_cases(struct ap_arena *arena, const struct ap_stage_plan *
         p.micro = c->micro;
         p.only = c->block;
         p.recomputed = f->groups;
+        p.weights = f->fact.weights;
         p.again = c->recomputed;
         ap_stage_measure_groups(arena, &one, &f->fact, group, c->block, c->measure);
         if (stage->conv && c->packs)

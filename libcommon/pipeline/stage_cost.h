@@ -98,6 +98,10 @@ struct ap_stage_point {
     /* of a forward and a backward: the tokens of experts that are sent beside others */
     double exchange_sec[2];
     bool recompute;
+    /* where backward passes are split: the part of backward_sec that makes gradients of
+       weights, and bytes that this needs of the rest, per microbatch that waits for it */
+    double weights_sec;
+    int64_t pending_bytes;
     double slack_sec; /* the plan may take longer by this, since the price is a sum of
                          blocks */
     int tag;          /* the caller's own */
@@ -109,6 +113,7 @@ struct ap_stage_point {
  */
 struct ap_stage_measure {
     double forward_sec, backward_sec, sync_sec, update_sec;
+    double weights_sec, pending_bytes; /* as of a point */
     double fixed_bytes, working_bytes; /* all the time; while an operator runs */
     /* with one microbatch, else 0: the part of fixed_bytes that is gradients; and copies
        of weights from the forward to the backward pass. The lifetimes of these, and of

@@ -28,10 +28,12 @@ struct ap_stage_fact {
     bool *runs;                 /* [group]: runs with each microbatch */
     bool *whole;                /* [group]: works on all rows */
     bool *scalar;               /* [group]: reads and makes scalars only */
-    bool *split;                /* [node]: its value belongs to one microbatch */
-    const bool *recomputed;     /* [group]: runs again before each backward; NULL: none */
-    uint8_t *counted;           /* [node]: for values that other groups read */
-    int *reader;                /* [node]: with AP_IN_BLOCK, the block */
+    const bool *weights;        /* [group]: ap_stage_weights */
+    bool *pending;          /* [node]: the rest of the backward pass leaves it to these */
+    bool *split;            /* [node]: its value belongs to one microbatch */
+    const bool *recomputed; /* [group]: runs again before each backward; NULL: none */
+    uint8_t *counted;       /* [node]: for values that other groups read */
+    int *reader;            /* [node]: with AP_IN_BLOCK, the block */
     bool *stays; /* [operand of all groups]: AP_STAYS of the value that it reads */
 };
 /* Fills all members except micro, which is given, and next; nothing is recomputed. */
@@ -74,6 +76,12 @@ bool ap_stage_is_scalar(const struct ap_graph *g, const struct ap_nest *nest);
 bool ap_stage_is_weight(const struct ap_graph *g, int node);
 /* The same, for weights that the backward pass reads, too. */
 bool ap_stage_keeps_weight(const struct ap_graph *g, int node);
+/* [group] (arena): gradients of weights, groups of the backward phase of which neither
+ * the rest of that phase nor another stage reads anything. phase: [group]; leaves:
+ * [node]. */
+bool *ap_stage_weights(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_nests *nests, const enum ap_phase *phase,
+                       const bool *leaves);
 /* Bit per phase in which another group reads the value; phase: [group]. */
 unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, int node);
 

@@ -55,6 +55,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     point[0].slack_sec = m->slack_sec;
     for (int i = 0; i < 2; i++)
         point[0].exchange_sec[i] = m->exchange_sec[i];
+    point[0].pending_bytes = (int64_t)m->pending_bytes;
     point[1] = point[0];
     point[1].recompute = true;
     point[1].backward_sec += m->forward_sec;
@@ -62,7 +63,12 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
         const double host[2] = {m->host_sec[0], m->host_sec[1] + i * m->host_sec[0]};
         wait_for(host, m, &point[i]);
     }
+    point[0].weights_sec = m->backward_sec > 0
+                               ? point[0].backward_sec * m->weights_sec / m->backward_sec
+                               : 0;
+    point[1].weights_sec = point[0].weights_sec;
     point[1].microbatch_bytes = (int64_t)m->input_bytes;
+    point[1].pending_bytes += (int64_t)fmax(0, m->kept_bytes - m->input_bytes);
     for (int i = 0; i < 2; i++) {
         const double always = always_bytes(m, i ? m->input_bytes : m->kept_bytes);
         const double passing = m->working_bytes + i * m->recomputed_bytes;

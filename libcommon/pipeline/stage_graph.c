@@ -49,6 +49,24 @@ bool ap_stage_keeps_weight(const struct ap_graph *g, int node)
     return read && ap_stage_is_weight(g, node);
 }
 
+bool *ap_stage_weights(struct ap_arena *arena, const struct ap_graph *g,
+                       const struct ap_nests *nests, const enum ap_phase *phase,
+                       const bool *leaves)
+{
+    bool *read = AP_NEW_N(arena, nests->n + 1, bool); /* by the rest of the phase */
+    bool *weights = AP_NEW_N(arena, nests->n + 1, bool);
+
+    for (int i = nests->n - 1; i >= 0; i--) {
+        const struct ap_nest *nest = &nests->nest[i];
+        for (int m = 0; m < nest->n_members; m++)
+            read[i] |= leaves[nest->members[m]];
+        weights[i] = phase[i] == AP_BACKWARD && !read[i];
+        for (int k = 0; k < nest->n_ins && phase[i] != AP_UPDATE && !weights[i]; k++)
+            read[g->nodes[nest->ins[k].node].group] = true;
+    }
+    return weights;
+}
+
 unsigned ap_stage_read_in(const struct ap_graph *g, const enum ap_phase *phase, int node)
 {
     unsigned phases = 0;

@@ -175,6 +175,8 @@ static void add_sec(const struct batch *b, const struct ap_nest *nest)
         if (b->fact->scalar[group])
             m->scalar_sec[!b->fact->runs[group] ? 3 : phase != AP_FORWARD] += sec;
         m->backward_sec += again ? sec : 0;
+        if (b->fact->weights[group] && b->fact->runs[group])
+            m->weights_sec += sec;
         if (b->fact->runs[group] && sec > 0 && !nest->launched)
             ap_stage_launch(b->cost, phase, again, 1, m);
     }
@@ -205,6 +207,8 @@ static void add_value(const struct batch *b, int node, double bytes, bool split,
         if (counted & AP_IN_BLOCK)
             block[k] += own;
     }
+    for (int k = 0; k < b->n && is_counted && b->fact->pending[node]; k++)
+        b->m[k].pending_bytes += split ? bytes / b->count[k] : bytes;
 }
 
 /* Whether what the group has counts. */

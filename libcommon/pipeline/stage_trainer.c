@@ -53,7 +53,7 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule sc
             return ap_at_err(&item, err,
                              "expected packs, low-sums, scatters, keeps-gathered, "
                              "keeps-gradients, waits, broadcasts or ep-overlap");
-        if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_may_wait(schedule))
+        if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_traits[schedule].may_wait)
             return ap_at_err(&item, err,
                              "waits: not under %s, whose stages would wait for each "
                              "other for ever",

@@ -10,6 +10,7 @@
  * "Alpa" (OSDI 2022), section 6.
  */
 #include <math.h>
+#include <string.h>
 
 #include "pipeline/pipeline_price.h"
 
@@ -188,4 +189,20 @@ struct ap_transfer_price ap_price_transfer(const struct ap_link *link,
             best = x;
     }
     return best;
+}
+
+bool ap_transfer_stays(const struct ap_stage *from, int made, const struct ap_stage *to,
+                       int read)
+{
+    const struct ap_plan *a = &from->sharding.plan, *b = &to->sharding.plan;
+    const struct ap_layout has = ap_stage_out_layout(a, made);
+    const struct ap_layout needs = ap_plan_node_layout(b, read);
+
+    return from->n_devices == to->n_devices &&
+           !memcmp(from->devices, to->devices,
+                   (size_t)to->n_devices * sizeof *to->devices) &&
+           a->mesh.n_axes == b->mesh.n_axes &&
+           !memcmp(a->mesh.size, b->mesh.size,
+                   (size_t)a->mesh.n_axes * sizeof *a->mesh.size) &&
+           ap_layout_equal(&has, &needs);
 }

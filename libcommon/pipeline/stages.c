@@ -409,7 +409,7 @@ static bool same_devices(const struct ap_stage *a, const struct ap_stage *b)
            !memcmp(a->devices, b->devices, (size_t)a->n_devices * sizeof *a->devices);
 }
 
-/* Disjoint, or those of the stage a round of chunks before. */
+/* Disjoint, or those of the first stage on these devices. */
 static int check_devices(struct ap_arena *arena, const struct ap_at *list,
                          const struct ap_cluster *cluster, const struct ap_stages *s,
                          struct ap_err *err)
@@ -421,12 +421,13 @@ static int check_devices(struct ap_arena *arena, const struct ap_at *list,
     for (int i = 0; i < s->n; i++) {
         const struct ap_stage *st = &s->stage[i];
         struct ap_at here = {list, NULL, i};
-        if (i >= round) {
-            if (!same_devices(st, &s->stage[i - round]))
+        const int like = ap_schedule_device(s->schedule, round, i);
+        if (like != i) {
+            if (!same_devices(st, &s->stage[like]))
                 return ap_at_err(&here, err,
                                  "expected the devices of stage %d: a device has %d "
-                                 "chunks, %d stages apart",
-                                 i - round, s->chunks, round);
+                                 "chunks in schedule %s",
+                                 like, s->chunks, ap_schedule_names[s->schedule]);
             continue;
         }
         for (int64_t d = 0; d < st->n_devices; d++) {
@@ -540,7 +541,8 @@ static int read_section(struct ap_arena *arena, struct loaded *from,
     if (n < 1 || n > of->blocks->n)
         return ap_at_err(&list, err, "expected 1 to %d stages, the number of blocks",
                          of->blocks->n);
-    if (n % s->chunks || (s->chunks > 1 && s->schedule != AP_SCHEDULE_INTERLEAVED))
+    const struct ap_schedule_traits *t = &ap_schedule_traits[s->schedule];
+    if (n % s->chunks || s->chunks < t->least_chunks || s->chunks > t->most_chunks)
         return ap_at_err(at, err, "%d stages are not %d to a device in schedule %s", n,
                          s->chunks, ap_schedule_names[s->schedule]);
     s->n = n;

@@ -96,6 +96,12 @@ struct ap_stages {
     const char *extra; /* written unchanged: members, each after a comma */
 };
 
+/* The set of devices that a stage is on: the first stage there. */
+static inline int ap_stages_device(const struct ap_stages *s, int stage)
+{
+    return ap_schedule_device(s->schedule, s->n / s->chunks, stage);
+}
+
 /* Each stage's sharding_json must be there. */
 void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out);
 /* Makes a stage's sharding_json (arena) from its plan, and fills in its price and memory

@@ -10,6 +10,10 @@
 #include "layout/nest.h"
 #include "cost/convert.h"
 
+/* When a group of a stage of a pipeline runs: in the passes of a microbatch, or at the
+ * end, in the turn AP_TURN_END or a later one. */
+enum { AP_TURN_FORWARD, AP_TURN_BACKWARD, AP_TURN_WEIGHTS, AP_TURN_END };
+
 struct ap_plan {
     const struct ap_graph *graph;
     const struct ap_nests *nests;

@@ -645,7 +645,7 @@ static int add_groups(struct partition *p, struct ap_err *err)
             p->prog->each_lo = p->n_groups;
         if (last < AP_AFTER && when == AP_AFTER) {
             p->prog->each_hi = p->n_groups;
-            p->now = 2;
+            p->now = AP_TURN_END;
             p->after = true;
             ap_part_finish_averages(p);
             finish_leaving(p);

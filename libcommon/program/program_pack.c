@@ -136,7 +136,7 @@ static void find_segments(struct pack *p)
     const bool by_turn = p->form->by_turn, once = !prog->mesh.microbatch;
     int lo = prog->each_hi, segment = 0;
 
-    while (by_turn && once && lo < p->n && prog->turn[lo] < 2)
+    while (by_turn && once && lo < p->n && prog->turn[lo] < AP_TURN_END)
         lo++;
     for (int g = 0; g < p->n; g++) {
         if (by_turn && g > lo && prog->turn[g] != prog->turn[g - 1])

@@ -241,24 +241,21 @@ static void put_call(struct writer *w, const struct slice *s)
 /* ---- of a lane ---- */
 
 /* What a run of groups is of its microbatch: as ap-cost names it. */
-enum pass { START, FORWARD, BACKWARD, UPDATE };
-static const char *const passes[] = {"start", "forward", "backward", "update"};
+enum pass { START = AP_N_PASSES, UPDATE };
 
-static enum pass pass_of(const struct ap_pipeline_program *r,
-                         const struct ap_pipeline_instr *x)
+static int pass_of(const struct ap_pipeline_program *r, const struct ap_pipeline_instr *x)
 {
     const struct ap_pipeline_cuts *c = &r->stage[x->stage].cuts;
-    return x->hi <= c->each_lo       ? START
-           : x->hi <= c->backward_lo ? FORWARD
-           : x->hi <= c->each_hi     ? BACKWARD
-                                     : UPDATE;
+    return x->hi <= c->each_lo  ? START
+           : x->hi > c->each_hi ? UPDATE
+                                : (int)ap_pipeline_pass(c, x->hi - 1);
 }
 
 static bool same_pass(const struct ap_pipeline_program *r,
                       const struct ap_pipeline_instr *a,
                       const struct ap_pipeline_instr *b)
 {
-    const enum pass pass = pass_of(r, a);
+    const int pass = pass_of(r, a);
     if (pass != pass_of(r, b))
         return false;
     return pass == START || pass == UPDATE ||
@@ -278,12 +275,14 @@ static void put_passes(struct writer *w, const struct ap_lane *lane)
         if (s && (s->x || x->what != AP_PIPELINE_RUN))
             continue;
         if (first && (!x || !same_pass(t->program, first, x))) {
-            const enum pass pass = pass_of(t->program, first);
-            const bool of_one = pass == FORWARD || pass == BACKWARD;
+            const int pass = pass_of(t->program, first);
+            const bool of_one = pass < AP_N_PASSES;
+            const char *name = of_one          ? ap_pass_names[pass]
+                               : pass == START ? "start"
+                                               : "update";
             put(w, MICROBATCHES,
-                of_one ? ap_arena_printf(t->arena, "%s %d", passes[pass], first->message)
-                       : passes[pass],
-                passes[pass], start, end);
+                of_one ? ap_arena_printf(t->arena, "%s %d", name, first->message) : name,
+                name, start, end);
             if (of_one)
                 ap_buf_printf(w->out, ",\"args\":{\"stage\":%d,\"microbatch\":%d}",
                               first->stage, first->message);

@@ -20,10 +20,20 @@ static bool has_pairs(const struct ap_line *line)
     return line->trainer & AP_TRAINER_EP_OVERLAP;
 }
 
-/* Seconds of a lane for all microbatches, and after its last backward. */
+/* Seconds of a lane for all microbatches, and after its last pass. */
 struct busy {
     double work_sec, tail_sec;
 };
+
+static int lane_of(const struct ap_line *line, int stage)
+{
+    return ap_schedule_device(line->schedule, (int)line->pipeline, stage);
+}
+
+static bool splits(const struct ap_line *line)
+{
+    return ap_schedule_traits[line->schedule].splits;
+}
 
 static struct busy busy_of(const struct grid_rows *r, const struct grid_candidate *row,
                            const struct ap_sim_stage *stage, int lane)
@@ -32,14 +42,18 @@ static struct busy busy_of(const struct grid_rows *r, const struct grid_candidat
     struct busy b = {0, 0};
     double sync = 0;
 
-    for (int i = lane; i < r->cut[row->cut].n; i += (int)row->line.pipeline) {
+    for (int i = 0; i < r->cut[row->cut].n; i++) {
+        if (lane_of(&row->line, i) != lane)
+            continue;
         b.work_sec +=
             microbatches * (stage[i].forward_sec + stage[i].backward_sec -
                             stage[i].exchange_sec[0] - stage[i].exchange_sec[1]);
         b.tail_sec += stage[i].update_sec;
         sync += stage[i].sync_sec;
     }
-    if (row->line.overlap) /* its first stage's backward is its last pass */
+    if (row->line.overlap && splits(&row->line))
+        sync = 0;
+    else if (row->line.overlap) /* its first stage's backward is its last pass */
         sync = fmax(0, stage[lane].sync_sec - stage[lane].backward_sec);
     b.tail_sec += sync;
     return b;
@@ -52,10 +66,11 @@ static double bound_sec(const struct grid_rows *r, const struct grid_candidate *
 
     for (int g = 0; g < (int)row->line.pipeline; g++) {
         const struct busy lane = busy_of(r, row, stage, g);
-        first_tail = g ? first_tail : lane.tail_sec;
+        first_tail = g && !splits(&row->line) ? first_tail : lane.tail_sec;
         sec = fmax(sec, way + lane.work_sec + fmax(lane.tail_sec, back + first_tail));
         way += stage[g].forward_sec;
-        back += stage[g].backward_sec;
+        if (!splits(&row->line)) /* else the lane's last pass may be of weights */
+            back += stage[g].backward_sec;
     }
     return sec;
 }
@@ -75,8 +90,10 @@ static double lane_bytes(const struct grid_rows *r, const struct grid_candidate 
     const int passes = ap_schedule_warm_up(&size, microbatches * (int)l->chunks, lane);
     double fixed = 0, kept = INFINITY; /* of the least stage */
 
-    for (int i = lane; i < r->cut[row->cut].n; i += (int)l->pipeline) {
+    for (int i = 0; i < r->cut[row->cut].n; i++) {
         const struct ap_sim_stage *s = &stage[i];
+        if (lane_of(l, i) != lane)
+            continue;
         fixed += (double)s->fixed_bytes;
         kept = fmin(kept, (double)s->flight_bytes);
     }

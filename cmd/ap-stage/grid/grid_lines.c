@@ -109,10 +109,11 @@ static double stage_sec(const double *sum, const struct grid_cut *cut, int s)
 
 /*
  * No step of the line is below: the devices of a stage work on all microbatches, at their
- * best, and wait for the first one's way to them and the last one's way back.
+ * best, and wait for the first one's way to them and the last one's way back; where
+ * gradients of weights come last, the way is not known here.
  */
-static double least_sec(struct lister *l, const struct grid_cut *cut,
-                        int64_t microbatches)
+static double least_sec(struct lister *l, const struct ap_line *line,
+                        const struct grid_cut *cut, int64_t microbatches)
 {
     const int n = (int)cut->pipeline;
     const double *sum =
@@ -121,10 +122,12 @@ static double least_sec(struct lister *l, const struct grid_cut *cut,
 
     for (int g = 0; g < n; g++) {
         double lane = 0;
-        for (int s = g; s < cut->n; s += n)
-            lane += stage_sec(sum, cut, s);
+        for (int s = 0; s < cut->n; s++)
+            if (ap_schedule_device(line->schedule, n, s) == g)
+                lane += stage_sec(sum, cut, s);
         least = fmax(least, (double)microbatches * lane + way);
-        way += stage_sec(sum, cut, g);
+        if (!ap_schedule_traits[line->schedule].splits)
+            way += stage_sec(sum, cut, g);
     }
     return least;
 }
@@ -323,7 +326,7 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
         r->n_too_large++;
         return;
     }
-    row.step_sec = least_sec(l, &r->cut[cut], microbatches);
+    row.step_sec = least_sec(l, line, &r->cut[cut], microbatches);
     if (row.step_sec >= grid_limit(r->want)) {
         r->least_sec = fmin(r->least_sec, row.step_sec);
         return;
@@ -346,10 +349,13 @@ static bool is_legal(struct lister *l, struct ap_line *line)
     const struct grid_space *space = l->space;
     const int64_t n = l->r->m->batch / (line->degrees.data * line->micro_batch);
 
+    const struct ap_schedule_size size = {line->schedule, (int)line->pipeline,
+                                          (int)line->chunks, (int)n, false};
+
     if (!grid_is_of(space, line) || !is_asked(l->r, n))
         return false;
     if (!space->trainer)
-        return line->chunks == 1 || n % line->pipeline == 0;
+        return ap_schedule_check(&size, &(struct ap_err){0}) == 0;
     line->overlap = line->degrees.data * line->degrees.context > 1;
     struct ap_err *why = &l->r->why;
     *why = (struct ap_err){0};
@@ -474,24 +480,38 @@ static void add_layers(struct lister *l, struct ap_line *line)
         add_ways(l, line);
 }
 
+/* Whether a schedule is tried: the one that is asked for, or one of the space; of those
+ * that differ in memory alone that of the least. */
+static bool is_tried(const struct grid_want *want, const struct ap_line *line)
+{
+    const struct ap_schedule_traits *t = &ap_schedule_traits[line->schedule];
+    const bool one = line->chunks == 1 && line->schedule == AP_SCHEDULE_INTERLEAVED;
+
+    if (one || line->chunks < t->least_chunks || line->chunks > t->most_chunks ||
+        (line->pipeline == 1 && t->splits))
+        return false;
+    return want->schedule >= 0 ? want->schedule == (int)line->schedule
+                               : line->schedule != AP_SCHEDULE_GPIPE &&
+                                     (want->space->schedules >> line->schedule & 1);
+}
+
 /* Schedules, virtual stages and layers of given degrees. */
 static void add_schedules(struct lister *l, const struct ap_line *degrees)
 {
     const struct grid_rows *r = l->r;
-    const int asked = r->want->schedule, want = r->want->n_stages;
-    const int layers = r->model.layers.n;
+    const int want = r->want->n_stages, layers = r->model.layers.n;
     struct ap_line line = *degrees;
 
     for (line.chunks = 1; line.chunks <= (line.pipeline > 1 ? l->space->most_chunks : 1);
          line.chunks++) {
         const int64_t stages = line.pipeline * line.chunks;
-        line.schedule = line.chunks > 1              ? AP_SCHEDULE_INTERLEAVED
-                        : asked == AP_SCHEDULE_GPIPE ? AP_SCHEDULE_GPIPE
-                                                     : AP_SCHEDULE_1F1B;
-        if ((asked >= 0 && asked != (int)line.schedule) || (want > 0 && want != stages) ||
-            stages > layers + 2)
+        if ((want > 0 && want != stages) || stages > layers + 2)
             continue;
-        add_layers(l, &line);
+        for (int s = 0; s < AP_N_TRAIN_SCHEDULES; s++) {
+            line.schedule = (enum ap_schedule)s;
+            if (is_tried(r->want, &line))
+                add_layers(l, &line);
+        }
     }
 }
 

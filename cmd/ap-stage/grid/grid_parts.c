@@ -345,6 +345,7 @@ static void add_block(struct sum *sum, const struct grid_measure *block)
     }
     to->forward_sec += m->forward_sec;
     to->backward_sec += m->backward_sec;
+    to->weights_sec += m->weights_sec;
     to->sync_sec += m->sync_sec;
     to->update_sec += m->update_sec;
     to->fixed_bytes += m->fixed_bytes;
@@ -421,15 +422,19 @@ static void add_up(const struct grid_rows *r, const struct grid_measure *of,
 /* As price_stage of pipeline_price.c makes it of the whole stage, but of its bytes only
  * those that are there where the first backward begins: what passes is not, nor is what
  * one microbatch has no longer, or not yet, when it has the rest. */
-static void make_stage(struct ap_stage_measure *m, double share, struct ap_sim_stage *to)
+static void make_stage(struct ap_stage_measure *m, double share, bool is_first,
+                       struct ap_sim_stage *to)
 {
     struct ap_stage_point point[2];
 
+    if (is_first) /* sends no gradients back */
+        m->weights_sec = m->backward_sec;
     m->input_bytes = m->kept_bytes;
     ap_stage_points(m, point);
     *to = (struct ap_sim_stage){
         .forward_sec = point[0].forward_sec,
         .backward_sec = point[0].backward_sec,
+        .weights_sec = point[0].weights_sec,
         .exchange_sec = {point[0].exchange_sec[0], point[0].exchange_sec[1]},
         .exchange_share = share,
         .sync_sec = point[0].sync_sec,
@@ -464,7 +469,7 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
         stage_blocks(cut, i, blocks);
         if (!is_known(r, blocks))
             return NULL;
-        if (i > 0 && is_same(r, blocks, before)) {
+        if (i > 1 && is_same(r, blocks, before)) {
             stage[i] = stage[i - 1];
             continue;
         }
@@ -475,7 +480,7 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
         else
             ap_stage_add_packs(&r->at_once[row->at_once].micro, &sum.packs, s->cost,
                                &sum.m);
-        make_stage(&sum.m, s->cost->cluster.collective_share[AP_OP_ALL_TO_ALL],
+        make_stage(&sum.m, s->cost->cluster.collective_share[AP_OP_ALL_TO_ALL], i == 0,
                    &stage[i]);
         memcpy(before, blocks, sizeof before);
     }

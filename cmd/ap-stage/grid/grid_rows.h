@@ -18,13 +18,17 @@ struct grid_space {
     int64_t most_micro_batch; /* samples of a replica at a time */
     int64_t least_sequence;   /* tokens that a device keeps of a sequence that is split */
     int64_t most_chunks;
+    unsigned schedules; /* bits of enum ap_schedule */
 };
 /* All that the trainer can run. */
 struct grid_space grid_space_of(const struct ap_trainer *trainer);
 /* Grids that experts search by hand: data parallelism and ZeRO; tensor, data and expert
- * parallelism without a pipeline; all that a line can say. */
-enum { GRID_DATA, GRID_DEEPSPEED, GRID_MEGATRON, N_GRIDS };
+ * parallelism without a pipeline; all that a line can say, with whole backward passes,
+ * and with split ones. */
+enum { GRID_DATA, GRID_DEEPSPEED, GRID_MEGATRON, GRID_ZERO_BUBBLE, N_GRIDS };
 extern const struct grid_space grid_spaces[N_GRIDS];
+/* All of them. */
+struct grid_space grid_space_all(void);
 bool grid_is_of(const struct grid_space *space, const struct ap_line *line);
 
 /* The lines that are searched, with known prices of other plans. */

@@ -198,7 +198,7 @@ static int lay_mesh(struct line_maker *k, struct ap_err *err)
     return 0;
 }
 
-/* Stage s is on the s modulo pp-th part of the devices. */
+/* Stages are on parts of the devices that follow each other, as the schedule says. */
 static void place(const struct line_maker *k, int s)
 {
     struct ap_stage *st = &k->stages->stage[s];
@@ -207,7 +207,7 @@ static void place(const struct line_maker *k, int s)
     int64_t *list = AP_NEW_N(k->arena, n, int64_t);
 
     for (int64_t i = 0; i < n; i++)
-        list[i] = s % k->line.pipeline * n + i;
+        list[i] = ap_stages_device(k->stages, s) * n + i;
     st->n_devices = n;
     st->devices = list;
     st->devices_per_host = n < host ? n : host;

@@ -2,18 +2,17 @@
  * Problem: cut a line of blocks into stages and the cluster into submeshes so that a
  * pipeline of B microbatches is fast: minimise sum of t_i + (B - 1) max t_i + max u_i,
  * t_i being a stage's forward and backward of one microbatch, u_i what it pays once per
- * step (sums of gradients, update), which the paper leaves out; a stage with s stages from it to the
- * end holds min(s, B) microbatches and must fit.
- * Idea: for each t_max, f(k, d) = least sum for the blocks from k on with d devices when
- * no stage is above t_max; few stages leave more memory, so that f keeps one value for
- * each number of stages that no smaller number equals. t_max goes over the stages'
- * distinct times from the least that is feasible (found by bisection), in gaps of at
- * least epsilon, and ends once B t_max is no better than the best. This is done for all
- * u, then for those below the max u of the plan found: the rest of the sum rises as u
- * falls, until it alone is no better than the best plan.
- * Cost: for a t_max, usable stages x devices x labels; O(blocks^2 submeshes) values of
- * it. Source: Zheng et al., "Alpa" (OSDI 2022), section 5.2, equations 2 to 5, and its
- * code.
+ * step (sums of gradients, update), which the paper leaves out; a stage with s stages
+ * from it to the end holds min(s, B) microbatches and must fit. Idea: for each t_max,
+ * f(k, d) = least sum for the blocks from k on with d devices when no stage is above
+ * t_max; few stages leave more memory, so that f keeps one value for each number of
+ * stages that no smaller number equals. t_max goes over the stages' distinct times from
+ * the least that is feasible (found by bisection), in gaps of at least epsilon, and ends
+ * once B t_max is no better than the best. This is done for all u, then for those below
+ * the max u of the plan found: the rest of the sum rises as u falls, until it alone is no
+ * better than the best plan. Cost: for a t_max, usable stages x devices x labels;
+ * O(blocks^2 submeshes) values of it. Source: Zheng et al., "Alpa" (OSDI 2022),
+ * section 5.2, equations 2 to 5, and its code.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -54,7 +53,7 @@ struct dp {
     double *best_sum; /* [stages]: of the state in work */
     struct label *best;
     int64_t work;
-    bool counts; /* inference: a stage counts 1 */
+    bool counts;       /* inference: a stage counts 1 */
     double once_below; /* only stages that pay less once per step */
 };
 
@@ -593,10 +592,8 @@ int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *li
 static int check_schedule(const char *name, const struct plan_instance *inst,
                           const struct plan_params *params, struct ap_err *err)
 {
-    if (params->schedule == AP_SCHEDULE_INTERLEAVED)
-        return ap_err_set(err, "%s: plans no chunks (schedule interleaved-1f1b)", name);
-    if (params->schedule == AP_SCHEDULE_EAGER)
-        return ap_err_set(err, "%s: plans for 1f1b and gpipe, not eager-1f1b", name);
+    if (plan_check_schedule(name, params, err))
+        return -1;
     if (inst->inference && params->schedule >= 0 &&
         params->schedule != AP_SCHEDULE_INFERENCE)
         return ap_err_set(err, "%s: a graph without backward has schedule inference only",

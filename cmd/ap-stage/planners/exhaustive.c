@@ -157,7 +157,7 @@ static int walk_config(struct walk *w, struct ap_err *err)
             return -1;
     if (p->schedule < 0 || p->schedule == AP_SCHEDULE_INTERLEAVED)
         return walk_chunks(w, err);
-    return 0;
+    return plan_check_schedule("exhaustive", p, err);
 }
 
 int plan_exhaustive(struct ap_arena *arena, const struct plan_instance *inst,

@@ -72,10 +72,12 @@ static void add_member(struct grid *g, struct members *all, int64_t microbatches
 
 static bool has_schedule(const struct grid *g, enum ap_schedule schedule)
 {
-    int asked = g->sp.params->schedule;
-    return schedule != AP_SCHEDULE_INTERLEAVED &&
-           g->sp.inst->inference == (schedule == AP_SCHEDULE_INFERENCE) &&
-           (asked < 0 ? schedule != AP_SCHEDULE_EAGER : asked == (int)schedule);
+    const int asked = g->sp.params->schedule;
+    const bool plain = schedule <= AP_SCHEDULE_1F1B || schedule == AP_SCHEDULE_INFERENCE;
+    return g->sp.inst->inference == (schedule == AP_SCHEDULE_INFERENCE) &&
+           (asked < 0
+                ? plain
+                : asked == (int)schedule && (plain || schedule == AP_SCHEDULE_EAGER));
 }
 
 static int first_block(const struct member *m, int s)
@@ -189,9 +191,8 @@ static int begin(struct grid *g, const char *name, struct ap_arena *arena,
 {
     *g = (struct grid){.best = answer, .least = INFINITY};
     space_init(&g->sp, arena, inst, params);
-    if (params->schedule == AP_SCHEDULE_INTERLEAVED)
-        return ap_err_set(err, "%s: plans no chunks (schedule interleaved-1f1b)", name);
-    return 0;
+    return params->schedule == AP_SCHEDULE_EAGER ? 0
+                                                 : plan_check_schedule(name, params, err);
 }
 
 static int end_of(struct grid *g, const char *name, struct ap_err *err)
@@ -291,9 +292,8 @@ static int single_devices(struct grid *g, int replicas, bool idle, struct ap_err
     static const struct plan_submesh one = {1, 1, 0};
     const struct plan_instance *inst = g->sp.inst;
 
-    if (g->sp.params->schedule == AP_SCHEDULE_EAGER)
-        return ap_err_set(err, "one device a stage: planned for 1f1b and gpipe, not "
-                               "eager-1f1b");
+    if (plan_check_schedule("one device a stage", g->sp.params, err))
+        return -1;
     for (int i = 0; i < inst->n_microbatches; i++)
         for (int gpipe = 0; gpipe < 2; gpipe++) {
             struct config c;

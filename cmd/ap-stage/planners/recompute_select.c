@@ -432,13 +432,16 @@ struct selecting {
 /* Microbatches of stage i that its device holds at most. */
 static double flights_of(const struct ap_pipeline_price *p, int i)
 {
-    const struct ap_sim_device *d = &p->result.devices[i % p->result.n_devices];
+    const struct ap_sim_device *d = &p->result.devices[ap_sim_device_of(&p->sim, i)];
+    const enum ap_pass last =
+        ap_schedule_traits[p->sim.schedule].splits ? AP_PASS_WEIGHTS : AP_PASS_BACKWARD;
     int now = 0, most = 1;
 
     for (int k = 0; k < d->n_slices; k++) {
         if (d->slices[k].instr.stage != i)
             continue;
-        now += d->slices[k].instr.backward ? -1 : 1;
+        const enum ap_pass pass = d->slices[k].instr.pass;
+        now += pass == AP_PASS_FORWARD ? 1 : pass == last ? -1 : 0;
         most = now > most ? now : most;
     }
     return most;
@@ -500,12 +503,11 @@ static void select_stage(const struct selecting *x, int i, double more)
 /* All stages that recompute their blocks, each within its part of its device's slack. */
 static void select_all(const struct selecting *x)
 {
-    int n_devices = x->all->result.n_devices;
-
-    for (int i = 0; i < x->stages->n; i++)
-        if (x->stages->stage[i].recompute == AP_RECOMPUTE_ALL &&
-            x->slack[i % n_devices] >= 0)
-            select_stage(x, i, x->slack[i % n_devices] / x->n_again[i % n_devices]);
+    for (int i = 0; i < x->stages->n; i++) {
+        const int d = ap_stages_device(x->stages, i);
+        if (x->stages->stage[i].recompute == AP_RECOMPUTE_ALL && x->slack[d] >= 0)
+            select_stage(x, i, x->slack[d] / x->n_again[d]);
+    }
 }
 
 /* Whether some device needs more than the memory, and more than it did. */
@@ -564,7 +566,7 @@ int recompute_select_stages(struct ap_arena *arena, const struct ap_staged_graph
     for (int d = 0; d < n_devices; d++)
         x.slack[d] = (double)(memory_bytes[d] - all.result.devices[d].peak_bytes);
     for (int i = 0; i < stages->n; i++)
-        x.n_again[i % n_devices] += given[i].recompute == AP_RECOMPUTE_ALL;
+        x.n_again[ap_stages_device(stages, i)] += given[i].recompute == AP_RECOMPUTE_ALL;
     for (int i = 0; i < (fills ? MOST_ROUNDS : 1) && more; i++) {
         memcpy(stages->stage, given, size);
         select_all(&x);

@@ -151,10 +151,8 @@ int plan_rhino(struct ap_arena *arena, const struct plan_instance *inst,
     struct rhino r = {.best = answer};
     int n = rhino_proposals(inst->n_hosts * inst->n_devices, list);
 
-    if (params->schedule == AP_SCHEDULE_INTERLEAVED)
-        return ap_err_set(err, "rhino: plans no chunks (schedule interleaved-1f1b)");
-    if (params->schedule == AP_SCHEDULE_EAGER)
-        return ap_err_set(err, "rhino: plans for 1f1b and gpipe, not eager-1f1b");
+    if (plan_check_schedule("rhino", params, err))
+        return -1;
     space_init(&r.sp, arena, inst, params);
     for (int i = 0; i < n; i++)
         if ((params->n_stages == 0 || params->n_stages == list[i].stages) &&

@@ -23,6 +23,8 @@ const struct plan_algorithm *plan_algorithms(void)
          PLAN_CUTS_STAGES, false, false},
         {"megatron-grid", "the best line of --grid", NULL, PLAN_CUTS_STAGES, false,
          false},
+        {"zero-bubble-grid", "the best line of --grid with split backward passes", NULL,
+         PLAN_CUTS_STAGES, false, false},
         {"deepspeed-moe-grid", "the best line of --grid with experts, without stages",
          NULL, PLAN_CUTS_BATCH, false, false},
         {"none", "one stage on all devices, no microbatches", plan_none,

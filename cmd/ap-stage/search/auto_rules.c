@@ -110,7 +110,7 @@ static bool applies(const struct stage_search *search, const struct rule *r)
         return false;
     if (!r->typed && size > (search->inst->least ? 8192 : 1024))
         return false;
-    if (asked == AP_SCHEDULE_INTERLEAVED || asked == AP_SCHEDULE_EAGER ||
+    if ((asked > AP_SCHEDULE_1F1B && asked != AP_SCHEDULE_INFERENCE) ||
         (r->schedule >= 0 && asked >= 0 && asked != r->schedule &&
          asked != AP_SCHEDULE_INFERENCE))
         return false;

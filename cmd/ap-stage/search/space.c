@@ -211,6 +211,15 @@ double plan_score(const struct plan_instance *inst, const struct plan_params *pa
     return inst->inference && !params->latency ? a->batch_sec : a->step_sec;
 }
 
+int plan_check_schedule(const char *name, const struct plan_params *params,
+                        struct ap_err *err)
+{
+    if (params->schedule <= AP_SCHEDULE_1F1B || params->schedule == AP_SCHEDULE_INFERENCE)
+        return 0;
+    return ap_err_set(err, "%s: plans for 1f1b and gpipe, not %s", name,
+                      ap_schedule_names[params->schedule]);
+}
+
 int plan_none_fits(const char *name, struct ap_err *err)
 {
     ap_err_set(err, "%s: no plan under the limits", name);

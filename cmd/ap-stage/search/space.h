@@ -106,6 +106,10 @@ double plan_score(const struct plan_instance *inst, const struct plan_params *pa
  */
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err);
 
+/* -1: the planner has pipelines of 1f1b and gpipe only, and another schedule is asked
+ * for. */
+int plan_check_schedule(const char *name, const struct plan_params *params,
+                        struct ap_err *err);
 /* A planner's words where it has found no plan. Returns 1. */
 int plan_none_fits(const char *name, struct ap_err *err);
 
@@ -133,7 +137,8 @@ struct alpa_limits {
 /* 0, 1: nothing below the limit, -1. */
 int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *limits,
                 struct plan_answer *answer, struct ap_err *err);
-/* Σ t + (B - 1) max t + the most that a stage pays once per step; stages x max t x B for inference. */
+/* Σ t + (B - 1) max t + the most that a stage pays once per step; stages x max t x B for
+ * inference. */
 double alpa_objective(const struct plan_instance *inst, const struct plan_answer *a);
 
 #endif

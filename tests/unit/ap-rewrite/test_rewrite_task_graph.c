@@ -57,7 +57,7 @@ static bool same(struct ap_arena *arena, const struct ap_schedule_size *z)
         for (int i = 0; i < n_want; i++) {
             const struct ap_task *t = &g.task[order[l][i]];
             if (t->stage != want[i].stage || t->microbatch != want[i].microbatch ||
-                (t->kind == AP_TASK_BACKWARD) != want[i].backward)
+                (t->kind == AP_TASK_BACKWARD) != (want[i].pass == AP_PASS_BACKWARD))
                 return false;
         }
     }
@@ -69,9 +69,12 @@ int main(void)
     struct ap_arena arena = {0};
 
     for (int k = 0; k < AP_N_SCHEDULES; k++) {
+        const struct ap_schedule_traits *t = &ap_schedule_traits[k];
         int n = 0, bad = 0;
+        if (t->splits)
+            continue;
         for (int devices = 1; devices <= 6; devices++)
-            for (int chunks = 1; chunks <= (k == AP_SCHEDULE_INTERLEAVED ? 4 : 1);
+            for (int chunks = t->least_chunks; chunks <= 4 && chunks <= t->most_chunks;
                  chunks++)
                 for (int m = 1; m <= 13; m++) {
                     const struct ap_schedule_size z = {(enum ap_schedule)k, devices,

@@ -59,7 +59,7 @@ static const struct {
     {"megatron", &gpt2, "tp=4,cp=2,zero=1,mbs=1,schedule=gpipe", 0, NULL},
     {"megatron", &gpt2, "pp=2,mbs=1,schedule=gpipe", 0, "schedule gpipe"},
     {"megatron", &llama, "pp=8,vpp=2,mbs=16", 0,
-     "4 microbatches are not a multiple of pp=8"},
+     "interleaved-1f1b: 8 devices do not divide 4 microbatches"},
     {"megatron", &llama, "recompute=operators,mbs=1", 0, "recompute=operators"},
     {"megatron", &llama, "recompute=moe_act,mbs=1", 0, "the model has no experts"},
     {"megatron", &mixtral, "recompute=core_attn+moe_act,mbs=1", 0, NULL},

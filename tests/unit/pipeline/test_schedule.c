@@ -34,7 +34,7 @@ static const char *order(struct ap_arena *arena, enum ap_schedule schedule, int 
     if (ap_schedule_order(arena, &size, device, &list, &n_list, &err))
         return ap_arena_strdup(arena, err.msg);
     for (int i = 0; i < n_list; i++) {
-        ap_buf_printf(&text, "%s%c%d", i ? " " : "", list[i].backward ? 'B' : 'F',
+        ap_buf_printf(&text, "%s%c%d", i ? " " : "", "FBW"[list[i].pass],
                       list[i].microbatch);
         if (chunks > 1)
             ap_buf_printf(&text, ".%d", list[i].stage / n);
@@ -99,6 +99,31 @@ static void test_orders(struct ap_arena *arena)
         {AP_SCHEDULE_EAGER, 3, 1, 6, 0, "F0 F1 F2 F3 F4 B0 F5 B1 B2 B3 B4 B5"},
         {AP_SCHEDULE_EAGER, 3, 1, 5, 1, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"},
         {AP_SCHEDULE_EAGER, 3, 1, 5, 2, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"},
+        {AP_SCHEDULE_LOOPED_BFS, 2, 2, 2, 1, "F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"},
+        {AP_SCHEDULE_ZB_H1, 3, 1, 5, 0, "F0 F1 F2 B0 W0 F3 B1 W1 F4 B2 W2 B3 W3 B4 W4"},
+        {AP_SCHEDULE_ZB_H1, 3, 1, 5, 1, "F0 F1 B0 F2 B1 W0 F3 B2 W1 F4 B3 W2 B4 W3 W4"},
+        {AP_SCHEDULE_ZB_H1, 3, 1, 5, 2, "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 F4 B4 W2 W3 W4"},
+        {AP_SCHEDULE_ZB_H1, 2, 2, 2, 1,
+         "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 W0.1 B0.0 W1.1 B1.0 W0.0 W1.0"},
+        {AP_SCHEDULE_ZB_H2, 2, 1, 4, 0, "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3"},
+        {AP_SCHEDULE_ZB_H2, 2, 1, 4, 1, "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3"},
+        {AP_SCHEDULE_ZB_V, 2, 2, 4, 0,
+         "F0.0 F1.0 F2.0 F0.1 B0.1 W0.1 F1.1 B1.1 W1.1 F3.0 B0.0 W0.0 F2.1 B2.1 W2.1 "
+         "B1.0 W1.0 F3.1 B3.1 W3.1 B2.0 W2.0 B3.0 W3.0"},
+        {AP_SCHEDULE_ZB_V, 2, 2, 4, 1,
+         "F0.0 F0.1 F1.0 F1.1 B0.1 W0.1 F2.0 B0.0 W0.0 F2.1 B1.1 W1.1 F3.0 B1.0 W1.0 "
+         "F3.1 B2.1 W2.1 B2.0 B3.1 B3.0 W2.0 W3.1 W3.0"},
+        {AP_SCHEDULE_ZB_V, 2, 2, 1, 1, "F0.0 F0.1 B0.1 W0.1 B0.0 W0.0"},
+        {AP_SCHEDULE_DUALPIPE_V, 2, 2, 4, 1,
+         "F0.0 F0.1 F1.0 F1.1 F2.0 B0.1 W0.1 F2.1 B0.0 W0.0 F3.0 B1.1 W1.1 F3.1 B1.0 "
+         "W1.0 B2.1 W2.1 B2.0 W2.0 B3.1 B3.0 W3.1 W3.0"},
+        {AP_SCHEDULE_V_HALF, 2, 2, 2, 1,
+         "F0.0 F0.1 F1.0 F1.1 B0.1 W0.1 B0.0 W0.0 B1.1 W1.1 B1.0 W1.0"},
+        {AP_SCHEDULE_DUALPIPE_V, 3, 2, 5, 0,
+         "dualpipe-v: 5 microbatches are fewer than twice the 3 devices"},
+        {AP_SCHEDULE_ZB_V, 3, 3, 5, 0, "zb-v: a device has two stages, not 3"},
+        {AP_SCHEDULE_LOOPED_BFS, 3, 1, 5, 0,
+         "looped-bfs: a device has two stages or more, not 1"},
         {AP_SCHEDULE_GPIPE, 2, 2, 3, 0, "gpipe: a device has one stage, not 2"},
         {AP_SCHEDULE_INTERLEAVED, 4, 2, 6, 0,
          "interleaved-1f1b: 4 devices do not divide 6 microbatches"},
@@ -212,8 +237,8 @@ static double clock_of(enum ap_schedule schedule, int n, int b, struct ap_instr 
     if (schedule == AP_SCHEDULE_INFERENCE)
         return i + m;
     if (schedule == AP_SCHEDULE_GPIPE) /* all there, then all back */
-        return in.backward ? n + b - 1 + (n - 1 - i) + m : i + m;
-    if (in.backward)
+        return in.pass ? n + b - 1 + (n - 1 - i) + m : i + m;
+    if (in.pass)
         return 2 * n - 1 - i + 2 * m;
     return m < n - i ? i + m : i + 2 * m; /* warm-up, then every other tick */
 }
@@ -236,7 +261,7 @@ static void test_clocks(struct ap_arena *arena)
                         wrong +=
                             !near(s->start_sec, clock_of(kinds[k], n, b, s->instr)) ||
                             !near(s->end_sec, s->start_sec + 1);
-                        flying += s->instr.backward ? -1 : 1;
+                        flying += s->instr.pass ? -1 : 1;
                         over += kinds[k] == AP_SCHEDULE_1F1B && flying > n - d;
                     }
                     wrong += kinds[k] != AP_SCHEDULE_INFERENCE && flying != 0;
@@ -269,7 +294,7 @@ static void test_interleaved_clocks(struct ap_arena *arena)
                     flight += r.devices[d].peak_in_flight != ahead;
                     for (int k = 0; k < ahead && k < p * v; k++) {
                         const struct ap_sim_slice *s = &r.devices[d].slices[k];
-                        wrong += s->instr.backward || s->instr.stage != k / p * p + d ||
+                        wrong += s->instr.pass || s->instr.stage != k / p * p + d ||
                                  s->instr.microbatch != k % p ||
                                  (k < ahead - 1 && !near(s->start_sec, d + k));
                     }
@@ -282,19 +307,21 @@ static void test_interleaved_clocks(struct ap_arena *arena)
 
 static struct ap_sim random_sim(struct ap_arena *arena)
 {
-    int chunks = 1, schedule = draw(AP_N_SCHEDULES), n = 1 + draw(5);
-    if (schedule == AP_SCHEDULE_INTERLEAVED)
-        chunks = 1 + draw(3);
-    struct ap_sim sim = {
-        .schedule = (enum ap_schedule)schedule,
-        .n_stages = n * chunks,
-        .chunks = chunks,
-        .microbatches = 1 + draw(9),
-        .overlap_send = draw(2) || !ap_schedule_may_wait((enum ap_schedule)schedule)};
-    if (schedule == AP_SCHEDULE_INTERLEAVED)
+    const enum ap_schedule schedule = (enum ap_schedule)draw(AP_N_SCHEDULES);
+    const struct ap_schedule_traits *t = &ap_schedule_traits[schedule];
+    const int n = 1 + draw(5), most = t->most_chunks < 3 ? t->most_chunks : 3;
+    const int chunks = t->least_chunks + draw(most - t->least_chunks + 1);
+    struct ap_sim sim = {.schedule = schedule,
+                         .n_stages = n * chunks,
+                         .chunks = chunks,
+                         .microbatches = 1 + draw(9),
+                         .overlap_send = draw(2) || !t->may_wait};
+    if (chunks > 1 || schedule == AP_SCHEDULE_INTERLEAVED)
         sim.microbatches = n * (1 + draw(3));
+    if (schedule == AP_SCHEDULE_DUALPIPE_V)
+        sim.microbatches += n;
     struct ap_sim_stage *st = AP_NEW_N(arena, sim.n_stages, struct ap_sim_stage);
-    for (int i = 0; i < sim.n_stages; i++)
+    for (int i = 0; i < sim.n_stages; i++) {
         st[i] = (struct ap_sim_stage){.forward_sec = draw(9),
                                       .backward_sec = draw(9),
                                       .recompute_sec = draw(3),
@@ -304,6 +331,8 @@ static struct ap_sim random_sim(struct ap_arena *arena)
                                       .send_backward_bytes = 1 + draw(100),
                                       .send_forward_level = draw(2),
                                       .send_backward_level = draw(2)};
+        st[i].weights_sec = st[i].backward_sec * draw(3) / 2;
+    }
     sim.stages = st;
     return sim;
 }
@@ -318,7 +347,7 @@ struct sides {
 
 static size_t at_instr(const struct ap_sim *sim, const struct ap_instr *i)
 {
-    return (size_t)((i->backward * sim->n_stages + i->stage) * sim->microbatches +
+    return (size_t)(((int)i->pass * sim->n_stages + i->stage) * sim->microbatches +
                     i->microbatch);
 }
 
@@ -331,7 +360,7 @@ static double meet(struct sides *s, const struct ap_instr *from, int side, doubl
     s->changed |= s->ready[side][at] != now;
     s->ready[side][at] = now;
     return fmax(now, s->ready[!side][at]) +
-           (from->backward ? st->send_backward_sec : st->send_forward_sec);
+           (from->pass ? st->send_backward_sec : st->send_forward_sec);
 }
 
 static void raise_device(struct sides *s, const struct ap_sim_device *d, double *end)
@@ -344,20 +373,18 @@ static void raise_device(struct sides *s, const struct ap_sim_device *d, double 
         const struct ap_instr *i = &d->slices[k].instr;
         const struct ap_sim_stage *st = &s->sim->stages[i->stage];
         struct ap_instr before = *i;
-        before.stage += i->backward ? 1 : -1;
+        before.stage += i->pass ? 1 : -1;
         const bool in = before.stage >= 0 && before.stage <= last;
-        const bool out = i->backward ? i->stage > 0 : i->stage < last;
-        if (in && !i->backward)
+        const bool out = i->pass ? i->stage > 0 : i->stage < last;
+        if (in && !i->pass)
             now = meet(s, &before, 1, now);
         if (left)
             now = meet(s, left, 0, now);
-        if (in && i->backward)
+        if (in && i->pass)
             now = meet(s, &before, 1, now);
-        now += i->backward ? st->backward_sec + st->recompute_sec : st->forward_sec;
+        now += i->pass ? st->backward_sec + st->recompute_sec : st->forward_sec;
         end[at_instr(s->sim, i)] = now;
-        left = k + 1 < d->n_slices && d->slices[k + 1].instr.backward != i->backward
-                   ? i
-                   : NULL;
+        left = k + 1 < d->n_slices && d->slices[k + 1].instr.pass != i->pass ? i : NULL;
         if (out && !left)
             now = meet(s, i, 0, now);
         left = out ? left : NULL;
@@ -393,33 +420,39 @@ static bool agrees(struct ap_arena *arena, const struct ap_sim *sim,
     int n_stages = sim->n_stages, n_dev = n_stages / sim->chunks, b = sim->microbatches;
     if (!sim->overlap_send)
         return agrees_waiting(arena, sim, r);
-    double *end = AP_NEW_N(arena, n_stages * b * 2, double);
-    double *there = AP_NEW_N(arena, n_stages * b * 2, double);
+    double *end = AP_NEW_N(arena, n_stages * b * AP_N_PASSES, double);
+    double *there = AP_NEW_N(arena, n_stages * b * AP_N_PASSES, double);
+    const bool splits = ap_schedule_traits[sim->schedule].splits;
     bool changed = true;
-#define AT(i) (((i).backward * n_stages + (i).stage) * b + (i).microbatch)
+#define AT(i) (((int)(i).pass * n_stages + (i).stage) * b + (i).microbatch)
     while (changed) {
         changed = false;
         for (int d = 0; d < n_dev; d++) {
-            double free_at = 0, link[2][MAX_STAGES * 2] = {{0}};
+            double free_at = 0, link[AP_N_PASSES][MAX_STAGES * 2] = {{0}};
             for (int k = 0; k < r->devices[d].n_slices; k++) {
                 struct ap_instr i = r->devices[d].slices[k].instr, in = i;
                 const struct ap_sim_stage *st = &sim->stages[i.stage];
                 bool has_input = true;
-                if (!i.backward) {
+                if (i.pass == AP_PASS_WEIGHTS) {
+                    has_input = false;
+                } else if (i.pass == AP_PASS_FORWARD) {
                     in.stage--;
                     has_input = i.stage > 0;
                 } else if (i.stage == n_stages - 1) {
-                    in.backward = false;
+                    in.pass = AP_PASS_FORWARD;
                 } else {
                     in.stage++;
                 }
                 double start = fmax(free_at, has_input ? there[AT(in)] : 0);
-                double e = start + (i.backward ? st->backward_sec + st->recompute_sec
-                                               : st->forward_sec);
-                double sec = i.backward ? st->send_backward_sec : st->send_forward_sec;
-                if (i.stage == (i.backward ? 0 : n_stages - 1))
+                const double later = splits ? st->weights_sec : 0;
+                double e =
+                    start + (i.pass == AP_PASS_WEIGHTS ? later
+                             : i.pass ? st->backward_sec + st->recompute_sec - later
+                                      : st->forward_sec);
+                double sec = i.pass ? st->send_backward_sec : st->send_forward_sec;
+                if (i.stage == (i.pass ? 0 : n_stages - 1) || i.pass == AP_PASS_WEIGHTS)
                     sec = 0;
-                double *l = &link[i.backward][i.stage];
+                double *l = &link[i.pass][i.stage];
                 double at = fmax(*l, e) + sec;
                 *l = at;
                 changed |= e != end[AT(i)] || at != there[AT(i)];
@@ -466,7 +499,8 @@ static void test_random(struct ap_arena *arena)
             continue;
         }
         wrong += !agrees(arena, &sim, &r);
-        if (sim.schedule != AP_SCHEDULE_INFERENCE && sim.chunks == 1)
+        if (sim.schedule != AP_SCHEDULE_INFERENCE && sim.chunks == 1 &&
+            !ap_schedule_traits[sim.schedule].splits)
             below += r.step_sec < lower_bound(&sim) - 1e-9;
         for (int s = 0; s + 1 < sim.n_stages; s++) {
             sent += sim.stages[s].send_forward_bytes;
@@ -479,6 +513,122 @@ static void test_random(struct ap_arena *arena)
     CHECK(wrong == 0, "2000 random pipelines: as the slow simulation (%d wrong)", wrong);
     CHECK(below == 0, "none is faster than its slowest stage allows (%d are)", below);
     CHECK(bytes == 0, "bytes by link level add up (%d wrong)", bytes);
+}
+
+/* Peaks of chunks at rank r of p devices, of n microbatches. */
+static int peak_of(enum ap_schedule schedule, int p, int v, int n, int r)
+{
+    switch (schedule) {
+    case AP_SCHEDULE_1F1B:
+        return p - r;
+    case AP_SCHEDULE_INTERLEAVED:
+        return 2 * (p - r - 1) + (v - 1) * p + 1;
+    case AP_SCHEDULE_ZB_H1:
+    case AP_SCHEDULE_ZB_V:
+        return v * p;
+    case AP_SCHEDULE_ZB_H2:
+        return 2 * p - 1;
+    case AP_SCHEDULE_DUALPIPE_V:
+        return 2 * p + 1;
+    case AP_SCHEDULE_V_HALF:
+        return 2 * ((p + 2) / 2);
+    case AP_SCHEDULE_V_MIN:
+        return 2 * ((p + 4) / 3);
+    default:
+        return v * n;
+    }
+}
+
+/* Idle seconds of a step where a rank's forward takes f, gradients of inputs b and of
+ * weights w seconds per microbatch, least and most. */
+static void idle_of(enum ap_schedule schedule, int p, int v, double f, double b, double w,
+                    double idle[2])
+{
+    const double all = (p - 1) * (f + b + w);
+
+    idle[0] = schedule == AP_SCHEDULE_ZB_H1        ? (p - 1) * fmax(f + b - w, w) / v
+              : schedule == AP_SCHEDULE_ZB_H2      ? (p - 1) * f
+              : schedule == AP_SCHEDULE_ZB_V       ? all * (f == w ? 1.0 / 6 : 0.2)
+              : schedule == AP_SCHEDULE_DUALPIPE_V ? (p - 1) * (f + 2 * b - 2 * w) / 2
+              : schedule == AP_SCHEDULE_V_HALF     ? 0.58 * all
+              : schedule == AP_SCHEDULE_V_MIN      ? 0.61 * all
+                                                   : all / v;
+    idle[1] = schedule == AP_SCHEDULE_V_HALF  ? 0.67 * all
+              : schedule == AP_SCHEDULE_V_MIN ? 0.75 * all
+                                              : idle[0];
+}
+
+/* Whether every pass is there once, and each after the one before. */
+static bool is_whole(const struct ap_sim_device *d, int n, int stages)
+{
+    int next[64][AP_N_PASSES] = {{0}}, left = d->n_slices;
+    const bool splits = d->n_slices == AP_N_PASSES * n * stages;
+
+    for (int i = 0; i < d->n_slices; i++) {
+        const struct ap_instr *x = &d->slices[i].instr;
+        int *at = next[x->stage];
+        if (at[x->pass]++ != x->microbatch || (x->pass && at[x->pass] > at[x->pass - 1]))
+            return false;
+        left--;
+    }
+    return left == 0 && (splits || d->n_slices == 2 * n * stages);
+}
+
+/*
+ * The papers' and trainers' figures: peaks of every rank's worst, idle seconds, for p = 2
+ * to 16 and n = 2 p to 4 p, at F = B = W and at 10:12:8.
+ */
+static void test_split(struct ap_arena *arena)
+{
+    static const struct {
+        enum ap_schedule schedule;
+        int chunks;
+        bool at_other; /* idle seconds are known at 10:12:8 */
+    } rows[] = {{AP_SCHEDULE_1F1B, 1, true},        {AP_SCHEDULE_INTERLEAVED, 2, true},
+                {AP_SCHEDULE_INTERLEAVED, 4, true}, {AP_SCHEDULE_LOOPED_BFS, 2, true},
+                {AP_SCHEDULE_ZB_H1, 1, true},       {AP_SCHEDULE_ZB_H1, 2, true},
+                {AP_SCHEDULE_ZB_H1, 3, true},       {AP_SCHEDULE_ZB_H2, 1, true},
+                {AP_SCHEDULE_ZB_V, 2, true},        {AP_SCHEDULE_DUALPIPE_V, 2, false},
+                {AP_SCHEDULE_V_HALF, 2, false},     {AP_SCHEDULE_V_MIN, 2, false}};
+
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        const int v = rows[k].chunks;
+        int whole = 0, peaks = 0, idles = 0, cases = 0;
+        for (int p = 2; p <= 16; p++)
+            for (int n = 2 * p; n <= 4 * p; n += p)
+                for (int other = 0; other <= rows[k].at_other; other++) {
+                    struct ap_mark mark = ap_arena_mark(arena);
+                    const double f = 10, b = other ? 12 : 10, w = other ? 8 : 10;
+                    const struct ap_sim_stage stage = {.forward_sec = f / v,
+                                                       .backward_sec = (b + w) / v,
+                                                       .weights_sec = w / v};
+                    struct ap_sim_result r =
+                        equal(arena, rows[k].schedule, p * v, v, n, stage);
+                    const double idle = r.step_sec - n * (f + b + w);
+                    double want[2];
+                    bool all = true;
+                    int peak = 0, most = 0;
+                    for (int d = 0; d < p; d++) {
+                        const int of = peak_of(rows[k].schedule, p, v, n, d);
+                        all &= is_whole(&r.devices[d], n, v);
+                        peak = r.devices[d].peak_in_flight > peak
+                                   ? r.devices[d].peak_in_flight
+                                   : peak;
+                        most = of > most ? of : most;
+                    }
+                    idle_of(rows[k].schedule, p, v, f, b, w, want);
+                    const bool v_of_two = p == 2 && want[0] < want[1];
+                    cases++;
+                    whole += all;
+                    peaks += peak == most;
+                    idles +=
+                        v_of_two || (idle >= want[0] - 1e-6 && idle <= want[1] + 1e-6);
+                    ap_arena_rewind(arena, mark);
+                }
+        CHECK(whole == cases && peaks == cases && idles == cases,
+              "%s, %d chunks: %d cases, all passes in order %d, peaks %d, idle %d",
+              ap_schedule_names[rows[k].schedule], v, cases, whole, peaks, idles);
+    }
 }
 
 /* gpipe with unequal stages: forwards and backwards are two pipelines. */
@@ -699,6 +849,7 @@ int main(void)
     test_interleaved(&arena);
     test_clocks(&arena);
     test_interleaved_clocks(&arena);
+    test_split(&arena);
     test_random(&arena);
     test_unequal(&arena);
     test_ends(&arena);
