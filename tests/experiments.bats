@@ -5,7 +5,42 @@ load helpers
 
 @test "claims: every row of the list of capabilities and every number has a command that exists" {
     run -0 scripts/experiments/claims
-    [ "$output" = "191 ids, 0 without a command" ]
+    [[ $output == "191 ids, 0 without a command or without an assertion; "* ]]
+}
+
+@test "claims: each asserts what its command prints; printing, failing and skipping are no proof" {
+    local dir=$BATS_TEST_TMPDIR/scripts/experiments
+    mkdir -p "$dir"
+    ln -s "$PWD/tests" "$PWD/cmd" "$PWD/build" "$BATS_TEST_TMPDIR"
+    cp scripts/experiments/* "$dir"
+    # a claim without its rows, one whose rows say something else, one whose test is skipped
+    sed -i -e '/^B2.2 ::/,/^B2.3 ::/{/^  /d}' -e '/^B2.3 ::/,/^B2.4 ::/s/^  .groups :: < :: .operators/  .groups :: > :: .operators/' \
+        -e "s/^\(RH1 :: .* ::\) .*/\1 echo 'ok 1 - layouts # skip no such'/" -e "s/^\(RH2 :: .* ::\) .*/\1 printf 'ok 1 a\\\\nnot ok 2 b\\\\n'/" \
+        "$dir/claims.txt"
+    run -1 "$dir/claims"
+    [[ $output == *"B2.2: only prints"*"191 ids, 3 without"* ]]
+    run -1 "$dir/claims" run B2.2
+    [ "${lines[-1]}" = "FAILS: it only prints" ]
+    run -1 "$dir/claims" run B2.3
+    [[ ${lines[-1]} == "FAILS: .groups = "*", not > .operators = "* ]]
+    run -1 "$dir/claims" run RH1
+    [ "${lines[-1]}" = "FAILS: 1 of 1 tests failed or were skipped" ]
+    run -1 "$dir/claims" run RH2
+    [ "${lines[-1]}" = "FAILS: 1 of 2 tests failed or were skipped" ]
+    # values: lines, groups, JSON, several values, words
+    judge() { # ROW, the output on standard input
+        { grep -v '^  ' scripts/experiments/claims.txt | sed "/^B2.2 ::/a\\  $1"; } >"$dir/claims.txt"
+        "$dir/claims" judge B2.2
+    }
+    judge '/a [0-9]/ :: == :: 2' <<<$'a 1\na 2'
+    judge '/a ([0-9.e-]+)/ :: <= :: 1e-5' <<<$'a 1e-6\na 2'
+    judge '[.[].n] | add :: > :: .[0].n' <<<$'{"n":1}\n{"n":2}'
+    judge '.word :: == :: done' <<<$'ap-shard: a message\n{"word":"done"}'
+    judge '.word :: ~ :: ^do' <<<'{"word":"done"}'
+    for row in '/a ([0-9]+)/ :: > :: 1' '/b ([0-9]+)/ :: > :: 0' '.n :: > :: 0' '/a/ :: > 0'; do
+        run -1 judge "$row" <<<'a 1'
+        [[ $output == "FAILS: "* ]]
+    done
 }
 
 @test "claims: an id without a command, a test that is gone, and an id too many are named" {
@@ -16,7 +51,7 @@ load helpers
         scripts/experiments/claims.txt >"$BATS_TEST_TMPDIR/scripts/experiments/claims.txt"
     run -1 "$BATS_TEST_TMPDIR/scripts/experiments/claims"
     for text in "AL7: has no line" "B1.4: no test of tests/shard.bats matches" "AL21: has no line" \
-        "no such ids: AL99" "RH7: " "191 ids, 5 without"; do
+        "no such ids: AL99" "RH7: " "191 ids, 5 without a command"; do
         [[ $output == *"$text"* ]] || { echo "no $text in $output"; return 1; }
     done
 }
@@ -25,6 +60,7 @@ load helpers
     run -0 scripts/experiments/claims run B2.2
     [ "${lines[0]:0:9}" = "ap-import" ]
     [ "${lines[1]}" = true ]
+    [ "${lines[2]}" = "holds: . = true == true" ]
     run -2 scripts/experiments/claims run B2.2 B9.9 # before anything runs
     [ "$output" = "claims: there is no B9.9" ]
 }
@@ -85,11 +121,17 @@ load helpers
     mkdir -p "$mine"
     ln -s "$PWD/tests" "$PWD/cmd" "$PWD/build" "$PWD/clusters" "$BATS_TEST_TMPDIR"
     cp scripts/experiments/* "$mine"
-    sed -i -E '/^(tofu one-device|TO[289]|TO20|RA5) ::/!d' "$mine/tables.txt" "$mine/claims.txt"
+    for f in tables claims; do # with what they assert
+        awk '/^[^ ]/ { kept = /^(tofu one-device|TO[289]|TO20|RA5) ::/ } kept' scripts/experiments/$f.txt >"$mine/$f.txt"
+    done
     printf '%s\n' '#!/usr/bin/env bash' "printf 'a\\tb\\n'; seq -f 'c\\t%g' 50" >"$mine/tofu"
     : >"$mine/papers.txt"
-    sed -i '/^TO2 /s/:: build[^:]*::/:: seq 2 46 ::/; /^TO20 /s/:: bats[^:]*::/:: seq 2 41 ::/' "$mine/claims.txt"
-    run -0 "$mine/results" "$dir" tofu
+    sed -i '/^TO2 /{s/:: build[^:]*::/:: seq 2 46 ::/;a\  .[0] :: == :: 2
+        }; /^TO20 /{s/:: bats[^:]*::/:: seq 2 41 ::/;a\  .[0] :: == :: 2
+        }; /^TO9 /{n;s/.*/  \/^c.*50$\/ :: == :: 1/}' "$mine/claims.txt"
+    run "$mine/results" "$dir" tofu
+    echo "$output"
+    [ $status = 0 ]
     [ "$(sed '/^no gnuplot: /d; s/ [0-9.]* s$/ s/' <<<"$output")" = "tofu-one-device: s
 TO2: s
 TO8: s
@@ -97,7 +139,7 @@ TO9: as tofu-one-device
 TO20: s
 $dir/index.md, $dir/index.html" ]
     [ "$(grep -A 1 -c '^41$' "$dir/index.md")" = 2 ]
-    grep -A 1 '^41$' "$dir/index.md" | grep -qx '... 5 more lines'
+    grep -A 1 '^41$' "$dir/index.md" | grep -qx '... 6 more lines'
     grep -q '<li><a href="#tofu-one-device">' "$dir/index.html"
     grep -q 'EuroSys 2019 (arXiv 1807.08887)' "$dir/index.md"
     # what the list of places does not name is at its end; what it names has to be there

@@ -61,7 +61,8 @@ struct shard_params {
     int64_t rounds;    /* of the folded search's bound */
     int64_t unfold;    /* most strategies left for a search of the whole graph */
     int tofu_space;    /* row of shard_tofu_spaces */
-    int64_t tofu_ties; /* orders among equally good cuts that are tried */
+    /* orders among equally good cuts that are tried, 0: as many as bring something */
+    int64_t tofu_ties;
     /* rhino */
     int level;            /* 0 to 4 */
     int critical;         /* enum ap_critical_rule */

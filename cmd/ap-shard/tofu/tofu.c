@@ -95,7 +95,12 @@ static struct ap_choice_vec *nothing_cut(struct ap_arena *arena, int n)
     return choice;
 }
 
-/* All cuts, ties broken in n_ties ways; the one that moves least stays in plan. */
+/* Without a number of ways to break ties: so many in a row that bring nothing are enough
+ * (scripts/experiments/tofu models). */
+#define IDLE_TIES 8
+
+/* All cuts, ties broken in n_ties ways, 0: as many as bring something; the one that moves
+ * least stays in plan. A single cut is the best one whatever ties there are. */
 static void cut_all(struct tofu_net *net, int64_t n_ties, struct ap_plan *plan,
                     struct tofu_stats *best)
 {
@@ -103,7 +108,9 @@ static void cut_all(struct tofu_net *net, int64_t n_ties, struct ap_plan *plan,
     struct ap_plan next = *plan;
 
     next.choice = nothing_cut(net->arena, net->nests->n);
-    for (int64_t i = 0; i < n_ties; i++) {
+    if (n_ties == 0 && ap_mesh_devices(mesh) <= 2)
+        n_ties = 1;
+    for (int64_t i = 0, last = 0; n_ties ? i < n_ties : i <= last + IDLE_TIES; i++) {
         struct tofu_stats stats = {0};
         net->seed = (uint64_t)i;
         tofu_net_reset(net);
@@ -114,6 +121,7 @@ static void cut_all(struct tofu_net *net, int64_t n_ties, struct ap_plan *plan,
             struct ap_choice_vec *kept = plan->choice;
             plan->choice = next.choice;
             next.choice = kept;
+            last = i;
             *best = stats;
         }
         for (int g = 0; g < net->nests->n; g++)
