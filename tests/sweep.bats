@@ -76,6 +76,36 @@ setup() {
     jq -e '.rows[0] | .devices == {"H100-80GB": 8, "A100-80GB": 8} and (.money / (.days * 24 * (8 * 3 + 8 * 3)) - 1 | fabs) < 1e-9' rows.json
 }
 
+@test "sweep: how sure a row is, and which order is open" {
+    jq '.published = [{types: "16-bit", plan: "one-stage", runs: 12, sources: 3, devices: 8, low: 0.9, median: 1, high: 1.2, of: "some"}]' \
+        "$CLUSTERS/h100-8.json" >near.json
+    jq '.name = "far" | .published[0].devices = 1' near.json >far.json
+    for c in near far; do
+        run -0 --separate-stderr ap-plan --quiet config.json --cluster $c.json --batch 32 --seq 256 --stages 1 -o $c.plan
+        if [ $c = near ]; then
+            [[ $output == *$'\nwithin 20 % for 8 of 10 published runs of this kind: 0.90 to 1.20 x, median 1.00 (12 runs, 3 sources)\n'* ]]
+            jq -e '.cost.plan.published == {runs: 12, sources: 3, low: 0.9, median: 1, high: 1.2, of: "some"}' $c.plan
+        else
+            [[ $output == *$'\nno measured run is near this plan\n'* ]]
+            jq -e '.cost.plan | has("published") | not' $c.plan
+        fi
+    done
+    # the same devices, a little quicker: the order is open; twice as quick: it is not
+    jq '.name = "h2" | .efficiency *= 1.02' near.json >h2.json
+    jq '.name = "h3" | .flops_per_sec[] *= 3 | .memory_bandwidth_bytes_per_sec *= 3 | .launch_sec /= 3' near.json >h3.json
+    run -0 --separate-stderr ap-plan config.json --cluster near.json,h2.json,h3.json,far.json --batch 32 --seq 256 --stages 1
+    [[ $output == *'open: whether h2.json or near.json is quicker'* && $output != *'open: whether h3.json'* ]]
+    [[ $output == *$'\nno measured run is near the plan of far.json\n'* && $output == *' 0.90-1.20 x '* ]]
+    for bad in '.low = 2' '.runs = 0' '.plan = "x"' 'del(.of)'; do
+        jq ".published[0] |= ($bad)" near.json >bad.json
+        refuses 1 "/published/0" ap-plan config.json --cluster bad.json --batch 32 --seq 256
+    done
+    # a kind whose runs are all of one source but for those left out: what is written is what it says
+    jq -n '[range(24) | {preset: "dgx-a100", source: "s\(. % 4) x", dtype: "bf16", ffn_kind: "gelu", ep: "1", pp: "1",
+        n_gpus: "8", gpu: "A100", gpu_mem_gb: "80", step_s: (1 + . / 100 | tostring), predicted_s: 1}]' >runs.json
+    "$AP_TOP/scripts/published-errors" --coverage runs.json | grep -qE '^ *dgx-a100 +24 rows +[0-9.]+%$'
+}
+
 @test "sweep: what it refuses" {
     local base=(ap-plan config.json --batch 32 --seq 256)
     refuses 2 "--price: how much is trained? --tokens is missing" "${base[@]}" --cluster h100 --price prices.json

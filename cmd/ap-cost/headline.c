@@ -4,6 +4,7 @@
  * plan_rates.h, wrapped between their parts; reports start with them, the section "cost"
  * and pages hold them.
  */
+#include <math.h>
 #include <string.h>
 
 #include "price.h"
@@ -17,6 +18,20 @@ static void put_best(const struct ap_stages *s, double step_sec, struct ap_buf *
     price_put_sec(out, NULL, s->best_sec, 0);
     ap_buf_printf(out, ", %.1f %% less: %s", 100 * (1 - s->best_sec / step_sec),
                   s->best_words);
+}
+
+/* The published runs that are near the plan. */
+static void find_published(const struct cost_input *in, struct headline *h)
+{
+    const struct ap_cluster *c = &in->of.cluster;
+    const struct ap_degrees *d = &h->says.line.degrees;
+
+    h->sure = c->has_published && h->in_seconds && h->rates.step_sec > 0;
+    h->near = ap_published_near(c->published, c->n_published, h->rates.flops.dtype,
+                                d->expert > 0         ? AP_PUBLISHED_EXPERTS
+                                : in->of.stages.n > 1 ? AP_PUBLISHED_PIPELINE
+                                                      : AP_PUBLISHED_ONE_STAGE,
+                                h->rates.n_devices);
 }
 
 void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
@@ -46,6 +61,7 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
     out->parameter_bytes = precision_put(in, &out->precision);
     ap_rates_find(arena, &out->says, &of, out->in_seconds ? price_aim_sec(in, plan) : 0,
                   recomputed, &out->rates);
+    find_published(in, out);
 }
 
 void headline_free(struct headline *h)
@@ -95,6 +111,23 @@ static void put_speed(const struct headline *h, struct ap_buf *out)
     ap_buf_putc(out, '\n');
 }
 
+/* How sure the step is. */
+static void put_sure(const struct headline *h, struct ap_buf *out)
+{
+    const struct ap_published *p = h->near;
+
+    if (!p) {
+        ap_buf_puts(out, "no measured run is near this plan\n");
+        return;
+    }
+    ap_buf_printf(
+        out,
+        "within %.0f %% for 8 of 10 published runs of this kind: %.2f to %.2f x, "
+        "median %.2f (%lld runs, %lld source%s)\n",
+        100 * fmax(fabs(1 - p->low), fabs(p->high - 1)), p->low, p->high, p->median,
+        (long long)p->runs, (long long)p->sources, p->sources == 1 ? "" : "s");
+}
+
 static void put_fit(const struct headline *h, struct ap_buf *out)
 {
     double peak = (double)h->peak_bytes, limit = (double)h->limit_bytes;
@@ -124,6 +157,8 @@ void headline_put(const struct headline *h, struct ap_buf *out)
     put_fit(h, out);
     if (h->parameter_bytes > 0)
         put_wrapped(h->precision.data, out);
+    if (h->sure)
+        put_sure(h, out);
 }
 
 void headline_json(const struct headline *h, struct ap_buf *out)
@@ -145,6 +180,16 @@ void headline_json(const struct headline *h, struct ap_buf *out)
         price_put_num(out, "mfu", r->mfu);
         price_put_num(out, "hfu", r->hfu);
         price_put_num(out, "one_device_sec", r->one_device_sec);
+    }
+    if (h->near) {
+        ap_buf_puts(out, ",\"published\":{\"runs\":");
+        ap_buf_int(out, h->near->runs);
+        ap_put_int(out, "sources", h->near->sources);
+        price_put_num(out, "low", h->near->low);
+        price_put_num(out, "median", h->near->median);
+        price_put_num(out, "high", h->near->high);
+        ap_put_str(out, "of", h->near->of);
+        ap_buf_putc(out, '}');
     }
     ap_put_int(out, "spare_bytes", h->limit_bytes - h->peak_bytes);
     if (h->parameter_bytes > 0) {

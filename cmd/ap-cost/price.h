@@ -138,7 +138,9 @@ struct headline {
     struct ap_plan_line says;
     struct ap_plan_rates rates;
     int64_t peak_bytes, limit_bytes;
-    bool in_seconds; /* else there are no rates */
+    bool sure; /* the cluster says how far prices are from published runs */
+    const struct ap_published *near; /* those of such plans; NULL: there are none */
+    bool in_seconds;                 /* else there are no rates */
 };
 void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
                       const struct priced *plan, struct headline *out);

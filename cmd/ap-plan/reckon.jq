@@ -38,6 +38,14 @@ def scaling: group_by([.kind, (.devices | keys), .samples, .seq])[] | sort_by(.n
         | "the curve bends at \(.a.n_devices) devices: from there to \(.b.n_devices) the step is \(.gain | three) x as fast")
       // "the curve does not bend up to \($curve[-1].n_devices) devices: twice as many make the step at least \($steps | map(.share * 2) | min | three) x as fast";
 
+# Rows of one batch and length whose order published runs leave open, by step, and rows without such runs.
+def open_order: (group_by([.samples, .seq])[] | map(select(.published)) | sort_by(.step_sec)
+        | range(1; length) as $i | .[$i - 1] as $a | .[$i] as $b
+        | select($a.step_sec * $a.published.high > $b.step_sec * $b.published.low)
+        | "open: whether \($a.cluster) or \($b.cluster) is quicker; they differ by less than published runs from their prices"),
+    (map(select(.published | not) | .cluster) | unique | select(. != [])
+        | "no measured run is near the plan\(if length > 1 then "s" else "" end) of \(join(", "))");
+
 def words_of_choice: map(select(.step_sec)) as $planned
     | ($planned | least(.days)) as $quick | ($planned | least(.money)) as $cheap
     | (if $quick then "quickest: \($quick.cluster) of \($quick.n_devices) devices, \($quick.days | three) days" else empty end),
@@ -48,7 +56,7 @@ def words_of_choice: map(select(.step_sec)) as $planned
           else ($in | least(.money) // ($in | min_by(.device_hours))) as $best
             | "within \($days) day\(if $days == "1" then "" else "s" end): \($in | length) of \($planned | length), of which \($best.cluster) of \($best.n_devices) devices "
               + (if $best.money then "costs least" else "takes the fewest device-hours" end) end end),
-      ($planned | scaling);
+      ($planned | scaling), ($planned | open_order);
 
 ($price[0] // {}) as $prices
 | map(if .why then . else reckon($prices.per_device_hour) end)

@@ -10,5 +10,6 @@ def each_host: [.cluster.levels[:-1][].size] | reduce .[] as $n (1; . * $n);
  step_sec: .cost.step_sec, mfu: .cost.plan.mfu,
  peak_bytes: (.cost.peak_bytes // .cost.memory.peak_bytes),
  spare_bytes: .cost.plan.spare_bytes,
+ published: .cost.plan.published,
  bound_sec: (.stages.lower_bound_sec // .sharding.lower_bound_sec)}
 | .seq = (if $seq == "" then (if .samples > 0 then .tokens / .samples else 0 end) else ($seq | tonumber) end)

@@ -6,6 +6,7 @@ def bytes: if . >= 1e9 then "\(. / 1e9 | three) GB" elif . >= 1e6 then "\(. / 1e
 # 1234567: 1,234,567; three digits count
 def grouped: if . < 1000 then three else (log10 | floor - 2) as $e | (. / pow(10; $e) | round * pow(10; $e) | round | tostring)
     | [while(length > 0; .[:-3]) | .[-3:]] | reverse | join(",") end;
+def hundredth: . * 100 | round | "\(. / 100 | floor).\(. % 100 + 100 | tostring[1:])";
 def percent: "\(. * 1000 | round / 10) %";
 def pad($n): . + (" " * ($n - length) // "");
 def padded($n): (" " * ($n - length) // "") + .;
@@ -25,6 +26,7 @@ def cells($all): [
     if $all | several(.samples) then ["batch", (.samples // "") | tostring] else empty end,
     if $all | several(.seq) then ["seq", (.seq // "") | tostring] else empty end,
     ["step", if .step_sec then .step_sec | seconds else null end],
+    if any($all.rows[]; .published) then ["8 of 10 runs", if .published then "\(.published.low | hundredth)-\(.published.high | hundredth) x" else null end] else empty end,
     ["tokens/s", if (.tokens // 0) > 0 then .tokens / .step_sec | grouped else null end],
     ["to bound", if .bound_sec then (1 - .bound_sec / .step_sec | if . < 0 then 0 else . end) | percent else null end],
     ["MFU", if .mfu then .mfu | percent else null end],

@@ -399,8 +399,11 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
     if (get_attention(o, at, c, err) || get_flag(o, at, "overlap", &c->overlap, err) ||
         get_collectives(o, at, "collective_efficiency", factors_of_one, 1,
                         c->collective_efficiency, err) ||
-        ap_measured_links_from_json(arena, o, at, levels, c->n_levels, &c->measured, err))
+        ap_measured_links_from_json(arena, o, at, levels, c->n_levels, &c->measured,
+                                    err) ||
+        ap_published_from_json(arena, o, at, c->published, &c->n_published, err))
         return -1;
+    c->has_published = json_object_get(o, "published") != NULL;
     c->name = ap_arena_strdup(arena, name);
     c->source = source ? ap_arena_strdup(arena, source) : NULL;
     return 0;
@@ -539,6 +542,8 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
     put_collectives("collective_efficiency", 1, c->collective_efficiency, out);
     level_names(c, levels);
     ap_measured_put_links(&c->measured, levels, out);
+    if (c->has_published)
+        ap_published_put(c->published, c->n_published, out);
     ap_buf_putc(out, '}');
 }
 
@@ -547,6 +552,7 @@ const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_clust
     struct ap_buf text = {0};
     struct ap_cluster figures = *c;
     figures.source = NULL;
+    figures.has_published = false;
     ap_cluster_to_json(&figures, &text);
     uint64_t h = ap_hash(text.data, text.len, 0);
     ap_buf_free(&text);

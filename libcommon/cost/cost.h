@@ -6,6 +6,7 @@
 #include "layout/layout.h"
 #include "cost/convert.h"
 #include "cost/measured.h"
+#include "cost/published.h"
 
 struct ap_link_level {
     const char *name;
@@ -68,6 +69,9 @@ struct ap_cluster {
     /* > 1: all-to-alls carry tokens to this many experts each, and send a token once to
        each host, or to each device of a host, as DeepEP does; 0: once to each expert */
     double experts_per_token;
+    bool has_published; /* somebody looked for published runs, and found these */
+    int n_published;
+    struct ap_published published[AP_MAX_PUBLISHED];
     struct ap_measured measured; /* tables that replace formulas, none by default */
     /* 0: all hosts have the same devices. Otherwise the members above that describe
        devices are the first kind's, except that memory_bytes is the smallest, and no mesh
@@ -98,7 +102,8 @@ double ap_cluster_efficiency(const struct ap_cluster *c, double flops);
 int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                          struct ap_cluster *c, struct ap_err *err);
 void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out);
-/* 16 hexadecimal digits (arena) of all but the source, the same on every machine. */
+/* 16 hexadecimal digits (arena) of all but the source and published runs, the same on
+ * every machine. */
 const char *ap_cluster_fingerprint(struct ap_arena *arena, const struct ap_cluster *c);
 /* A cluster known by name: the text of clusters/NAME.json or clusters/papers/NAME.json.
  * The Makefile makes the table. */
