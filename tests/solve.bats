@@ -189,3 +189,25 @@ wide 6"
     run -1 scripts/bench/solve-wcsp "$dir/limited"
     [[ $output == *"a limit on usage"* ]]
 }
+
+@test "ap-shard --solution takes the solver's choice back: the same price, and a plan that runs" {
+    needs_exec
+    local dir=$BATS_TEST_TMPDIR mlp options=(--quiet --mesh 2x2 --cluster cpu-4)
+    mlp=$(imported mlp)
+    ap-shard "${options[@]}" --emit-problem "$dir/problem.json" -o "$dir/plan.json" "$mlp"
+    ap-solve "$dir/problem.json" >"$dir/solution"
+    ap-shard "${options[@]}" --solution "$dir/solution" -o "$dir/back.json" "$mlp"
+    jq -e -s '.[0].sharding.objective_sec == .[1].sharding.objective_sec and .[1].sharding.stopped == "given"' "$dir"/{plan,back}.json
+    ap-rewrite "$dir/back.json" | ap-exec -n 4 --verify --quiet
+    # solved as if communication were free: the plan costs more, as ap-cost finds, too
+    jq -c '.problem.edges.costs |= map(map(if . >= 1e18 then . else 0 end))' "$dir/problem.json" | ap-solve >"$dir/first"
+    ap-shard "${options[@]}" --solution "$dir/first" "$mlp" | ap-cost >"$dir/first.json"
+    jq -e -s '.[0].sharding.objective_sec < .[1].sharding.objective_sec and .[1].sharding.objective_sec == .[1].cost.step_sec' \
+        "$dir/plan.json" "$dir/first.json"
+    refuses 1 "first: 196 strategies, but the problem has" ap-shard --quiet --mesh 2 --cluster cpu-4 --solution "$dir/first" "$mlp"
+    refuses 1 "problem.json: no line is a choice" ap-shard "${options[@]}" --solution "$dir/problem.json" "$mlp"
+    jq -c 'arrays | .[3] = 99' "$dir/first" >"$dir/bad"
+    refuses 1 "bad: /3: expected a strategy from 0 to" ap-shard "${options[@]}" --solution "$dir/bad" "$mlp"
+    refuses 2 "--solution is a complete plan" ap-shard "${options[@]}" --solution "$dir/first" --start "$dir/plan.json" "$mlp"
+    refuses 2 "--solution is for ilp" ap-shard "${options[@]}" --solution "$dir/first" --algorithm data "$mlp"
+}

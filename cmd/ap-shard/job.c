@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "emit.h"
 #include "doc/families_json.h"
 #include "doc/fingerprint.h"
 #include "memory/memory.h"
@@ -403,6 +404,14 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
         job->answer.objective = -1;
         job->answer.stopped = "given";
         job->algorithm = "plan";
+        return;
+    }
+    if (req->solution_path) {
+        if (shard_solution(job->arena, &job->task, req->solution_path, &job->answer,
+                           &err))
+            ap_die(AP_BAD_INPUT, "%s", err.msg);
+        check_pins(job);
+        job->algorithm = "solution";
         return;
     }
     if (req->start_path)

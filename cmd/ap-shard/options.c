@@ -73,9 +73,9 @@ static const struct {
     {"no-families", SHARD_TAKES_FAMILIES}, {"rounds", SHARD_TAKES_FOLDING},
     {"unfold", SHARD_TAKES_FOLDING},       {"batch-axis", SHARD_TAKES_SPACE},
     {"start", SHARD_TAKES_START},          {"emit-problem", SHARD_TAKES_EMIT},
-    {"tofu-space", SHARD_TAKES_TOFU},      {"tofu-ties", SHARD_TAKES_TOFU},
-    {"level", SHARD_TAKES_RHINO},          {"critical", SHARD_TAKES_RHINO},
-    {"explain", SHARD_TAKES_RHINO},
+    {"solution", SHARD_TAKES_EMIT},        {"tofu-space", SHARD_TAKES_TOFU},
+    {"tofu-ties", SHARD_TAKES_TOFU},       {"level", SHARD_TAKES_RHINO},
+    {"critical", SHARD_TAKES_RHINO},       {"explain", SHARD_TAKES_RHINO},
 };
 
 /* "ilp, tap and rhino": the algorithms that take such an option. */
@@ -189,6 +189,10 @@ static void check_mesh(const struct shard_request *req)
     if (req->emit_path && (req->serve || req->plan_path || is_auto))
         ap_die_usage("--emit-problem is for a search on one mesh, without --plan, "
                      "--serve and --mesh auto");
+    if (req->solution_path &&
+        (req->serve || req->plan_path || req->start_path || is_auto || req->emit_path))
+        ap_die_usage("--solution is a complete plan of one mesh: it cannot be combined "
+                     "with --plan, --start, --emit-problem, --serve and --mesh auto");
 }
 
 static void check_request(struct ap_arena *arena, const struct ap_tool *tool,
@@ -312,6 +316,9 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
          0, 0, "rhino"},
         {"emit-problem", AP_OPT_STR, &req->emit_path, "FILE",
          "also write ilp's selection problem, for ap-solve", NULL, 0, 0, 0, "more"},
+        {"solution", AP_OPT_STR, &req->solution_path, "FILE",
+         "take ap-solve's answer to the problem of --emit-problem", NULL, 0, 0, 0,
+         "more"},
         {"memory", AP_OPT_STR, &req->memory_text, "SIZE",
          "limit per device (rhino: of parameters): 16GiB, bytes, or device", NULL, 0, 0,
          0, NULL},

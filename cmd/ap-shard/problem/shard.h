@@ -246,7 +246,7 @@ enum { SHARD_SPACE_DEFAULT, SHARD_SPACE_ALPA };
 
 struct shard_request {
     int algorithm, cost_model, pin_mode;
-    const char *mesh_text, *cluster_path, *plan_path, *start_path;
+    const char *mesh_text, *cluster_path, *plan_path, *start_path, *solution_path;
     const struct ap_cluster
         *cluster;            /* of --serve; NULL: cluster_path's or the document's */
     const char *memory_text; /* --memory, NULL: no limit */
