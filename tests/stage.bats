@@ -44,6 +44,23 @@ fake() {
     done
 }
 
+@test "rannc: a stage has any number of replicas, or powers of two as its code" {
+    local f=$BATS_TEST_TMPDIR/in.json how=(--cluster cpu-8 --algorithm rannc --stages 3 --microbatches 1
+        --shard-command 'ap-shard --serve --algorithm data')
+    ap-model gpt --layers 5 --hidden 64 --heads 4 --vocab 100 --batch 24 --seq 16 | ap-prune --quiet |
+        ap-coarsen --quiet --algorithm rannc --blocks 6 --cluster cpu-8 -o "$f"
+    ap-stage --quiet "${how[@]}" -o "$BATS_TEST_TMPDIR/any" "$f"
+    ap-stage --quiet "${how[@]}" --submesh-space power-of-two -o "$BATS_TEST_TMPDIR/two" "$f"
+    [ "$(jq -c '[.stages.stages[].devices | length]' "$BATS_TEST_TMPDIR/any")" = "[2,3,3]" ]
+    [ "$(jq -c '[.stages.stages[].devices | length] | sort' "$BATS_TEST_TMPDIR/two")" = "[2,2,4]" ]
+    jq -e -s '.[0].history[-1].measured < .[1].history[-1].measured' "$BATS_TEST_TMPDIR/any" "$BATS_TEST_TMPDIR/two"
+    # and its stages are taken again, and run
+    ap-stage --quiet --cluster cpu-8 --plan "$BATS_TEST_TMPDIR/any" --microbatches 1 "$f" |
+        jq -e '[.stages.stages[].devices | length] == [2, 3, 3]'
+    needs_exec
+    ap-rewrite "$BATS_TEST_TMPDIR/any" | ap-exec -n 8 --verify
+}
+
 @test "stages under another cost model: planned in its unit, priced in seconds" {
     local how out=$BATS_TEST_TMPDIR/plan.json own=$BATS_TEST_TMPDIR/own
     # a model of one's own: a byte of memory takes 1

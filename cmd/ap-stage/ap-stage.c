@@ -200,6 +200,9 @@ static void read_options(struct ap_tool *tool, struct stage_options *r, int argc
         check_for(tool, r);
     if (r->submeshes && ap_tool_given(tool, "submesh-space"))
         ap_die_usage("only one of --submesh-space and --submeshes");
+    if (!strcmp(plan_algorithms()[r->algorithm].name, "rannc") &&
+        !ap_tool_given(tool, "submesh-space")) /* any number of replicas */
+        r->params.submesh_space = PLAN_ANY_SUBMESHES;
     if (plan_algorithms()[r->algorithm].cuts != PLAN_CUTS_STAGES && r->n_stages > 1)
         ap_die_usage("--stages: %s has one stage", plan_algorithms()[r->algorithm].name);
     tool->opts = NULL; /* they end here */
@@ -366,7 +369,7 @@ static void make_instance(const struct input *in, struct coproc_pool *const *poo
     struct ap_err err = {0};
 
     if (in->r->plan_path) /* a file may have any */
-        params.submesh_space = PLAN_ALL_SUBMESHES;
+        params.submesh_space = PLAN_ANY_SUBMESHES;
     if (stage_instance_make(in->arena, in->model, &in->r->limits, inst, &err) == 0 &&
         (!params.given || plan_outline_fit(in->arena, inst, &params, given, &err) == 0))
         return;

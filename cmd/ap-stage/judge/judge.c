@@ -15,19 +15,22 @@ const struct ap_choice plan_submesh_spaces[] = {
     {"power-of-two", "parts of a host and numbers of hosts that are powers of two"},
     {"small-power-of-two", "the same, up to 4 hosts"},
     {"all", "parts of a host that are powers of two, any number of hosts"},
+    {"any", "any number of a host's devices, any number of hosts; rannc's default"},
     {NULL, NULL}};
 
 int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices,
                    struct plan_submesh **out)
 {
-    struct plan_submesh *m = AP_NEW_N(arena, n_hosts + 34, struct plan_submesh);
+    struct plan_submesh *m =
+        AP_NEW_N(arena, n_hosts + n_devices + 34, struct plan_submesh);
+    const bool any = space == PLAN_ANY_SUBMESHES;
     int n = 0;
 
-    for (int d = 1; d <= n_devices / 2; d *= 2)
+    for (int d = 1; any ? d < n_devices : d <= n_devices / 2; d = any ? d + 1 : 2 * d)
         m[n++] = (struct plan_submesh){1, d, 0};
     m[n++] = (struct plan_submesh){1, n_devices, 0};
     int last = space == 1 && n_hosts > 4 ? 4 : n_hosts;
-    for (int h = 2; h <= last; h = space == PLAN_ALL_SUBMESHES ? h + 1 : 2 * h)
+    for (int h = 2; h <= last; h = space >= PLAN_ALL_SUBMESHES ? h + 1 : 2 * h)
         m[n++] = (struct plan_submesh){h, n_devices, 0};
     if (m[n - 1].hosts != n_hosts)
         m[n++] = (struct plan_submesh){n_hosts, n_devices, 0};

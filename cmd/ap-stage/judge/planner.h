@@ -212,11 +212,12 @@ const struct plan_algorithm *plan_given_algorithm(void);
 
 /*
  * Submeshes that a stage may have. power-of-two (the default): (1, 2^p) and (2^q, M);
- * small-power-of-two: q <= 2; all: (1, 2^p) and every (n, M). (1, M) and the whole are
+ * small-power-of-two: q <= 2; all: (1, 2^p) and every (n, M); any: every (1, d) and (n,
+ * M), of which some have no place side by side. (1, M) and the whole are
  * always among them. Ascending by devices.
  */
 extern const struct ap_choice plan_submesh_spaces[];
-enum { PLAN_ALL_SUBMESHES = 2 };
+enum { PLAN_ALL_SUBMESHES = 2, PLAN_ANY_SUBMESHES };
 int plan_submeshes(struct ap_arena *arena, int space, int n_hosts, int n_devices,
                    struct plan_submesh **out);
 bool plan_may_have(const struct plan_params *params, int hosts, int devices);
