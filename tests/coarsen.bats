@@ -100,6 +100,13 @@ holds() {
     done
 }
 
+@test "coarsen: a step without an update has blocks, and a gradient lies where it is summed" {
+    needs_exec
+    ap-import --quiet "$MODELS/torch_gpt/model.hlo" | ap-coarsen --blocks 2 |
+        ap-stage --cluster cpu-4 --stages 2 --microbatches 2 | ap-rewrite |
+        ap-exec -n 4 --seed 1 --int-range 10 --steps 1 --verify --quiet
+}
+
 @test "coarsen: no name, scope or order of the sections matters" {
     doc=$(imported gpt2l)
     jq -c '.graph.nodes |= (to_entries | map(.value + {name: "n\(.key)"} | del(.scope)))' \

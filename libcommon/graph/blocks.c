@@ -388,7 +388,9 @@ static void place_backward(const struct carry *c)
                 g->nodes[in].op != AP_OP_PARAMETER && c->block_of[in] < least)
                 least = c->block_of[in];
         }
-        if (least == c->n || (c->anchor[i] == c->low[i] && !may_stay(c, i, least)))
+        bool free = c->low[i] < 0; /* a gradient that no update reads */
+        if (least == c->n ||
+            (!free && c->anchor[i] == c->low[i] && !may_stay(c, i, least)))
             least = c->low[i];
         c->block_of[i] = least >= 0 ? least : c->n - 1;
     }
