@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves an export: what PyTorch computes beside what ap-exec computes of the exported text.
 
-PyTorch trains the module some steps, and once more from weights that are changed by a rounding
-error (of the narrowest type that the step computes with). The second run says how far rounding
-alone may carry each value: Adam makes a whole step of a gradient that is zero but for rounding. A
-tensor of ap-exec may differ from PyTorch's by a thousandth of its norm (weights and states: of
-their change), 3 % where the step computes in bf16 or f16, or by a few times what the second run
-differs.
+PyTorch trains the module some steps. A tensor of ap-exec may differ from PyTorch's by a thousandth of
+its norm (weights and states: of their change), 3 % where the step computes in bf16 or f16. Where one
+differs more, PyTorch trains once more from weights that are changed by a rounding error (of the
+narrowest type that the step computes with), which says how far rounding alone may carry each value: Adam
+makes a whole step of a gradient that is zero but for rounding. The tensor may differ by a few times what
+the second run differs.
 """
 import dataclasses
+import functools
 import json
 import tempfile
 import types
@@ -207,14 +208,15 @@ class Comparison:
         self.wrong, self.largest, self.n, self.n_rounding = [], 0.0, 0, 0
 
     def add(self, what, ours, want, nearby, base=0, least=0.0):
-        """base: what the change is from; least: a size below which a difference is rounding."""
-        ours, want, nearby = (np.asarray(a).astype(np.float64) if np.asarray(a).dtype.kind != "c"
-                              else np.asarray(a) for a in (ours, want, nearby))
-        off, size, noise = norm(ours - want), norm(want - base), norm(nearby - want)
+        """nearby(): the second run's; base: what the change is from; least: a size below which a
+        difference is rounding."""
+        wide = lambda a: np.asarray(a) if np.asarray(a).dtype.kind == "c" else np.asarray(a, np.float64)
+        ours, want = wide(ours), wide(want)
+        off, size = norm(ours - want), norm(want - base)
         self.n += 1
         if off <= self.tolerance * size:
             self.largest = max(self.largest, off / size if size else 0)
-        elif off <= max(self.noise * noise, least):
+        elif off <= least or off <= self.noise * norm(wide(nearby()) - want):
             self.n_rounding += 1
         else:
             self.wrong.append(f"{what}: norm {norm(ours - base):.6g}, PyTorch's {size:.6g}, the "
@@ -239,20 +241,20 @@ def compare_gradients(found, folder, step, run, nearby):
     for k, name in enumerate(step.reached()):
         want = run.gradients[name]
         found.add(f"the gradient of '{name}'", load(f"{folder}/result_{1 + k}.npy"),
-                  plain(want), plain(nearby.gradients[name]), least=1e-6 * largest)
+                  plain(want), lambda: plain(nearby().gradients[name]), least=1e-6 * largest)
 
 
 def compare_tensors(found, folder, step, run, nearby):
     for k, t in step.changed():
         want, start = run.after[t.name], plain(t.value)
         found.add(f"'{t.name}' after the last step", load(f"{folder}/{k}.npy"), plain(want),
-                  plain(nearby.after[t.name]), start, least=1e-6 * norm(start))
+                  lambda: plain(nearby().after[t.name]), start, least=1e-6 * norm(start))
 
 
 def prove(path, model, inputs, step, run, how):
     """Compares a Run with ap-exec's; returns a line of text, raises Differs with what is wrong."""
     _, kind, lr, steps = how
-    nearby = train_nearby(model, inputs, step, *how)
+    nearby = functools.cache(lambda: train_nearby(model, inputs, step, *how))
     with tempfile.TemporaryDirectory() as folder:
         data = Path(path) / "inputs"
         start = "ap-import", "--quiet", f"{path}/model.hlo"
@@ -261,7 +263,7 @@ def prove(path, model, inputs, step, run, how):
                     ("ap-exec", "--data", data, "--steps", steps, "--out", f"{folder}/last", "--json"))
         found = Comparison(narrowest(step) in NARROW)
         for k, ours in enumerate(json.loads(said)["losses"]):
-            found.add(f"the loss of step {k}", ours, run.losses[k], nearby.losses[k])
+            found.add(f"the loss of step {k}", ours, run.losses[k], lambda: nearby().losses[k])
         if not step.update:
             pipe(start, ("ap-rewrite", "--quiet"),
                  ("ap-exec", "--data", data, "--steps", 1, "--out", f"{folder}/first"))
