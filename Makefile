@@ -70,7 +70,7 @@ FUZZ = BUILD=$(BUILD)/fuzz CC=clang CFLAGS="-O1 -g" \
 FUZZ_SECONDS ?= 60
 
 .PHONY: all unit asan check test check-asan check-config check-jax check-torch check-trainers lint lint-format lint-house lint-scripts lint-man \
-    lint-headers lint-tidy format bench cuda install wheel gallery ablation uninstall fuzz fuzzers clean help without-mpi without-cuda
+    lint-headers lint-tidy format bench cuda install wheel gallery site ablation uninstall fuzz fuzzers clean help without-mpi without-cuda
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -349,6 +349,9 @@ ablation: all ## models x blocks x stages x shards x cost models, your own filte
 
 gallery: all ## plan some models on some clusters: pages and an index in BUILD/gallery
 	scripts/gallery -b $(BUILD)
+
+site: ## make the documentation a site of static pages in BUILD/site, with the gallery where it was made; check its links
+	scripts/site -b $(BUILD)
 
 clean: ## remove what was built
 	rm -rf $(BUILD)
