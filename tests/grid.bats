@@ -46,6 +46,7 @@ pp=2,schedule=zb-v,vpp=3 schedule: vpp=3 is not zb-v
 schedule=zb-v vpp=2: there is no pipeline (pp)
 pp=2,vpp=2,waits waits: not with interleaved-1f1b
 dp=4,ep-overlap ep-overlap: there is no expert parallelism
+tp=4,tp-overlap tp-overlap: there is no sequence parallelism
 END
     refuses 2 "--stages: --grid says the whole plan" ap-stage --grid tp=2 --stages 2 --cluster cpu-4 "$f"
     refuses 2 "--recompute: --grid says the whole plan" \
@@ -227,6 +228,14 @@ words() {
     beside pp=4,mbs=1,waits pp=4,mbs=1 '.[0][0] == ["waits"] and .[0][1] > .[1][1] and .[0][2] == .[1][2]'
     # latencies of four broadcasts, not of one gather
     beside dp=4,mbs=1,zero=1,packs,broadcasts dp=4,mbs=1,zero=1,packs '(.[0][1] - .[1][1]) * 1e6 | . > 44.9 and . < 45.1'
+    # parts of products beside what is gathered for them, each launched by itself
+    llama() {
+        ap-model llama --layers 2 --hidden 4096 --heads 32 --kv-heads 8 --ffn 14336 --vocab 512 --seq 4096 --batch 2 --dtype bf16 |
+            ap-coarsen --quiet --algorithm layers | ap-stage --quiet --grid "tp=4,mbs=2,sp$1" --cluster "$2" | ap-cost --quiet | jq .cost.step_sec
+    }
+    jq '.launch_sec = 1e-3' "$(cluster 1)" >"$f.slow"
+    { llama '' "$(cluster 1)"; llama ,tp-overlap "$(cluster 1)"; llama '' "$f.slow"; llama ,tp-overlap "$f.slow"; } |
+        jq -se '.[1] < 0.99 * .[0] and .[3] > .[2]'
     # tokens beside the pass of another microbatch, which is in memory, too
     ap-model mixtral --layers 2 --hidden 64 --heads 4 --kv-heads 2 --experts 4 --top 2 --group 4 --vocab 64 --seq 32 --batch 16 | ap-coarsen --quiet --algorithm layers >"$f.moe"
     moe() { ap-stage --quiet --grid "$1" --cluster "$2" "$f.moe" | ap-cost --quiet | jq -c '[.cost.step_sec, .cost.peak_bytes]'; }

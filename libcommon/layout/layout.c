@@ -179,6 +179,14 @@ struct ap_layout ap_layout_whole(const struct ap_layout *l)
     return whole;
 }
 
+bool ap_layout_is_partial(const struct ap_layout *l)
+{
+    for (int a = 0; a < AP_MAX_AXES; a++)
+        if (l->axis[a].kind == AP_PARTIAL)
+            return true;
+    return false;
+}
+
 bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b)
 {
     for (int i = 0; i < AP_MAX_AXES; i++) {

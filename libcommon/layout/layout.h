@@ -104,6 +104,8 @@ static inline uint64_t ap_placement_word(const struct ap_placement *p)
            p->kind;
 }
 bool ap_layout_equal(const struct ap_layout *a, const struct ap_layout *b);
+/* Whether it is a partial sum on some axis. */
+bool ap_layout_is_partial(const struct ap_layout *l);
 uint64_t ap_layout_hash(const struct ap_layout *l);
 /*
  * Brings a layout of a tensor with these dims to its canonical form: a stride equal to

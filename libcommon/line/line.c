@@ -56,6 +56,7 @@ static const struct key {
     {"waits", TRAINER, AP_TRAINER_WAITS, 0, 0, 0, NULL},
     {"broadcasts", TRAINER, AP_TRAINER_BROADCASTS, 0, 0, 0, NULL},
     {"ep-overlap", TRAINER, AP_TRAINER_EP_OVERLAP, 0, 0, 0, NULL},
+    {"tp-overlap", TRAINER, AP_TRAINER_TP_OVERLAP, 0, 0, 0, NULL},
 };
 #define N_KEYS ((int)(sizeof keys / sizeof *keys))
 
@@ -371,6 +372,8 @@ static int check(const struct ap_line *line, struct ap_err *err)
         return ap_err_set(err, "waits: not with %s", ap_schedule_names[line->schedule]);
     if (line->trainer & AP_TRAINER_EP_OVERLAP && d->expert == 1)
         return ap_err_set(err, "ep-overlap: there is no expert parallelism (ep)");
+    if (line->trainer & AP_TRAINER_TP_OVERLAP && !d->sequence)
+        return ap_err_set(err, "tp-overlap: there is no sequence parallelism (sp)");
     if (d->sequence && d->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
     if (d->exchange > 1 && d->context % d->exchange)

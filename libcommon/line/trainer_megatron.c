@@ -285,6 +285,7 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
     put_model(facts, out, notes);
     trainer_put_flag(out, "--tensor-model-parallel-size", d->tensor);
     put(out, d->sequence, "--sequence-parallel");
+    put(out, l->trainer & AP_TRAINER_TP_OVERLAP, "--tp-comm-overlap");
     put_stages(l, out);
     trainer_put_flag(out, "--context-parallel-size", d->context);
     put(out, d->context > 1,
@@ -350,7 +351,7 @@ const struct ap_trainer trainer_megatron = {
     .models = AP_MODEL_LANGUAGE | AP_MODEL_PATCHES,
     .ends = 1,
     .conditions = conditions,
-    .may = AP_TRAINER_LOW_SUMS | AP_TRAINER_EP_OVERLAP,
+    .may = AP_TRAINER_LOW_SUMS | AP_TRAINER_EP_OVERLAP | AP_TRAINER_TP_OVERLAP,
     .habits = habits,
     .write = write_flags,
     .read = trainer_megatron_read};

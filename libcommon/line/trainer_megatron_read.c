@@ -46,7 +46,7 @@ static const struct trainer_unread unread[] = {
     {"--optimizer=sgd", "~the model's optimizer is priced"},
     {"--optimizer", "another optimizer than adam or sgd has other states and steps"},
     {"--attention-backend --transformer-impl --no-gradient-accumulation-fusion "
-     "--defer-embedding-wgrad-compute --tp-comm-overlap --cuda-graph-impl "
+     "--defer-embedding-wgrad-compute --tp-comm-overlap-* --cuda-graph-impl "
      "--enable-cuda-graph --no-rope-fusion --no-bias-* --no-masked-softmax-fusion "
      "--no-persist-layer-norm --deterministic-mode",
      "~not priced"},
@@ -594,6 +594,11 @@ static void read_overlap(struct trainer_reading *r)
                 "no overlap");
     if (compute == AP_F16 ? !f32 : compute != AP_F32 && low && !f32)
         line->trainer |= AP_TRAINER_LOW_SUMS;
+    if (on(r, "--tp-comm-overlap")) {
+        line->trainer |= AP_TRAINER_TP_OVERLAP;
+        if (!line->degrees.sequence)
+            ap_err_set(r->err, "--tp-comm-overlap: there is no sequence parallelism");
+    }
     if (on(r, "--overlap-moe-expert-parallel-comm")) {
         line->trainer |= AP_TRAINER_EP_OVERLAP;
         if (line->degrees.expert == 1)

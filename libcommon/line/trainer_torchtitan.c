@@ -203,15 +203,20 @@ static struct ap_trainer_habits habits(const struct ap_line *line)
 /* Names of the batch: samples of a replica at a time (0.3), or tokens (main). */
 struct spelling {
     bool tokens;
-    const char *local, *global, *length, *part;
+    const char *local, *global, *length, *part, *async;
 };
-static const struct spelling samples = {
-    false, "--training.local_batch_size", "--training.global_batch_size",
-    "--training.seq_len", "--parallelism.pipeline_parallel_microbatch_size"};
-static const struct spelling tokens = {
-    true, "--training.num_tokens_per_microbatch_per_dp_rank",
-    "--training.num_tokens_per_train_step", "--training.max_context_length",
-    "--parallelism.num_pp_microbatches"};
+static const struct spelling samples = {false,
+                                        "--training.local_batch_size",
+                                        "--training.global_batch_size",
+                                        "--training.seq_len",
+                                        "--parallelism.pipeline_parallel_microbatch_size",
+                                        "--parallelism.enable_async_tensor_parallel"};
+static const struct spelling tokens = {true,
+                                       "--training.num_tokens_per_microbatch_per_dp_rank",
+                                       "--training.num_tokens_per_train_step",
+                                       "--training.max_context_length",
+                                       "--parallelism.num_pp_microbatches",
+                                       "--compile.enable_async_tensor_parallel"};
 
 static const struct spelling *spelling(const struct ap_trainer *t)
 {
@@ -281,6 +286,8 @@ static void write_flags(const struct ap_trainer *t, const struct ap_line *l,
     trainer_put_flag(out, TP, d->tensor);
     if (d->tensor > 1 && !d->sequence)
         ap_buf_puts(out, "    --parallelism.no-enable_sequence_parallel\n");
+    if (l->trainer & AP_TRAINER_TP_OVERLAP) /* a pass of the compiler */
+        ap_buf_printf(out, "    --compile.enable\n    %s\n", names->async);
     if (f->experts)
         trainer_put_flag(out, EP, d->expert);
     trainer_put_flag(out, PP, l->pipeline);
@@ -321,9 +328,7 @@ static const struct trainer_unread unread[] = {
      "--optimizer.name=Adam --optimizer.name=AdamW",
      NULL},
     {"--optimizer.name", "~the model's optimizer is priced"},
-    {"--model.converters --quantize.* --compile.enable-async-tensor-parallel "
-     "--parallelism.enable-async-tensor-parallel",
-     "no line says it"},
+    {"--model.converters --quantize.*", "no line says it"},
     {"--model.* --optimizer.* --compile.*", NULL},
     {"--parallelism.pipeline-parallel-schedule-csv", "no line says such an order"},
     {"--parallelism.expert-tensor-parallel-degree", "torchtitan 0.3 has no such flag"},
@@ -599,6 +604,11 @@ static int read_flags(const struct ap_trainer *t, const char *text,
     d->context = trainer_number(r, CP, 1);
     d->expert = trainer_number(r, EP, 1);
     d->sequence = on(r, "--parallelism.enable_sequence_parallel", true) && d->tensor > 1;
+    if (on(r, names->async, false)) {
+        said->line.trainer |= AP_TRAINER_TP_OVERLAP;
+        if (!d->sequence)
+            ap_err_set(err, "%s: there is no sequence parallelism", names->async);
+    }
     read_stages(r);
     read_data(r);
     read_batch(r, names);
@@ -614,12 +624,12 @@ static int read_flags(const struct ap_trainer *t, const char *text,
     return trainer_flags_end(&r->flags, unread, notes);
 }
 
-#define ROW(name_, title_)                                                       \
-    {                                                                            \
-        .name = name_, .title = title_, .comment = "# ",                         \
-        .parallelism = {TP, PP, CP, EP}, .models = AP_MODEL_LANGUAGE, .ends = 1, \
-        .conditions = conditions, .habits = habits, .write = write_flags,        \
-        .read = read_flags                                                       \
+#define ROW(name_, title_)                                                        \
+    {                                                                             \
+        .name = name_, .title = title_, .comment = "# ",                          \
+        .parallelism = {TP, PP, CP, EP}, .models = AP_MODEL_LANGUAGE, .ends = 1,  \
+        .conditions = conditions, .may = AP_TRAINER_TP_OVERLAP, .habits = habits, \
+        .write = write_flags, .read = read_flags                                  \
     }
 const struct ap_trainer trainer_torchtitan = ROW("torchtitan", "torchtitan 0.3");
 const struct ap_trainer trainer_torchtitan_main =

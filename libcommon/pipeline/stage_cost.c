@@ -35,8 +35,9 @@ struct pricer {
     const bool *again;      /* per node: values that are not kept for it; NULL: none */
     const bool *free;       /* per node: made of constants and scalars alone */
     const bool *weights;    /* per group: as of struct ap_stage_fact; NULL: none */
-    int only;               /* as block of struct ap_stage_case */
-    int n_blocks;           /* above all numbers of blocks */
+    const struct ap_stage_products *products; /* beside which it sends; NULL: none */
+    int only;                                 /* as block of struct ap_stage_case */
+    int n_blocks;                             /* above all numbers of blocks */
     /* [block]: the first of those that are recomputed at once with it, since they read
        each other's recomputed values; NULL: each by itself */
     int *together;
@@ -135,14 +136,6 @@ static double path_sec(const struct pricer *p, int node, const struct ap_path *p
     return sec;
 }
 
-static bool is_partial(const struct ap_layout *l)
-{
-    for (int a = 0; a < AP_MAX_AXES; a++)
-        if (l->axis[a].kind == AP_PARTIAL)
-            return true;
-    return false;
-}
-
 /*
  * Steps of a plan for microbatches on a value of layout `from`: some are made with each,
  * the others once. Returns the seconds with each.
@@ -155,7 +148,7 @@ static double add_timed(const struct ap_path *path, const struct ap_layout *from
         const struct ap_step *s = &path->steps[i];
         bool shared = s->times > 1;
         double sec = s->sec / (double)s->times;
-        if (!shared && is_partial(from))
+        if (!shared && ap_layout_is_partial(from))
             m->sync_sec += sec;
         else
             add_sec(m, shared, phase, sec);
@@ -183,7 +176,7 @@ static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
     struct ap_path path;
     bool shared = per_microbatch(p, c->node, p->micro->split, node->phase);
 
-    if (!is_partial(&c->from) ||
+    if (!ap_layout_is_partial(&c->from) ||
         ap_convert(p->cost, &node->shape, &c->from, &to, room, &path) != 0)
         return;
     if (timed(p)) {
@@ -316,7 +309,7 @@ static double lasting_copy(const struct pricer *p, const struct ap_conversion *c
 {
     if (timed(p) || c->each || c->phase == AP_UPDATE || p->free[c->node] ||
         (p->plan->regather && p->plan->regather[c->node]) ||
-        c->first_group == p->plan->nests->n || is_partial(&c->from))
+        c->first_group == p->plan->nests->n || ap_layout_is_partial(&c->from))
         return 0;
     if (p->micro->n == 1
             ? c->phase != AP_FORWARD || !ap_stage_keeps_weight(p->plan->graph, c->node)
@@ -372,7 +365,7 @@ static struct ap_stage_sent sent_of(const struct pricer *p, const struct ap_conv
         .conv = c,
         .node = n,
         .weight = weight,
-        .partial = is_partial(&c->from),
+        .partial = ap_layout_is_partial(&c->from),
         .inside = c->first_group < p->plan->nests->n,
         .once = !timed(p) && !leaves_stage(p, c) && n->shape.rank > 0 &&
                 (only_weights ? ap_stage_is_weight(p->plan->graph, c->node) &&
@@ -416,47 +409,22 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
         m->backward_sec += is_again(p, c) ? sec : 0;
         return;
     }
-    if (!shared && is_partial(&c->from))
+    if (shared && p->products && p->micro->trainer & AP_TRAINER_TP_OVERLAP &&
+        !ap_stage_is_weight(p->plan->graph, c->node))
+        sec -= ap_stage_beside_products(p->products, c,
+                                        is_whole_each(p, c->node) ? 1 : p->micro->n);
+    if (!shared && ap_layout_is_partial(&c->from))
         m->sync_sec += sec;
     else
         add_sec(m, shared, c->phase, sec);
     m->backward_sec += shared && is_again(p, c) ? sec : 0;
 }
 
-/* Axes that experts are split over: those of the factor that all of a product has. */
-static unsigned expert_axes(const struct ap_plan *plan)
-{
-    unsigned axes = 0;
-
-    for (int i = 0; i < plan->nests->n; i++) {
-        const struct ap_nest *nest = &plan->nests->nest[i];
-        for (int a = 0; a < plan->mesh.n_axes && nest->experts >= 0; a++) {
-            const int f = plan->choice[i].axis[a];
-            bool has = f >= 0 && f < nest->n_factors && ap_access_has(nest->values, f);
-            for (int k = 0; k < nest->n_ins && has; k++)
-                has = ap_access_has(&nest->ins[k].access, f);
-            axes |= has ? 1U << a : 0;
-        }
-    }
-    return axes;
-}
-
-/* Whether tokens are sent to experts, or back. */
-static bool is_exchange(const struct ap_conversion *c, unsigned experts)
-{
-    for (int i = 0; i < c->path.n_steps; i++)
-        if (c->path.steps[i].op == AP_OP_ALL_TO_ALL &&
-            c->path.steps[i].coll.axes & experts)
-            return true;
-    return false;
-}
-
 static void price_conversions(const struct pricer *p, const struct ap_conversions *conv,
                               struct ap_stage_packs *packs, struct ap_stage_measure *m)
 {
-    const unsigned experts =
-        p->micro->trainer & AP_TRAINER_EP_OVERLAP ? expert_axes(p->plan) : 0;
-
+    const bool beside = p->micro->trainer & AP_TRAINER_EP_OVERLAP;
+    const unsigned experts = beside ? ap_stage_expert_axes(p->plan) : 0;
     for (const struct ap_conversion *c = conv->conv; c < conv->conv + conv->n; c++) {
         if (p->only >= 0 && home_of(p, c) != p->only)
             continue;
@@ -465,7 +433,7 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
         if (lasting > 0)
             *(p->micro->n == 1 ? &m->kept_bytes : &m->fixed_bytes) -=
                 copied_whole(p, conv, c);
-        if (p->micro->trainer || is_partial(&c->from)) {
+        if (p->micro->trainer || ap_layout_is_partial(&c->from)) {
             const struct ap_stage_sent sent = sent_of(p, c);
             const double fixed = m->fixed_bytes;
             ap_stage_count_sent(p->micro, &sent, &m->fixed_bytes, &m->kept_bytes);
@@ -485,7 +453,7 @@ static void price_conversions(const struct pricer *p, const struct ap_conversion
             m->gather_sec[1] += m->backward_sec - before.backward_sec;
             m->gather_share = p->cost->cluster.collective_share[AP_OP_ALL_GATHER];
         }
-        if (is_exchange(c, experts)) {
+        if (ap_stage_is_exchange(c, experts)) {
             m->exchange_sec[0] += m->forward_sec - before.forward_sec;
             m->exchange_sec[1] += m->backward_sec - before.backward_sec;
         }
@@ -626,9 +594,10 @@ static void measure_one(struct ap_arena *arena, const struct pricer *p,
     know(arena, p, &one);
     own.weights = one.fact.weights;
     ap_stage_measure_groups(arena, stage, &one.fact, one.group, -1, m);
-    ap_arena_free(&one.known.arena);
+    own.products = &(struct ap_stage_products){stage, &one.fact, one.group};
     if (stage->conv)
         price_all_conversions(&own, stage->conv, m);
+    ap_arena_free(&one.known.arena);
 }
 
 void ap_stage_measure_conversions(struct ap_arena *arena,
@@ -754,6 +723,7 @@ void ap_stage_measure_cases(struct ap_arena *arena, const struct ap_stage_plan *
         p.recomputed = f->groups;
         p.weights = f->fact.weights;
         p.again = c->recomputed;
+        p.products = &(struct ap_stage_products){&one, &f->fact, group};
         ap_stage_measure_groups(arena, &one, &f->fact, group, c->block, c->measure);
         if (stage->conv && c->packs)
             price_conversions(&p, stage->conv, c->packs, c->measure);

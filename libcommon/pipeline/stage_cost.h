@@ -35,9 +35,12 @@ enum ap_trainer_trait {
     AP_TRAINER_BROADCASTS = 64,
     /* sends the tokens of experts beside a pass of another microbatch: a backward runs
        beside the forward before it on its device (combined 1F1B) */
-    AP_TRAINER_EP_OVERLAP = 128
+    AP_TRAINER_EP_OVERLAP = 128,
+    /* sends what tensor parallelism gathers or scatters beside the products that read or
+       make it, part by part (async TP) */
+    AP_TRAINER_TP_OVERLAP = 256
 };
-#define AP_N_TRAINER 8
+#define AP_N_TRAINER 9
 extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
 /* Puts the member "trainer": ",\"trainer\":[...]"; nothing if it is 0. */
 void ap_trainer_put(unsigned trainer, struct ap_buf *out);

@@ -108,4 +108,24 @@ void ap_stage_count_sent(const struct ap_stage_microbatch *micro,
 bool ap_stage_pack(const struct ap_stage_microbatch *micro,
                    const struct ap_stage_sent *sent, struct ap_stage_packs *packs);
 
+/* ---- stage_beside.c: collectives beside what is computed ---- */
+
+/* The groups of a stage's plan, among which are products. */
+struct ap_stage_products {
+    const struct ap_stage_plan *stage;
+    const struct ap_stage_fact *fact;
+    const struct ap_stage_group *const *group; /* as ap_stage_know has them */
+};
+/* Axes that experts are split over: those of the factor that all of a product has. */
+unsigned ap_stage_expert_axes(const struct ap_plan *plan);
+/* Whether tokens are sent to experts, or back. */
+bool ap_stage_is_exchange(const struct ap_conversion *c, unsigned experts);
+/*
+ * Seconds that the conversion and the products that read its gathered tensor, or make the
+ * one that it scatters, take less together than one after the other; of one of so many
+ * shares. Negative where parts of the products are too small.
+ */
+double ap_stage_beside_products(const struct ap_stage_products *of,
+                                const struct ap_conversion *c, int64_t shares);
+
 #endif

@@ -12,8 +12,8 @@
 #include <string.h>
 
 const char *const ap_trainer_names[AP_N_TRAINER] = {
-    "packs",           "low-sums", "scatters",   "keeps-gathered",
-    "keeps-gradients", "waits",    "broadcasts", "ep-overlap"};
+    "packs", "low-sums",   "scatters",   "keeps-gathered", "keeps-gradients",
+    "waits", "broadcasts", "ep-overlap", "tp-overlap"};
 
 static const enum ap_op kinds[AP_N_PACKED] = {AP_OP_ALL_REDUCE, AP_OP_REDUCE_SCATTER,
                                               AP_OP_ALL_GATHER, AP_OP_ALL_TO_ALL,
@@ -50,9 +50,10 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule sc
         while (bit < AP_N_TRAINER && !(word && strcmp(word, ap_trainer_names[bit]) == 0))
             bit++;
         if (bit == AP_N_TRAINER)
-            return ap_at_err(&item, err,
-                             "expected packs, low-sums, scatters, keeps-gathered, "
-                             "keeps-gradients, waits, broadcasts or ep-overlap");
+            return ap_at_err(
+                &item, err,
+                "expected packs, low-sums, scatters, keeps-gathered, "
+                "keeps-gradients, waits, broadcasts, ep-overlap or tp-overlap");
         if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_traits[schedule].may_wait)
             return ap_at_err(&item, err,
                              "waits: not under %s, whose stages would wait for each "

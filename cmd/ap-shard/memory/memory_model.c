@@ -243,19 +243,11 @@ static struct gap find_gap(const struct modeller *k, const struct mem_tensor *t)
         later == sp->nests->n ? k->m->n_times : slot_time(k, &t->uses[use]), use};
 }
 
-static bool is_partial(const struct ap_layout *l)
-{
-    for (int a = 0; a < AP_MAX_AXES; a++)
-        if (l->axis[a].kind == AP_PARTIAL)
-            return true;
-    return false;
-}
-
 /* By home: a copy's bytes beyond the tensor's, all if that stays; the most of them. */
 static int64_t list_extra(const struct modeller *k, const struct mem_tensor *t,
                           const struct ap_layout *l, bool own_stays, int64_t *extra)
 {
-    const int64_t bytes = is_partial(l) ? 0 : in_memory(k, t->node, l);
+    const int64_t bytes = ap_layout_is_partial(l) ? 0 : in_memory(k, t->node, l);
     int64_t most = 0;
 
     for (int h = 0; h < k->space->n[t->home]; h++) {

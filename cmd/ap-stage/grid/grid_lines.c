@@ -140,7 +140,8 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
                         const struct ap_line *line, bool bare)
 {
     const unsigned trainer =
-        ap_line_trainer(line) & (bare ? (unsigned)AP_TRAINER_EP_OVERLAP : ~0U);
+        ap_line_trainer(line) &
+        (bare ? (unsigned)(AP_TRAINER_EP_OVERLAP | AP_TRAINER_TP_OVERLAP) : ~0U);
     const struct stage_model *m = r->m;
     struct grid_at_once *a;
 
@@ -357,6 +358,8 @@ static bool is_legal(struct lister *l, struct ap_line *line)
     if (!space->trainer)
         return ap_schedule_check(&size, &(struct ap_err){0}) == 0;
     line->overlap = line->degrees.data * line->degrees.context > 1;
+    if (line->degrees.sequence)
+        line->trainer |= space->trainer->may & AP_TRAINER_TP_OVERLAP;
     struct ap_err *why = &l->r->why;
     *why = (struct ap_err){0};
     return ap_trainer_settle(space->trainer, &l->facts, line, why) == 0 &&

@@ -73,6 +73,9 @@ static const struct {
     {"megatron", &mixtral, "ep=16,mbs=1", 0, "16 does not divide the 8 experts"},
     {"megatron", &mixtral, "ep=8,zero=1,shard=4,mbs=1", 0, "replicas of the experts"},
     {"megatron", &mixtral, "ep=8,zero=1,shard=8,mbs=1", 0, NULL},
+    {"megatron", &llama, "tp=2,sp,tp-overlap,mbs=1", 0, NULL},
+    {"torchtitan-main", &llama, "tp=2,sp,tp-overlap,mbs=1", 0, NULL},
+    {"deepspeed", &llama, "tp=2,sp,tp-overlap,mbs=1", 0, "tp-overlap: "},
     {"megatron", &mixtral, "ep=8,ep-overlap,mbs=1", 0, NULL},
     {"megatron", &mixtral, "pp=2,vpp=2,ep=8,ep-overlap,mbs=1", 0, NULL},
     {"megatron", &mixtral, "pp=2,ep=8,ep-overlap,mbs=1", 0, "virtual stages (vpp)"},
@@ -252,6 +255,7 @@ static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_fac
     line.micro_batch = power(3);
     line.overlap = draw(2);
     line.trainer = draw(4) ? 0 : AP_TRAINER_LOW_SUMS;
+    line.trainer |= line.degrees.sequence && !draw(3) ? AP_TRAINER_TP_OVERLAP : 0;
     line.trainer |= line.degrees.expert > 1 && !draw(3) ? AP_TRAINER_EP_OVERLAP : 0;
     if (ap_line_stages(&line) > 1 && !draw(3))
         draw_layers(arena, f, &line);
