@@ -329,6 +329,8 @@ END
     refuses 1 'no section "blocks"' ap-coarsen --algorithm given "$mlp"
     blocks '{cut: ["dot_general.9"], block_of: []}'
     given '/blocks: has cut and block_of: which is meant?'
+    blocks '{n: 2}'
+    given '/blocks: expected "block_of", or "cut" with the first nodes of blocks 1, 2, ...'
     blocks '{cut: ["nobody"]}'
     given '/blocks/cut/0: the graph has no node nobody'
     blocks '{cut: [27, 22]}'

@@ -197,6 +197,7 @@ END
     done <<'END'
 {mesh: "4"};: expected "groups", or "nodes" with layouts, or the "algorithm" of a named plan
 {mesh: "four", algorithm: "data"};/mesh: 
+{mesh: [2, 2], algorithm: "data"};/mesh: expected text such as "2x4" or "dp=2,tp=4", or an object with axes and shape
 {mesh: "4", algorithm: "ilp"};/algorithm: "ilp" is not a named plan
 {mesh: "4", node: {}, algorithm: "data"};/node: a sharding without "groups" has
 {mesh: "4", nodes: {nobody: "R"}};/nodes/nobody: the graph has no such node

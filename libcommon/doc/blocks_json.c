@@ -253,6 +253,10 @@ static int read_places(struct ap_arena *arena, const json_t *o, const struct ap_
     p.n_ids = ap_blocks_operators(arena, g, &p.ids);
     if (p.n_ids == 0)
         return ap_at_err(at, err, "the graph has no forward operator");
+    if (!has_cut && !json_object_get(o, "block_of"))
+        return ap_at_err(at, err,
+                         "expected \"block_of\", or \"cut\" with the first nodes "
+                         "of blocks 1, 2, ...");
     if (has_cut && json_object_get(o, "block_of"))
         return ap_at_err(at, err, "has cut and block_of: which is meant?");
     for (int i = 0; i < g->n_nodes; i++)

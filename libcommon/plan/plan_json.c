@@ -665,7 +665,12 @@ static int read_mesh(struct ap_arena *arena, const json_t *o, const struct ap_at
     struct ap_at here = {at, "mesh", 0};
     struct ap_err why = {0};
 
-    if (!json_is_string(v))
+    if (!json_is_string(v) && !json_is_object(v))
+        return ap_at_err(
+            &here, err,
+            "expected text such as \"2x4\" or \"dp=2,tp=4\", or an object with "
+            "axes and shape");
+    if (json_is_object(v))
         return ap_mesh_from_json(arena, v, &here, mesh, err);
     return ap_mesh_parse(arena, json_string_value(v), mesh, &why)
                ? ap_at_err(&here, err, "%s", why.msg)
