@@ -96,7 +96,7 @@ static void bad_ones(const struct stage_case *c)
         {"{\"microbatches\":1,\"stages\":[]}", "/stages/stages: expected 1 to 2 stages"},
         {"{\"microbatches\":1,\"stages\":[{\"blocks\":[0,1],\"devices\":[0],"
          "\"sharding\":{\"algorithm\":\"ilp\",\"mesh\":\"1\"}}]}",
-         "/stages/stages/0/sharding: \"ilp\" is not a named plan"},
+         "/stages/stages/0/sharding/algorithm: \"ilp\" is not a named plan"},
         {"{\"microbatches\":1,\"stages\":[{\"blocks\":[0,1],\"devices\":[0,1,2,3,4],"
          "\"sharding\":{\"algorithm\":\"data\",\"mesh\":\"x\"}}]}",
          "/stages/stages/0/sharding/mesh: "},
