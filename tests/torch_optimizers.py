@@ -82,6 +82,68 @@ def scheduled(model):
     return optimizer, optim.lr_scheduler.StepLR(optimizer, 1)
 
 
+class Counting(optim.AdamW):
+    """Its learning rate falls by a count that is no tensor."""
+
+    calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        return super().step(closure)
+
+
+class Falling(optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] = group["lr"] * 0.5
+        return super().step(closure)
+
+
+class Cooling(optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        self.param_groups[0]["lr"].mul_(0.5)
+
+
+class Noting(optim.SGD):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.notes = {"seen": []}
+
+    def step(self, closure=None):
+        self.notes["seen"].append(1)
+        super().step(closure)
+
+
+class Signed(optim.SGD):
+    """A step of its own that changes nothing but tensors."""
+
+    def step(self, closure=None):
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.add_(p.grad.sign(), alpha=-group["lr"])
+
+
+OPTIMIZERS["signed"] = signed = lambda m: Signed(groups(m), lr=0.01)
+
+
+def counting(model):
+    return Counting(model.parameters(), lr=0.01)
+
+
+def falling(model):
+    return Falling(model.parameters(), lr=0.01)
+
+
+def cooling(model):
+    return Cooling(model.parameters(), lr=torch.tensor(0.01))
+
+
+def noting(model):
+    return Noting(model.parameters(), lr=0.01)
+
+
 def partly(model):
     return optim.SGD(model.up.parameters(), lr=0.1)
 

@@ -8,10 +8,10 @@ constants of the text; a learning rate that is a tensor is an input of the step,
 group K. Counters of steps that are equal are one argument.
 """
 import contextlib
-import copy
 import dataclasses
 import inspect
 from collections import defaultdict
+from collections.abc import Mapping
 
 import torch
 from torch._decomp import core_aten_decompositions
@@ -106,7 +106,8 @@ class States:
 
 def rebuilt(optimizer, parameters, tensors, gradients, states, values, rates):
     """A copy of the optimizer whose step() is about these tensors."""
-    own = copy.copy(optimizer)
+    own = object.__new__(type(optimizer))  # copy.copy leaves out attributes of the user's own
+    own.__dict__.update(vars(optimizer))
     own.state = defaultdict(dict)
     new = {id(p): t for p, t in zip(parameters, tensors)}
     for t, g in zip(tensors, gradients):
@@ -124,6 +125,31 @@ def rebuilt(optimizer, parameters, tensors, gradients, states, values, rates):
         own.param_groups.append({**group, **changes,
                                  "params": [new[id(p)] for p in group["params"] if id(p) in new]})
     return own
+
+
+def python_values(optimizer, tensors):
+    """What a step() may change beside tensors and their states, by name: numbers, words, flags, and which
+    tensors attributes and groups have."""
+    found = {}
+
+    def walk(name, x):
+        if isinstance(x, (int, float, complex, str, type(None))):
+            found[name] = x
+        elif isinstance(x, torch.Tensor):
+            found[name] = (id(x), x._version)
+        elif isinstance(x, (Mapping, list, tuple)):
+            found[name] = len(x)
+            for key, part in x.items() if isinstance(x, Mapping) else enumerate(x):
+                walk(f"{name}[{key!r}]", part)
+
+    for name, x in vars(optimizer).items():
+        if name not in ("state", "param_groups", "defaults") and not name.startswith("_warned"):
+            walk(f"self.{name}", x)
+    for k, group in enumerate(optimizer.param_groups):
+        walk(f"param_groups[{k}]", {key: x for key, x in group.items() if key != "params"})
+    for t in tensors:
+        walk("state", {key: x for key, x in optimizer.state[t].items() if not isinstance(x, torch.Tensor)})
+    return found
 
 
 def addcdiv_(self, a, b, *, value=1):
@@ -167,9 +193,14 @@ def trace(optimizer, model, step):
                     optimizer.param_groups[k]["lr"].detach().clone(), []) for k in rated]
     first = [next((k for k, _ in states.of.items() if states.of[k] == at)) for at in range(len(states.tensors))]
 
+    changed = []
+
     def run(tensors, gradients, values, lrs):
         own = rebuilt(optimizer, parameters, tensors, gradients, states, values, dict(zip(rated, lrs)))
+        before = python_values(own, tensors)
         own.step()
+        after = python_values(own, tensors)
+        changed.extend(name for name in after if name not in before or before[name] != after[name])
         return list(tensors) + [own.state[tensors[k]][key] for k, key in first]
 
     given = ([p.detach().clone() for p in parameters], [torch.zeros_like(p) for p in parameters],
@@ -183,6 +214,12 @@ def trace(optimizer, model, step):
                  f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
     if any(node.target is torch.ops.aten._local_scalar_dense.default for node in module.graph.nodes):
         refuse(f"the optimizer {type(optimizer).__name__} is not supported: its step reads the value of a tensor")
+    ends = [node for node in module.graph.nodes if node.op == "placeholder"]
+    written = {node.args[0] for node in module.graph.nodes if node.target is torch.ops.aten.copy_.default}
+    changed += [f"the learning rate {t.name}" for t, end in zip(rates[::-1], ends[::-1]) if end in written]
+    if changed:
+        refuse(f"the optimizer {type(optimizer).__name__} is not supported: its step changes {changed[0]}, which "
+             "would be a constant of every step: keep it as a tensor in optimizer.state[parameter]")
     order = [step.reached().index(name) for name in names]
     keys = [(names[k], key) for k, key in first]
     return Update(module, names, order, states.tensors, keys, rates)
