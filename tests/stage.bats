@@ -44,6 +44,13 @@ fake() {
     done
 }
 
+@test "rhino says why it has no plan" {
+    refuses 3 "rhino: 3 stages: a number of stages is a power of two that divides the 8 devices" fake "" --algorithm rhino --stages 3 "$(GPT)"
+    refuses 3 "rhino: 4 stages need 7 microbatches at least" \
+        fake "" --algorithm rhino --stages 4 --imbalance 1 --microbatches 4 "$(GPT)"
+    refuses 3 "rhino: no 4 stages have their FLOPs within" fake "" --algorithm rhino --stages 4 --imbalance 0 "$(GPT)"
+}
+
 @test "rannc: a stage has any number of replicas, or powers of two as its code" {
     local f=$BATS_TEST_TMPDIR/in.json how=(--cluster cpu-8 --algorithm rannc --stages 3 --microbatches 1
         --shard-command 'ap-shard --serve --algorithm data')

@@ -36,8 +36,8 @@ static enum ap_exit coarsen_none(struct ap_arena *arena, const struct ap_graph *
     return AP_OK;
 }
 
-/* As many operators in each block: the "equal operator" that Alpa's clustering is compared
- * with (OSDI 2022, section 8.3); stages are chosen freely afterwards. */
+/* As many operators in each block: the "equal operator" that Alpa's clustering is
+ * compared with (OSDI 2022, section 8.3); stages are chosen freely afterwards. */
 static enum ap_exit coarsen_operators(struct ap_arena *arena, const struct ap_graph *g,
                                       const struct coarsen_params *params,
                                       struct coarsen_answer *answer, struct ap_err *err)

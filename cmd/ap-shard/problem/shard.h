@@ -55,12 +55,12 @@ struct shard_params {
     bool recompute_heavy; /* heavy operators may be replicated where compute is free */
     int solver;           /* row of shard_solvers */
     int64_t work_limit;
-    bool prove;        /* go on where the work limit leaves a gap */
-    double gap;        /* relative, ends the search; 0: only a proof does */
-    bool no_families;  /* the whole graph at once, whatever repeats */
-    int64_t rounds;    /* of the folded search's bound */
-    int64_t unfold;    /* most strategies left for a search of the whole graph */
-    int tofu_space;    /* row of shard_tofu_spaces */
+    bool prove;       /* go on where the work limit leaves a gap */
+    double gap;       /* relative, ends the search; 0: only a proof does */
+    bool no_families; /* the whole graph at once, whatever repeats */
+    int64_t rounds;   /* of the folded search's bound */
+    int64_t unfold;   /* most strategies left for a search of the whole graph */
+    int tofu_space;   /* row of shard_tofu_spaces */
     /* orders among equally good cuts that are tried, 0: as many as bring something */
     int64_t tofu_ties;
     /* rhino */

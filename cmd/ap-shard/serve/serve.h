@@ -85,9 +85,9 @@ struct serve_pool {
     const char **name; /* [plan] */
     struct ap_choice_vec **choice; /* [plan][group] */
     bool **regather;               /* [plan][node], NULL: none */
-    double objective;  /* of the search, for the whole batch; < 0: it has none */
-    bool units; /* objective, bound and least_sec are in those of another cost model */
-    double bound;      /* of all plans; 0: only least_sec is known */
+    double objective; /* of the search, for the whole batch; < 0: it has none */
+    bool units;   /* objective, bound and least_sec are in those of another cost model */
+    double bound; /* of all plans; 0: only least_sec is known */
     double *least_sec; /* [group]: its cheapest strategy, a bound without conversions */
     bool recompute_heavy;
 };

@@ -331,9 +331,8 @@ static int find_nodes(struct serve_memo *m, struct ap_arena *arena,
     struct serve_ties alone;
     serve_tie(&m->nodes->arena, &m->nodes->sub.graph, &m->nodes->nests, NULL, m->req,
               &alone);
-    m->nodes_start =
-        serve_start_new(&m->nodes->sub.graph, &m->nodes->nests, NULL,
-                        &m->placed[place]->model, m->req);
+    m->nodes_start = serve_start_new(&m->nodes->sub.graph, &m->nodes->nests, NULL,
+                                     &m->placed[place]->model, m->req);
     m->nodes_pool = serve_search(m->nodes_start, &alone, NULL, NULL, m->req, err);
     if (!m->nodes_pool)
         return -1;

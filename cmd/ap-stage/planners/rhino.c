@@ -31,6 +31,7 @@ struct rhino {
     double least;
     bool found, proven;
     int n_unbalanced; /* proposals without stages within the tolerance */
+    bool tried;       /* some number of microbatches */
 };
 
 /* Blocks of each stage: a run where they are one, a set otherwise. */
@@ -132,6 +133,7 @@ static int propose(struct rhino *r, const struct rhino_proposal *p, struct ap_er
         a.microbatches = inst->microbatches[i];
         if (a.microbatches < least || (!p->micro && a.microbatches != 1))
             continue;
+        r->tried = true;
         a.stage = AP_NEW_N(arena, p->stages, struct plan_stage);
         fill_sets(arena, inst, stage_of, &a);
         for (int s = 0; s < p->stages; s++) {
@@ -154,10 +156,26 @@ int plan_rhino(struct ap_arena *arena, const struct plan_instance *inst,
     if (plan_check_schedule("rhino", params, err))
         return -1;
     space_init(&r.sp, arena, inst, params);
-    for (int i = 0; i < n; i++)
-        if ((params->n_stages == 0 || params->n_stages == list[i].stages) &&
-            propose(&r, &list[i], err))
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        if (params->n_stages != 0 && params->n_stages != list[i].stages)
+            continue;
+        any = true;
+        if (propose(&r, &list[i], err))
             return -1;
+    }
+    if (!any)
+        return ap_err_set(err,
+                          "rhino: %d stages: a number of stages is a power of two that "
+                          "divides the %d devices",
+                          params->n_stages, inst->n_hosts * inst->n_devices),
+               1;
+    if (!r.found && r.n_unbalanced == 0 && !r.tried && params->n_stages > 1)
+        return ap_err_set(err,
+                          "rhino: %d stages need %d microbatches at least, so that "
+                          "each has one at any time",
+                          params->n_stages, 2 * params->n_stages - 1),
+               1;
     if (!r.found && r.n_unbalanced > 0 && params->n_stages > 1)
         return ap_err_set(
                    err,
