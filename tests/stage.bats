@@ -39,7 +39,7 @@ fake() {
     local c
     for c in p3x1 h100-8 cpu-8; do
         for a in alpa auto; do
-            ap-stage --quiet --cluster $c --algorithm $a "$(GPT)" | jq .stages.objective_sec
+            ap-stage --quiet --cluster $c --algorithm $a --shard-command 'ap-shard --serve' "$(GPT)" | jq .stages.objective_sec
         done | jq -e -s '.[0] <= 1.05 * .[1]' || { echo "$c"; return 1; }
     done
 }
