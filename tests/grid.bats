@@ -240,8 +240,9 @@ words() {
     ap-model mixtral --layers 2 --hidden 64 --heads 4 --kv-heads 2 --experts 4 --top 2 --group 4 --vocab 64 --seq 32 --batch 16 | ap-coarsen --quiet --algorithm layers >"$f.moe"
     moe() { ap-stage --quiet --grid "$1" --cluster "$2" "$f.moe" | ap-cost --quiet | jq -c '[.cost.step_sec, .cost.peak_bytes]'; }
     { moe dp=4,ep=4,mbs=1,ep-overlap "$(cluster 1)"; moe dp=4,ep=4,mbs=1 "$(cluster 1)"
-        moe dp=4,ep=4,mbs=1,ep-overlap <(jq '.collective_share = {}' "$(cluster 1)"); } |
-        jq -se '.[2][0] < .[0][0] and .[0][0] < .[1][0] and .[0][1] > .[1][1]'
+        moe dp=4,ep=4,mbs=1,ep-overlap <(jq '.collective_share = {}' "$(cluster 1)")
+        moe dp=4,ep=4,mbs=1 <(jq '.expert_load = 4' "$(cluster 1)"); } |
+        jq -se '.[3][0] > .[1][0] and .[2][0] < .[0][0] and .[0][0] < .[1][0] and .[0][1] > .[1][1]'
     # ZeRO-2 has a part of the gradients, and sums them with each microbatch
     beside dp=4,mbs=1,zero=2,packs dp=4,mbs=1,zero=1,packs '.[0][0] == ["packs", "scatters"] and .[0][2] < .[1][2] and .[0][1] > .[1][1]'
     ap-stage --quiet --grid dp=4,packs --cluster "$(cluster 1)" "$f" | jq '.stages.trainer = ["what"]' >"$f.bad"

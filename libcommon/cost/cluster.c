@@ -396,6 +396,9 @@ int ap_cluster_from_json(struct ap_arena *arena, const json_t *o, const struct a
     if (json_object_get(o, "experts_per_token") &&
         get_amount(o, at, "experts_per_token", more_than_one, &c->experts_per_token, err))
         return -1;
+    if (json_object_get(o, "expert_load") &&
+        get_amount(o, at, "expert_load", more_than_one, &c->expert_load, err))
+        return -1;
     if (get_attention(o, at, c, err) || get_flag(o, at, "overlap", &c->overlap, err) ||
         get_collectives(o, at, "collective_efficiency", factors_of_one, 1,
                         c->collective_efficiency, err) ||
@@ -539,6 +542,8 @@ void ap_cluster_to_json(const struct ap_cluster *c, struct ap_buf *out)
         ap_buf_puts(out, ",\"overlap\":true");
     if (c->experts_per_token > 0)
         put_num(out, "experts_per_token", c->experts_per_token);
+    if (c->expert_load > 0)
+        put_num(out, "expert_load", c->expert_load);
     put_collectives("collective_efficiency", 1, c->collective_efficiency, out);
     level_names(c, levels);
     ap_measured_put_links(&c->measured, levels, out);

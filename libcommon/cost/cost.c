@@ -279,7 +279,7 @@ static double seconds(const struct ap_cost *cost, enum ap_op op, unsigned axes, 
     double bandwidth = cost->set_bandwidth[axes], latency = cost->set_latency[axes];
 
     if (op == AP_OP_ALL_TO_ALL)
-        b *= sent_once(cost, axes, n);
+        b *= sent_once(cost, axes, n) * fmax(1, cost->cluster.expert_load);
     const double measured = table_sec(cost, op, axes, n, b);
 
     if (measured >= 0)
@@ -405,8 +405,15 @@ double ap_cluster_kernel_sec(const struct ap_cluster *c, const struct ap_kernel_
 
 double ap_cost_kernel(const struct ap_cost *cost, const struct ap_kernel_work *w)
 {
-    return cost->variant == AP_COST_DEFAULT ? ap_cluster_kernel_sec(&cost->cluster, w)
-                                            : 0;
+    struct ap_kernel_work most = *w;
+
+    if (cost->variant != AP_COST_DEFAULT)
+        return 0;
+    if (w->kernel == AP_KERNEL_GROUPED) {
+        most.flops *= fmax(1, cost->cluster.expert_load);
+        most.size *= fmax(1, cost->cluster.expert_load);
+    }
+    return ap_cluster_kernel_sec(&cost->cluster, &most);
 }
 
 double ap_cost_compute(const struct ap_cost *cost, double flops, enum ap_dtype dtype,

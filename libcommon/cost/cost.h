@@ -69,6 +69,9 @@ struct ap_cluster {
     /* > 1: all-to-alls carry tokens to this many experts each, and send a token once to
        each host, or to each device of a host, as DeepEP does; 0: once to each expert */
     double experts_per_token;
+    /* tokens of the device whose experts have most, over the mean, above 1: others wait
+       for it, in products of experts and in all-to-alls; 0: experts are drawn evenly */
+    double expert_load;
     bool has_published; /* somebody looked for published runs, and found these */
     int n_published;
     struct ap_published published[AP_MAX_PUBLISHED];

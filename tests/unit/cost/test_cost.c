@@ -272,6 +272,10 @@ static void test_sent_once(void)
     CHECK(near((coll_sec(&c, "2", AP_OP_ALL_TO_ALL, 100000000) - none) / each,
                2 * (1 - 1. / 256) / 8),
           "a token once to each device");
+    c.experts_per_token = 0;
+    c.expert_load = 1.5;
+    CHECK(near((coll_sec(&c, "2", AP_OP_ALL_TO_ALL, 100000000) - none) / each, 1.5),
+          "one device has half more tokens than others");
     CHECK(coll_sec(&c, "2", AP_OP_ALL_REDUCE, 100000000) == sums, "sums are sums");
 }
 
