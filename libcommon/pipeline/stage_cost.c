@@ -112,17 +112,6 @@ static bool is_work_whole(const struct pricer *p, const struct ap_nest *nest)
     return true;
 }
 
-static void add_sec(struct ap_stage_measure *m, bool shared, enum ap_phase phase,
-                    double sec)
-{
-    if (!shared)
-        m->update_sec += sec;
-    else if (phase == AP_FORWARD)
-        m->forward_sec += sec;
-    else
-        m->backward_sec += sec;
-}
-
 static double path_sec(const struct pricer *p, int node, const struct ap_path *path,
                        bool shared)
 {
@@ -134,27 +123,6 @@ static double path_sec(const struct pricer *p, int node, const struct ap_path *p
         sec += ap_cost_collective(p->cost, s->op, s->coll.axes, s->bytes / p->micro->n);
     }
     return sec;
-}
-
-/*
- * Steps of a plan for microbatches on a value of layout `from`: some are made with each,
- * the others once. Returns the seconds with each.
- */
-static double add_timed(const struct ap_path *path, const struct ap_layout *from,
-                        enum ap_phase phase, struct ap_stage_measure *m)
-{
-    double each = 0;
-    for (int i = 0; i < path->n_steps; i++) {
-        const struct ap_step *s = &path->steps[i];
-        bool shared = s->times > 1;
-        double sec = s->sec / (double)s->times;
-        if (!shared && ap_layout_is_partial(from))
-            m->sync_sec += sec;
-        else
-            add_sec(m, shared, phase, sec);
-        each += shared ? sec : 0;
-    }
-    return each;
 }
 
 /*
@@ -180,12 +148,12 @@ static void add_leaving(const struct pricer *p, const struct ap_conversion *c,
         ap_convert(p->cost, &node->shape, &c->from, &to, room, &path) != 0)
         return;
     if (timed(p)) {
-        add_timed(&path, &c->from, node->phase, m);
+        ap_stage_add_timed(&path, &c->from, node->phase, m);
         return;
     }
     double sec = path_sec(p, c->node, &path, shared);
     if (shared)
-        add_sec(m, true, node->phase, sec);
+        ap_stage_add_sec(m, true, node->phase, sec);
     else
         m->sync_sec += sec;
 }
@@ -287,16 +255,6 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
         counted |= shared ? AP_IN_KEPT : AP_IN_FIXED;
     }
     return counted | (to_backward && !shared && !again ? AP_STAYS : 0);
-}
-
-void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again, int n,
-                     struct ap_stage_measure *m)
-{
-    const double sec = n * cost->cluster.host_sec;
-
-    m->host_sec[phase != AP_FORWARD] += sec;
-    if (again)
-        m->host_sec[1] += sec;
 }
 
 /*
@@ -405,7 +363,7 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
         return;
     }
     if (timed(p)) {
-        sec = add_timed(&c->path, &c->from, c->phase, m);
+        sec = ap_stage_add_timed(&c->path, &c->from, c->phase, m);
         m->backward_sec += is_again(p, c) ? sec : 0;
         return;
     }
@@ -416,7 +374,7 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
     if (!shared && ap_layout_is_partial(&c->from))
         m->sync_sec += sec;
     else
-        add_sec(m, shared, c->phase, sec);
+        ap_stage_add_sec(m, shared, c->phase, sec);
     m->backward_sec += shared && is_again(p, c) ? sec : 0;
 }
 
@@ -793,7 +751,7 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,
             continue;
         if (timed(&p))
             w->group_sec[c->first_group] +=
-                add_timed(&c->path, &c->from, c->phase, &ignored);
+                ap_stage_add_timed(&c->path, &c->from, c->phase, &ignored);
         else if (shared)
             w->group_sec[c->first_group] += path_sec(&p, c->node, &c->path, true);
     }

@@ -40,9 +40,20 @@ struct ap_stage_fact {
 void ap_stage_fact_fill(struct ap_arena *arena, const struct ap_subgraph *sub,
                         const struct ap_nests *nests, struct ap_stage_fact *f);
 
+/* ---- stage_front.c: sums of a measure ---- */
+
 /* Seconds of the host to launch n operators of a phase, again if they are recomputed. */
 void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again, int n,
                      struct ap_stage_measure *m);
+/* Adds seconds of a microbatch in a phase, or of the update. */
+void ap_stage_add_sec(struct ap_stage_measure *m, bool shared, enum ap_phase phase,
+                      double sec);
+/*
+ * Steps of a plan for microbatches on a value of layout `from`: some are made with each,
+ * the others once. Returns the seconds with each.
+ */
+double ap_stage_add_timed(const struct ap_path *path, const struct ap_layout *from,
+                          enum ap_phase phase, struct ap_stage_measure *m);
 
 /* ---- stage_groups.c ---- */
 

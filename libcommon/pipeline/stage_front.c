@@ -7,6 +7,48 @@
 
 #include "pipeline/stage_facts.h"
 
+/* ---- sums ---- */
+
+void ap_stage_launch(const struct ap_cost *cost, enum ap_phase phase, bool again, int n,
+                     struct ap_stage_measure *m)
+{
+    const double sec = n * cost->cluster.host_sec;
+
+    m->host_sec[phase != AP_FORWARD] += sec;
+    if (again)
+        m->host_sec[1] += sec;
+}
+
+void ap_stage_add_sec(struct ap_stage_measure *m, bool shared, enum ap_phase phase,
+                      double sec)
+{
+    if (!shared)
+        m->update_sec += sec;
+    else if (phase == AP_FORWARD)
+        m->forward_sec += sec;
+    else
+        m->backward_sec += sec;
+}
+
+double ap_stage_add_timed(const struct ap_path *path, const struct ap_layout *from,
+                          enum ap_phase phase, struct ap_stage_measure *m)
+{
+    double each = 0;
+    for (int i = 0; i < path->n_steps; i++) {
+        const struct ap_step *s = &path->steps[i];
+        bool shared = s->times > 1;
+        double sec = s->sec / (double)s->times;
+        if (!shared && ap_layout_is_partial(from))
+            m->sync_sec += sec;
+        else
+            ap_stage_add_sec(m, shared, phase, sec);
+        each += shared ? sec : 0;
+    }
+    return each;
+}
+
+/* ---- points ---- */
+
 /*
  * Seconds of a pass whose device and host work beside each other. Where both take about
  * as long they wait for each other in turn, since operators differ: a norm of both, of
