@@ -398,7 +398,7 @@ def pyg_gin_pooled():
 # ---- images: segmentation_models_pytorch, torchvision, monai, kornia ----
 
 
-@entry("adam", 1e-3)
+@entry("sgd", 1e-3)
 def smp_unet():
     import segmentation_models_pytorch as smp
 
@@ -410,7 +410,7 @@ def smp_unet():
         "images": torch.randn(4, 3, 32, 32), "labels": torch.randint(0, 3, (4, 32, 32))}
 
 
-@entry("adam", 1e-3)
+@entry("sgd", 1e-3)
 def smp_fpn():
     import segmentation_models_pytorch as smp
 
@@ -517,7 +517,7 @@ def pml_arcface():
         "x": torch.randn(16, 24), "labels": torch.arange(16) % 5}
 
 
-@entry("adam", 1e-3)
+@entry("adam", refused="loss_and_miner_utils.py:")
 def pml_multi_similarity():
     from pytorch_metric_learning.losses import MultiSimilarityLoss
 

@@ -257,8 +257,8 @@ def line_of(error):
 
 def reason(error):
     if isinstance(error, fake_tensor.DataDependentOutputException):
-        return (f"the step depends on the value of a tensor ({error.func}) that inputs or weights make: an exported "
-                "step is one for all values")
+        return (f"the step depends on the value of a tensor ({error.func}) that inputs, weights or random numbers "
+                "make: an exported step is one for all values")
     if isinstance(error, fake_tensor.DynamicOutputShapeException):
         return (f"the size of a result depends on the values of a tensor ({error.func}) that inputs or weights make, "
                 "which is not supported")

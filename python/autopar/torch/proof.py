@@ -154,7 +154,8 @@ def train(model, inputs, step, seed, kind, lr, steps):
     optimizer.zero_grad()
     with torch.no_grad():
         for name, t in tensors_of(model).items():
-            t.copy_(before[name])
+            if name in before:  # not a buffer that the forward pass has made
+                t.copy_(before[name])
     return Run(losses, gradients, after, moments)
 
 
