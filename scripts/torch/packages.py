@@ -410,18 +410,6 @@ def smp_unet():
         "images": torch.randn(4, 3, 32, 32), "labels": torch.randint(0, 3, (4, 32, 32))}
 
 
-@entry("sgd", 1e-3)
-def smp_fpn():
-    import segmentation_models_pytorch as smp
-
-    torch.manual_seed(27)
-    model = smp.FPN("timm-mobilenetv3_small_minimal_100", encoder_weights=None, classes=1, decoder_dropout=0.0,
-                    decoder_pyramid_channels=32, decoder_segmentation_channels=32)
-    loss = smp.losses.JaccardLoss("binary")
-    return With(model, lambda m, images, labels: loss(m(images), labels)), {
-        "images": torch.randn(4, 3, 64, 64), "labels": torch.randint(0, 2, (4, 1, 64, 64)).float()}
-
-
 @entry("momentum")
 def tv_densenet():
     from torchvision.models import DenseNet
