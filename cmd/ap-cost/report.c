@@ -477,9 +477,11 @@ static void put_grids(const struct ap_stages *s, struct ap_buf *out)
                       s->grid[i].name);
         price_put_sec(out, NULL, s->grid[i].step_sec, 0);
         ap_buf_printf(out, "  %s", s->grid[i].line);
-        if (i > 0 && !strcmp(s->grid[i].name, "zero-bubble-grid"))
-            ap_buf_printf(out, " (%.1f %% less than with whole backward passes)",
-                          100 * (1 - s->grid[i].step_sec / s->grid[i - 1].step_sec));
+        if (s->grid[i].whole_sec > 0)
+            ap_buf_printf(out,
+                          "\n%21s%.1f %% less than the best plan with whole backward "
+                          "passes",
+                          "", 100 * (1 - s->grid[i].step_sec / s->grid[i].whole_sec));
         ap_buf_printf(out, "\n%s", i + 1 < s->n_grids ? "  " : "");
     }
 }

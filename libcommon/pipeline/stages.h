@@ -49,6 +49,8 @@ struct ap_stage {
 struct ap_grid_row {
     const char *name, *line;
     double step_sec;
+    double whole_sec; /* of split backward passes: what the best plan of whole ones takes;
+                         0: not said */
 };
 
 /* Lines of a search by what became of them; the others are priced, as `priced` counts,

@@ -63,7 +63,9 @@ int ap_stages_read_lines(struct ap_arena *arena, const json_t *o, const struct a
         struct ap_grid_row *row = &s->grid[s->n_grids];
         if (ap_get_str(from, &one, "name", &row->name, err) ||
             ap_get_str(from, &one, "line", &row->line, err) ||
-            ap_get_num(from, &one, "step_sec", &row->step_sec, err))
+            ap_get_num(from, &one, "step_sec", &row->step_sec, err) ||
+            (json_object_get(from, "whole_sec") &&
+             ap_get_num(from, &one, "whole_sec", &row->whole_sec, err)))
             return -1;
         row->name = ap_arena_strdup(arena, row->name);
         row->line = ap_arena_strdup(arena, row->line);

@@ -348,13 +348,14 @@ static void search_schedules(struct search *s, struct bounding *b, unsigned sche
 }
 
 /* Lines with whole backward passes come first: what split ones gain is then known. */
-static void search(struct search *s, struct ap_line_counts *n)
+static void search(struct search *s, struct grid_found *out)
 {
     struct bounding b = {.s = s};
 
     list_by_sharding(s->r, &b);
-    search_schedules(s, &b, ~SPLIT, n);
-    search_schedules(s, &b, SPLIT, n);
+    search_schedules(s, &b, ~SPLIT, &out->n);
+    out->whole_sec = fmin(s->best, s->r->want->below);
+    search_schedules(s, &b, SPLIT, &out->n);
 }
 
 /* ---- the simplest line that is little slower ---- */
@@ -495,7 +496,7 @@ int grid_search(struct ap_arena *arena, const struct stage_model *m,
         return -1;
     struct search s = {.r = &r, .best = grid_limit(want), .taken = -1};
     s.heap = AP_NEW_N(arena, r.n + 1, int);
-    search(&s, &out->n);
+    search(&s, out);
     if (!want->space->trainer)
         report(&r, out);
     if (s.best >= want->below) {
@@ -568,6 +569,10 @@ void grid_put_rows(struct ap_arena *arena, const struct grid_found *found,
         ap_put_key(section, "step_sec");
         ap_json_num(section, row->step_sec);
         ap_put_int(section, "peak_bytes", row->peak_bytes);
+        if (f == GRID_ZERO_BUBBLE && isfinite(found->whole_sec)) {
+            ap_put_key(section, "whole_sec");
+            ap_json_num(section, found->whole_sec);
+        }
         ap_buf_putc(section, '}');
     }
     ap_buf_puts(section, "]}");

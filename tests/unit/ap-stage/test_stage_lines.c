@@ -2,14 +2,16 @@
  * The best line of a space, by brute force: every line that a trainer can run is bounded
  * and priced; no price is below a bound, and the search finds the least price.
  *
- *     test_stage_lines DOCUMENT CLUSTER TRAINER MEMORY
+ *     test_stage_lines DOCUMENT CLUSTER TRAINER MEMORY [SCHEDULE]
  *
- * with a document of blocks and bytes of memory; without arguments, spaces alone.
+ * with a document of blocks and bytes of memory; TRAINER "any": all lines of grids;
+ * without arguments, spaces alone.
  */
 #include "grid/grid_rows_impl.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tap.h"
 
@@ -74,7 +76,7 @@ static void try_line(struct grid_rows *r, struct grid_candidate *row,
     ap_arena_free(&scratch);
 }
 
-static void test_trainer(char **arg)
+static void test_trainer(char **arg, const char *schedule)
 {
     struct ap_arena arena = {0};
     struct ap_err err = {0};
@@ -82,13 +84,17 @@ static void test_trainer(char **arg)
     struct stage_model m = {0};
     struct plan_instance inst;
     struct stage_limits limits = {.memory_bytes = ap_size_parse(arg[3])};
-    const struct grid_space space = grid_space_of(ap_trainer_find(arg[2]));
+    const struct ap_trainer *trainer = ap_trainer_find(arg[2]);
+    const struct grid_space space = trainer ? grid_space_of(trainer) : grid_space_all();
     struct grid_want want = {
         .space = &space, .inst = &inst, .schedule = -1, .below = INFINITY};
     struct grid_found found;
     struct grid_rows r;
     struct tally t = {.best = INFINITY};
 
+    for (int i = 0; schedule && i < AP_N_TRAIN_SCHEDULES; i++)
+        if (!strcmp(schedule, ap_schedule_names[i]))
+            want.schedule = i;
     if (ap_doc_read(&arena, arg[0], &doc, &err)) {
         CHECK(false, "%s", err.msg);
         return;
@@ -127,7 +133,7 @@ static void test_trainer(char **arg)
 int main(int argc, char **argv)
 {
     test_spaces();
-    if (argc == 5)
-        test_trainer(argv + 1);
+    if (argc >= 5)
+        test_trainer(argv + 1, argv[5]);
     return tap_done();
 }
