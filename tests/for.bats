@@ -75,3 +75,33 @@ setup_file() {
     refuses 2 "not with --for" ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --for megatron --blocks 2
     refuses 2 "it is beside --for" ap-plan "$BATS_FILE_TMPDIR/llama" --cluster cpu-4 --free
 }
+
+@test "split backward passes: bounds hold, torchtitan has its names for them, the others refuse" {
+    cd "$BATS_TEST_TMPDIR"
+    brute="$BATS_TEST_DIRNAME/../build/unit/test_stage_lines"
+    ap-model llama --untied --layers 4 --heads 4 --kv-heads 2 --ffn 128 --hidden 32 --vocab 64 --seq 8 --batch 8 |
+        ap-coarsen --quiet --algorithm layers >model
+    if [ -x "$brute" ]; then
+        "$brute" model cpu-4 torchtitan 900kB zb-v
+        "$brute" model cpu-4 any 900kB v-half
+    fi
+    while read -r line name; do
+        ap-stage --for torchtitan --grid "pp=2,dp=2,zero=1,mbs=1,$line" --cluster cpu-4 --quiet model >plan
+        ap-rewrite --to torchtitan --quiet plan >flags
+        grep -q -- "--parallelism.pipeline_parallel_schedule $name\$" flags
+        [ "$(ap-stage --from torchtitan:flags --cluster cpu-4 --quiet model | jq -r .stages.line)" = "$(jq -r .stages.line plan)" ]
+    done <<'END'
+schedule=zb-v ZBVZeroBubble
+schedule=zb-h1,vpp=2 InterleavedZeroBubble
+schedule=dualpipe-v DualPipeV
+schedule=looped-bfs LoopedBFS
+END
+    while read -r trainer line why; do
+        refuses 3 "$why" ap-stage --for "$trainer" --grid "pp=2,dp=2,mbs=1,$line" --cluster cpu-4 model
+    done <<'END'
+torchtitan zero=1,schedule=v-half schedule v-half: it has no such name
+torchtitan zero=1,schedule=zb-h1 InterleavedZeroBubble has two stages or more
+megatron schedule=zb-v its pipelines run 1f1b or interleaved-1f1b
+deepspeed schedule=zb-h1 schedule zb-h1: PipelineModule runs 1f1b
+END
+}

@@ -611,3 +611,23 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
     best=$(ap-stage --cluster cpu-4 --algorithm megatron-grid t5 | jq .stages.objective_sec)
     ap-stage --cluster cpu-4 --grid tp=2,dp=2,zero=2,sp,mbs=4 t5 | jq -e --argjson best "$best" '.stages.objective_sec >= $best'
 }
+
+@test "split backward passes: auto takes zb-v, in less memory v-half, and says what they gain" {
+    cd "$BATS_TEST_TMPDIR"
+    # one device a host: pipelines are quickest, and a model of two layers for each
+    jq 'del(.collectives) | .levels[0].size = 1 | .levels[1].size = 4' "$AP_TOP/clusters/dgx-a100.json" >ones.json
+    ap-model llama --layers 8 --hidden 1024 --heads 8 --vocab 4000 --batch 6 --seq 2048 --recipe mixed |
+        ap-fuse --quiet --cluster ones.json --kernels | ap-prune | ap-coarsen --quiet --algorithm layers >model
+    plan() { ap-stage --quiet --cluster ones.json "$@" model; }
+    plan --memory 3GB >plan
+    jq -e '.stages | .schedule == "zb-v" and .line == "pp=4,dp=1,schedule=zb-v,mbs=1" and
+        (.lower_bound_sec <= .objective_sec) and .stages[4].devices == .stages[3].devices and
+        (.grids[] | select(.name == "zero-bubble-grid") | .step_sec < 0.97 * .whole_sec)' plan
+    ap-cost --report plan | grep -E '^ +[0-9.]+ % less than the best plan with whole backward passes$'
+    plan --memory 2.4GB | jq -e '.stages.schedule == "v-half"'
+    # as it is asked for; what is no line's is refused
+    plan --schedule zb-h2 | jq -e '.stages | .schedule == "zb-h2" and .chunks == 1'
+    refuses 2 "--schedule zb-v: only lines (--grid) have it" ap-stage --schedule zb-v --submeshes 1x1 --cluster ones.json model
+    refuses 2 "alpa: plans for 1f1b and gpipe, not zb-v" ap-stage --schedule zb-v --algorithm alpa --cluster ones.json model
+    refuses 1 "a plan of schedule zb-v is built from its line" ap-stage --plan plan --cluster ones.json model
+}

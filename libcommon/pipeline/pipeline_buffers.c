@@ -20,10 +20,11 @@
  * share memory: one pass over each of them, in the order of the list, gives all
  * lifetimes. What is kept lies in a slot: one block for a microbatch in flight, of equal
  * form for all microbatches of a stage, placed by the instructions between which they are
- * in flight. In a slot, what the forward makes first lies lowest; so the free part of the
- * slot at hand is at its end in both passes, and takes what else they need, where it
- * fits. Lifetimes of all else are placed by base/place.c. Cost: that of place.c, in the
- * values and microbatches of a lane.
+ * in flight. What a backward pass leaves to the pass of weights takes the place of what
+ * it has read for the last time, where it fits. In a slot, what the forward makes first
+ * lies lowest; so the free part of the slot at hand is at its end in both passes, and
+ * takes what else they need, where it fits. Lifetimes of all else are placed by
+ * base/place.c. Cost: that of place.c, in the values and microbatches of a lane.
  */
 #include "base/place.h"
 #include "pipeline/pipeline_program.h"
@@ -46,11 +47,11 @@ static int *nowhere(struct ap_arena *arena, int n)
 /* What a stage's program keeps in memory. */
 struct stage_lives {
     struct ap_lives lives;
-    int *step; /* [group]: when it runs, in the lane's one pass; NOWHERE */
-    int n_kept;
-    int *kept;     /* nodes that a forward leaves to its backward, by birth */
-    int64_t *at;   /* [of kept]: offset in the slot */
-    bool *in_slot; /* [node] */
+    int *step;             /* [group]: when it runs, in the lane's one pass; NOWHERE */
+    int n_kept, n_forward; /* n_forward: of the forward pass, the first of them */
+    int *kept;             /* nodes that a pass leaves to a later one, by birth */
+    int64_t *at;           /* [of kept]: offset in the slot */
+    bool *in_slot;         /* [node] */
     int64_t slot_bytes;
     bool behind; /* what runs once at the end reads a slot */
     int *first,
@@ -247,8 +248,11 @@ static void find_kept(const struct lane_plan *p, int s)
     for (int i = 0; i < l->n_kept; i++) {
         const int node = born[i].node;
         l->kept[i] = node;
-        l->at[i] = l->slot_bytes;
-        l->slot_bytes += ap_buffer_align(st->prog.buffer[node].bytes);
+        if (born[i].birth < st->cuts.backward_lo) { /* others: place_stage */
+            l->n_forward++;
+            l->at[i] = l->slot_bytes;
+            l->slot_bytes += ap_buffer_align(st->prog.buffer[node].bytes);
+        }
         l->behind |= v->death[node] >= st->cuts.each_hi;
     }
 }
@@ -380,19 +384,20 @@ static struct ap_pack_piece on_clock(const struct lane_plan *p, bool back, int b
                 : (struct ap_pack_piece){.birth = end - death, .death = end - birth};
 }
 
-/* Values of a pass that fit where the slot is free then. */
+/* Values of a pass that fit where the slot is free then; of the backward pass, also those
+ * that it leaves to the pass of weights. */
 static void fill_slot(struct lane_plan *p, int s, enum ap_pass pass, bool *placed)
 {
     const bool back = pass != AP_PASS_FORWARD;
     const struct ap_pipeline_stage *st = &p->program->stage[s];
     struct stage_lives *l = &p->stage[s];
     const struct ap_graph *g = l->lives.g;
-    struct ap_pack_piece *hole = AP_NEW_N(p->arena, l->n_kept, struct ap_pack_piece);
+    struct ap_pack_piece *hole = AP_NEW_N(p->arena, l->n_forward, struct ap_pack_piece);
     struct ap_pack_piece *piece = AP_NEW_N(p->arena, g->n_nodes, struct ap_pack_piece);
     int *node = AP_NEW_N(p->arena, g->n_nodes, int), n = 0;
     bool *taken = AP_NEW_N(p->arena, g->n_nodes, bool);
 
-    for (int i = 0; i < l->n_kept; i++) {
+    for (int i = 0; i < l->n_forward; i++) {
         const int v = l->kept[i];
         hole[i] = on_clock(p, back, step_of(p, s, l->lives.birth[v]),
                            step_of(p, s, l->lives.death[v]));
@@ -405,13 +410,15 @@ static void fill_slot(struct lane_plan *p, int s, enum ap_pass pass, bool *place
             !ap_pipeline_is_per_microbatch(st, i))
             continue;
         if (lo < ap_pipeline_pass_lo(&st->cuts, pass) ||
-            hi >= ap_pipeline_pass_hi(&st->cuts, pass))
+            lo >= ap_pipeline_pass_hi(&st->cuts, pass) ||
+            hi >= (pass == AP_PASS_BACKWARD ? st->cuts.each_hi
+                                            : ap_pipeline_pass_hi(&st->cuts, pass)))
             continue;
         node[n] = i;
         piece[n] = on_clock(p, back, step_of(p, s, lo), step_of(p, s, hi));
         piece[n++].size = ap_buffer_align(st->prog.buffer[i].bytes);
     }
-    ap_place_in_holes(p->arena, hole, l->n_kept, piece, n, p->n_steps + 1, taken);
+    ap_place_in_holes(p->arena, hole, l->n_forward, piece, n, p->n_steps + 1, taken);
     for (int i = 0; i < n; i++)
         if (taken[i]) {
             placed[node[i]] = true;
@@ -427,12 +434,23 @@ static void place_stage(struct lane_plan *p, int s)
     const struct ap_graph *g = l->lives.g;
     bool *placed = l->in_slot = AP_NEW_N(p->arena, g->n_nodes, bool);
 
-    for (int i = 0; i < l->n_kept; i++) {
+    for (int i = 0; i < l->n_forward; i++) {
         placed[l->kept[i]] = true;
         st->prog.buffer[l->kept[i]].offset = l->at[i];
     }
-    for (int pass = 0; pass < AP_N_PASSES && l->n_kept > 0; pass++)
-        fill_slot(p, s, (enum ap_pass)pass, placed);
+    for (int pass = 0; pass < AP_N_PASSES && l->n_forward > 0; pass++) {
+        bool fills = true; /* holes may be taken until the pass of weights is over */
+        for (int i = l->n_forward; i < l->n_kept && pass == AP_PASS_WEIGHTS; i++)
+            fills &= !placed[l->kept[i]];
+        if (fills)
+            fill_slot(p, s, (enum ap_pass)pass, placed);
+    }
+    for (int i = l->n_forward; i < l->n_kept; i++)
+        if (!placed[l->kept[i]]) {
+            placed[l->kept[i]] = true;
+            st->prog.buffer[l->kept[i]].offset = l->slot_bytes;
+            l->slot_bytes += ap_buffer_align(st->prog.buffer[l->kept[i]].bytes);
+        }
     for (int i = 0; i < g->n_nodes; i++) {
         struct ap_buffer *b = &st->prog.buffer[i];
         const int64_t bytes = ap_buffer_align(b->bytes);

@@ -56,8 +56,9 @@ struct grid_row {
 
 struct grid_found {
     struct grid_row row[N_GRIDS];
-    double whole_sec; /* of the best plan with whole backward passes; INFINITY: none fits */
-    bool found;          /* a plan below the limit */
+    double
+        whole_sec; /* of the best plan with whole backward passes; INFINITY: none fits */
+    bool found;    /* a plan below the limit */
     struct ap_line line; /* of the best one */
     double step_sec;     /* of it, and what is said of it where none fits in less */
     int64_t microbatches, peak_bytes;
