@@ -120,6 +120,20 @@ def value_read(self, h):
     return h * (1.0 + float(h.detach().abs().max() > 1e9)) + h.detach().square().mean().item()
 
 
+@kind()
+def turned_in_place(self, h):
+    h = h * 1.0
+    h.transpose_(0, 1)
+    h = h.sin()
+    return h.transpose_(0, 1).unsqueeze_(0).squeeze_(0).swapaxes_(1, 2).cumsum(1).transpose(1, 2)
+
+
+@kind()
+def short_time_spectrum(self, h):
+    s = torch.stft(h.flatten(1), 16, 8, window=torch.hann_window(16), return_complex=True)
+    return h * s.abs().mean((1, 2))[:, None, None]
+
+
 # ---- operators without a rule ----
 
 

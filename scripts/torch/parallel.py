@@ -146,7 +146,7 @@ def start(args, processes):
         try:
             mp.start_processes(work, (args, processes, f"{folder}/store"), nprocs=processes, start_method="fork")
         except mp.ProcessRaisedException as e:
-            raise Failed(str(e)) from None
+            raise Failed(str(e).strip().splitlines()[-1]) from None
 
 
 def main():

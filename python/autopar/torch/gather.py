@@ -15,7 +15,7 @@ import re
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
@@ -233,6 +233,8 @@ class Gathers(TorchDispatchMode):
         kwargs = kwargs or {}
         if not any(issubclass(t, DTensor) for t in types):
             return func(*args, **kwargs)
+        if torch.Tag.inplace_view in func.tags and getattr(aten, func._opname[:-1], None) and func._opname != "detach_":
+            return turned(self, func, args, kwargs)
         operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, DTensor)]
         if func in RANDOM and operands[0].device.type == "cpu":
             return drawn(func, args, kwargs)
@@ -294,6 +296,14 @@ def written(func, args, kwargs):
     named = {a.name: v for a, v in zip(func._schema.arguments, args)} | kwargs
     return [x for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write
             for x in tree_leaves(named.get(a.name)) if isinstance(x, torch.Tensor)]
+
+
+def turned(mode, func, args, kwargs):
+    """transpose_ and its like, for which DTensor has no rule: the operand becomes the view."""
+    with mode:
+        made, x = getattr(aten, func._opname[:-1])(*args, **kwargs), args[0]
+    x._local_tensor, x._spec = made._local_tensor, made._spec
+    return return_and_correct_aliasing(func, args, kwargs, x)  # sizes and strides of the whole
 
 
 def put_back(made, changed):
