@@ -19,13 +19,13 @@ function before(a, b)
 
 NR > 1 {
     n++
-    model[n] = $1 " on " $2
-    name[n] = $3 " · " $4 " · " $5 " · " $6
-    ms[n] = $8
-    why[n] = $7 == "plan" ? "" : $7 ": " $15
+    model[n] = $1 " on " $2 " of " $3
+    name[n] = $4 " · " $5 " · " $6 " · " $7
+    ms[n] = $9
+    why[n] = $8 == "plan" ? "" : $8 ": " $16
     if (!(model[n] in first)) first[model[n]] = n
-    if ($8 != "-" && $8 + 0 > most[model[n]]) most[model[n]] = $8 + 0
-    if ($8 != "-" && (!(model[n] in least) || $8 + 0 < least[model[n]])) least[model[n]] = $8 + 0
+    if ($9 != "-" && $9 + 0 > most[model[n]]) most[model[n]] = $9 + 0
+    if ($9 != "-" && (!(model[n] in least) || $9 + 0 < least[model[n]])) least[model[n]] = $9 + 0
     if (length(name[n]) > widest) widest = length(name[n])
     order[n] = n
 }
