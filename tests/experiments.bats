@@ -27,6 +27,13 @@ load helpers
     [ "${lines[-1]}" = "FAILS: 1 of 1 tests failed or were skipped" ]
     run -1 "$dir/claims" run RH2
     [ "${lines[-1]}" = "FAILS: 1 of 2 tests failed or were skipped" ]
+    # each has a /tmp of its own: no file is left, and none is found
+    sed -i -e "s/^\(B2.2 ::\) .*/\1 a :: echo true >\/tmp\/plan.json \&\& cat \/tmp\/plan.json/" \
+        -e "s/^\(B2.1 ::\) .*/\1 a :: cat \/tmp\/plan.json/" "$dir/claims.txt"
+    sed -i '/^B2.2 ::/a\  . :: == :: true' "$dir/claims.txt"
+    run -1 "$dir/claims" run B2.2 B2.1 B2.2
+    [ "$(grep -c '^holds: . = true == true' <<<"$output")" = 2 ]
+    [[ $output == *"plan.json: No such file"* ]]
     # values: lines, groups, JSON, several values, words
     judge() { # ROW, the output on standard input
         { grep -v '^  ' scripts/experiments/claims.txt | sed "/^B2.2 ::/a\\  $1"; } >"$dir/claims.txt"
@@ -37,7 +44,8 @@ load helpers
     judge '[.[].n] | add :: > :: .[0].n' <<<$'{"n":1}\n{"n":2}'
     judge '.word :: == :: done' <<<$'ap-shard: a message\n{"word":"done"}'
     judge '.word :: ~ :: ^do' <<<'{"word":"done"}'
-    for row in '/a ([0-9]+)/ :: > :: 1' '/b ([0-9]+)/ :: > :: 0' '.n :: > :: 0' '/a/ :: > 0'; do
+    for row in '/a ([0-9]+)/ :: > :: 1' '/b ([0-9]+)/ :: > :: 0' '.n :: > :: 0' '/a/ :: > 0' '/b ([0-9]+)/ :: != :: /a ([0-9]+)/' \
+        '/a ([0-9]+)/ :: != :: /b ([0-9]+)/' '/b ([0-9]+)/ :: == :: .n'; do
         run -1 judge "$row" <<<'a 1'
         [[ $output == "FAILS: "* ]]
     done
