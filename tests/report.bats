@@ -41,7 +41,7 @@ gpt() { # ARGUMENTS of ap-shard...
     # of stages: a line for each run of them
     ap-model gpt --layers 4 --hidden 256 --heads 4 --vocab 1000 --batch 32 --seq 64 | ap-prune | ap-coarsen --blocks 4 |
         ap-stage --stages 2 --cluster p3x1 | ap-cost -o "$BATS_TEST_TMPDIR/s.json"
-    [ "$(ap-cost --report "$BATS_TEST_TMPDIR/s.json" | wc -l)" -le 23 ]
+    [ "$(ap-cost --report "$BATS_TEST_TMPDIR/s.json" | wc -l)" -le 24 ]
     ap-cost --details "$BATS_TEST_TMPDIR/s.json" | grep -q '^weights of stage 0'
 }
 
@@ -113,8 +113,9 @@ gpt() { # ARGUMENTS of ap-shard...
     run -0 ap-cost --details --cluster "$BATS_TEST_TMPDIR/slow.json" "$BATS_TEST_TMPDIR/p.json"
     [ "${lines[1]}" = 'of no use: the model is too small for 4 devices: one is as fast' ]
     # and where it is faster by less than 5 %
-    run -0 --separate-stderr ap-plan "$MODELS/torch_gpt" --cluster h100-8
-    [[ ${lines[1]} == 'of no use: the model is too small for 8 devices: one is '*'as fast' ]]
+    jq '.levels[].latency_sec *= 1.6' "$CLUSTERS/h100-8.json" >"$BATS_TEST_TMPDIR/slow.json"
+    run -0 --separate-stderr ap-plan "$MODELS/torch_gpt" --cluster "$BATS_TEST_TMPDIR/slow.json"
+    [[ ${lines[1]} == 'of no use: the model is too small for '*' devices: one is nearly as fast' ]]
     [[ ${lines[2]} == *'; 1.0'*' x the speed of one' ]]
     # all replicated: nothing can be split
     run -0 ap-cost --details <(ap-model mlp --layers 2 --batch 1 --hidden 1 --features 1 --classes 2 |
