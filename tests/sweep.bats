@@ -12,9 +12,10 @@ setup_file() {
 setup() {
     cd "$BATS_TEST_TMPDIR"
     export XDG_CACHE_HOME=$CACHE
-    echo '{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+    echo '{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 1, "num_attention_heads": 8,
         "num_key_value_heads": 8, "intermediate_size": 1024, "vocab_size": 4096, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 512, "hidden_act": "silu", "tie_word_embeddings": false}' >config.json
+    sed 's/"num_hidden_layers": 1/"num_hidden_layers": 2/' config.json >two.json # layers that lines can name
     echo '{"currency": "EUR", "per_device_hour": {"H100-80GB": 3, "A100-80GB": 3}}' >prices.json
 }
 
@@ -64,10 +65,9 @@ setup() {
         and all(.rows[]; .tokens == .samples * .seq)' rows.json
     grep -q '>tokens/s</text>' picture.svg
     # too small a memory is no failure of the others
-    run -0 --separate-stderr ap-plan config.json --cluster h100,h100x2 --batch 32 --seq 256 --memory 25000000 \
-        --recompute none -o rows.json
+    run -0 --separate-stderr ap-plan mlp --cluster cpu-4,cpu-8 --batch 64 --memory 30000 --recompute none -o rows.json
     jq -e '[.rows[] | has("why")] == [true, false]' rows.json
-    [[ $output == *$'\nh100 '*'nothing fits in 25000000 bytes'* ]]
+    [[ $output == *$'\ncpu-4 '*'nothing fits in 30000 bytes'* ]]
     echo '{"per_device_hour": {"H100-80GB": 3}}' >some.json
     run -0 --separate-stderr ap-plan config.json --cluster h100,a100 --batch 32 --seq 256 --stages 1 --tokens 1e9 --price some.json
     [[ $output == *'no price of A100-80GB'* ]]
@@ -106,6 +106,42 @@ setup() {
     "$AP_TOP/scripts/published-errors" --coverage runs.json | grep -qE '^ *dgx-a100 +24 rows +[0-9.]+%$'
 }
 
+@test "sweep: numbers of devices of any cluster; equal rows once; no plan at all" {
+    run -0 --separate-stderr ap-plan mlp --cluster tpu-v5e,rhino-m8,tap-128,mi300x,cpu-4,cpu-4 --devices 4,64 --batch 64 -o rows.json
+    jq -e '[.rows[] | [.cluster, .why // ([.devices[]] | add)]] == [["tpu-v5ex1", 4], ["tpu-v5ex16", 64],
+        ["rhino-m8x?", "4 devices: a host has 8"], ["rhino-m8x8", 64], ["tap-128x?", "4 devices: a host has 8"], ["tap-128x8", 64],
+        ["mi300x-8x?", "4 devices: a host has 8"], ["mi300x-8x8", 64],
+        ["cpu-4", 4], ["cpu-4", "64 devices: it has 4, and there is no KINDxHOSTS of its hosts"]]' rows.json
+    # hosts of several kinds are of the first level; other levels are between them
+    ap-plan --quiet mlp --cluster h100x2+a100x2 -o mixed.json >/dev/null
+    jq '.cluster | .name = "three" | .levels |= [.[0], (.[1] | .size = 2), (.[1] | .size = 2 | .name = "spine")]' mixed.json >three.json
+    run -0 ap-plan --quiet mlp --cluster three.json,cpu-4 --batch 64 -o rows.json
+    jq -e '.rows[0].devices == {"H100-80GB": 16, "A100-80GB": 16}' rows.json
+    # a line that --grid says, warnings and counts of each row
+    run -0 --separate-stderr ap-plan two.json --cluster h100,a100 --batch 32 --seq 64 --grid dp=8 --stats
+    [ "$(grep -c '"tool":"ap-stage"' <<<"$stderr")" -eq 2 ]
+    run -3 --separate-stderr ap-plan mlp --cluster cpu-4,cpu-8 --batch 64 --memory 1000 --svg picture.svg -o none.json
+    [ -z "$output" ]
+    [ "$(grep -c '^cpu-.*nothing fits in 1000 bytes' <<<"$stderr")" -eq 2 ]
+    [ ! -e picture.svg ]
+    [ ! -e none.json ]
+}
+
+@test "ap-plan: what is kept follows files that words name, and an entry is whole or absent" {
+    export XDG_CACHE_HOME=$PWD/own
+    ap-plan --quiet mlp --cluster cpu-4 --html page.html >report
+    for f in own/autopar/plan/*; do
+        truncate -s -9 "$f" # as a full disk leaves it
+    done
+    rm page.html
+    ap-plan --quiet mlp --cluster cpu-4 --html page.html | diff report -
+    [ -s page.html ]
+    echo '--tensor-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 32' >flags
+    ap-plan --quiet two.json --cluster h100 --batch 32 --seq 64 --from=megatron:flags | grep -q 'TP 2'
+    echo '--tensor-model-parallel-size 4 --micro-batch-size 4 --global-batch-size 32' >flags
+    ap-plan --quiet two.json --cluster h100 --batch 32 --seq 64 --from=megatron:flags | grep -q 'TP 4'
+}
+
 @test "sweep: what it refuses" {
     local base=(ap-plan config.json --batch 32 --seq 256)
     refuses 2 "--price: how much is trained? --tokens is missing" "${base[@]}" --cluster h100 --price prices.json
@@ -114,17 +150,26 @@ setup() {
     refuses 2 "--devices: expected a number > 0 or A..B, got '8..4'" "${base[@]}" --cluster h100 --devices 8..4
     refuses 2 "--devices: expected a number > 0 or A..B, got '8-64'" "${base[@]}" --cluster h100 --devices 8-64
     refuses 2 "--batch: expected a number > 0 or A..B, got 'x'" ap-plan config.json --cluster h100 --batch 8,x
-    refuses 2 "--devices: 'h100x1+a100x1' is not one kind of host" "${base[@]}" --cluster h100x1+a100x1 --devices 8
+    refuses 2 "--devices: cluster h100x1+a100x1 has several kinds of devices" "${base[@]}" --cluster h100x1+a100x1 --devices 8
     refuses 2 "--out: it is of one plan" "${base[@]}" --cluster h100,a100 --out megatron
     refuses 1 "nowhere.json: No such file or directory" "${base[@]}" --cluster h100 --tokens 1e9 --price nowhere.json
     echo '{"per_device_hour": {"H100-80GB": "3"}}' >bad.json
-    refuses 1 "bad.json: /per_device_hour/H100-80GB: expected a number > 0, got 3" \
+    refuses 1 "bad.json: /per_device_hour/H100-80GB: expected a number > 0, got \"3\"" \
         "${base[@]}" --cluster h100 --tokens 1e9 --price bad.json
     echo '{"H100-80GB": 3}' >bad.json
     refuses 1 "bad.json: /per_device_hour: expected an object" "${base[@]}" --cluster h100 --tokens 1e9 --price bad.json
+    echo '{"currency": {"a": 1}, "per_device_hour": {"H100-80GB": 3}}' >bad.json
+    refuses 1 'bad.json: /currency: expected a string, got {"a":1}' "${base[@]}" --cluster h100 --tokens 1e9 --price bad.json
+    : >bad.json
+    refuses 1 "bad.json: expected one object" "${base[@]}" --cluster h100 --tokens 1e9 --price bad.json
     echo '{' >bad.json
     refuses 1 "bad.json: " "${base[@]}" --cluster h100 --tokens 1e9 --price bad.json
-    refuses 1 "h999" "${base[@]}" --cluster h100,h999
+    # names are known before the first row is planned
+    refuses 1 "ap-plan: h999: no such file" "${base[@]}" --cluster h100,h999
+    run ! grep -q . <(find "$XDG_CACHE_HOME" -newer bad.json -type f)
+    refuses 2 "--cluster: expected names with commas between, got ','" "${base[@]}" --cluster ,
+    refuses 2 "--batch: expected a number > 0 or A..B, got '*'" ap-plan mlp --cluster h100 --batch '*,'
+    refuses 2 "--free: it is of one plan" "${base[@]}" --cluster h100,a100 --for megatron --free
     refuses 2 "--batch: $(hlo mlp) has its own" ap-plan "$(hlo mlp)" --cluster h100 --batch 8,16
     refuses 1 "--tokens: its samples are not sequences of tokens" ap-plan mlp --cluster h100 --tokens 1e9
 }

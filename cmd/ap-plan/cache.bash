@@ -3,7 +3,9 @@
 # the files that these name, of the program and of the input, and so is the key under which standard
 # output, standard error and a file that the command writes beside them are kept. An input is known
 # by the key that made it, so that a chain of known answers is read and never hashed. --jobs is no
-# part of a key: plans are the same for any number.
+# part of a key: plans are the same for any number. An entry is one file, which is there as a whole or
+# not at all: a line with the status and the sizes of standard error and of the file beside, these two,
+# and standard output.
 
 cache=''                     # folder; '': nothing is kept
 most_cached=$((1024 ** 3))   # bytes; what was used least recently goes first
@@ -25,7 +27,7 @@ cache_key() { # IN SIDE COMMAND WORD...
     shift 2
     {
         if [ -n "${made_by[$in]-}" ]; then echo "${made_by[$in]}"; else digest <"$in"; fi
-        stat -Lc '%s %y' -- "$(command -v "$1")" "$(command -v ap-shard)" # which ap-stage runs
+        stat -Lc '%n %s %y' -- "$(command -v "$1")" "$(command -v ap-shard)" # which ap-stage runs
         for word in "$@" "${common[@]}"; do
             if [ -n "$skip" ]; then
                 skip=''
@@ -34,25 +36,29 @@ cache_key() { # IN SIDE COMMAND WORD...
             else
                 printf '%q\n' "$word"
                 [ "$word" = "$side" ] || [ ! -f "$word" ] || digest <"$word"
+                [[ $word != ?*:* || ! -f ${word#*:} ]] || digest <"${word#*:}" # TRAINER:FILE
             fi
         done
     } | digest
 }
 
-cached() { # KEY OUT ERR SIDE: writes the answer, if there is one
-    local entry=$cache/$1
-    [ -e "$entry.status" ] && gzip -dc "$entry.out.gz" >"$2" 2>/dev/null || return 1
-    [ -z "$4" ] || [ ! -e "$entry.side.gz" ] || gzip -dc "$entry.side.gz" >"$4" || return 1
-    cat "$entry.err" >"$3"
-    touch -c "$entry".*
+cached() { # KEY OUT ERR SIDE: writes the answer, if there is one, and prints its status
+    local status n_err n_side
+    gzip -dc "$cache/$1" 2>/dev/null | {
+        read -r status n_err n_side && [[ "$status $n_err $n_side" =~ ^[03]\ [0-9]+\ [0-9]+$ ]] &&
+            head -c "$n_err" >"$3" && head -c "$n_side" >"$2" &&
+            { [ -z "$4" ] || [ "$status" -ne 0 ] || cp "$2" "$4"; } && cat >"$2" && echo "$status"
+    } && touch -c "$cache/$1"
 }
 
-keep() { # KEY OUT ERR SIDE STATUS; the status last: it says that the rest is there
-    local entry=$cache/$1 new=$cache/new.$BASHPID
-    if [ -f "$3" ]; then cat "$3"; fi >"$new" && mv "$new" "$entry.err"
-    [ -z "$4" ] || [ "$5" -ne 0 ] || { gzip -1 <"$4" >"$new" && mv "$new" "$entry.side.gz"; }
-    gzip -1 <"$2" >"$new" && mv "$new" "$entry.out.gz"
-    echo "$5" >"$new" && mv "$new" "$entry.status"
+keep() { # KEY OUT ERR SIDE STATUS
+    local new=$cache/new.$BASHPID err=$3 beside=$4
+    [ -f "$err" ] || err=/dev/null # a terminal
+    [ -n "$beside" ] && [ "$5" -eq 0 ] || beside=/dev/null
+    { echo "$5 $(wc -c <"$err") $(wc -c <"$beside")" && cat "$err" "$beside" "$2"; } | gzip -1 >"$new" &&
+        mv "$new" "$cache/$1" && return
+    rm -f "$new"
+    return 1
 }
 
 # Drops what was not used for longest, down to most_cached.
@@ -70,10 +76,11 @@ answer() { # IN OUT ERR SIDE COMMAND WORD...
     shift 4
     if [ -n "$cache" ]; then
         key=$(cache_key "$in" "$side" "$@")
-        if cached "$key" "$out" "$err" "$side"; then
+        if status=$(cached "$key" "$out" "$err" "$side"); then
             made_by[$out]=$key
-            return "$(cat "$cache/$key.status")"
+            return "$status"
         fi
+        status=0
     fi
     made_by[$out]=''
     "$@" "${common[@]}" <"$in" >"$out" 2>"$err" || status=$?

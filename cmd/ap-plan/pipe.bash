@@ -115,7 +115,7 @@ make_model() { # FILE WORD...
 fusing=() # words of ap-fuse: what trainers fuse beside attention, in models that they have
 make_step() {
     local -a words=()
-    local file=$model
+    local file=$model kept=$cache
     [ ! -d "$file" ] || for f in config.json model.hlo model.onnx; do
         [ ! -f "$file/$f" ] || { file=$file/$f && break; }
     done
@@ -137,7 +137,8 @@ make_step() {
             : "${value[attention]=plain}"
     elif [[ $file == *.onnx || $file == *.onnx.gz ]] || has_gradients "$file"; then
         refuse_sizes "$file" batch seq
-        step /dev/null "$work/import" ap-import "$file"
+        [[ $file != *.onnx?(.gz) ]] || kept='' # weights may be in files beside it
+        cache=$kept step /dev/null "$work/import" ap-import "$file"
         train ''
     else
         refuse_sizes "$file" batch seq dtype recipe optimizer

@@ -1,9 +1,6 @@
 # What the rows of a sweep cost, which of them another row beats, and what follows, in words.
 # Input: the rows; $asked, $model, $tokens, $days, $price (a list of at most one).
 def sum_of(f): reduce .[] as $x (0; . + ($x | f));
-def three: if . == 0 then "0" else (fabs | log10 | floor) as $e
-    | if $e >= 3 then round else pow(10; 2 - $e) as $p | . * $p | round / $p end | tostring end;
-def seconds: if . >= 1 then "\(three) s" elif . >= 1e-3 then "\(. * 1e3 | three) ms" else "\(. * 1e6 | three) us" end;
 def n_devices: [.devices[]] | add;
 
 # Days, device-hours and money of the whole training.
@@ -25,7 +22,11 @@ def beats($a; $b): $a.samples == $b.samples and $a.seq == $b.seq
       and ($a.step_sec < $b.step_sec or $cost[0] < $cost[1]);
 
 def least(f): map(select(f != null)) | if . == [] then null else min_by(f) end;
-def named: .cluster + (if .several then ", \(.several)" else "" end);
+# A row's batch and length, where rows differ in them.
+def sizes($all): (if $all | differ(.samples) then ", batch \(.samples)" else "" end)
+    + (if $all | differ(.seq) then ", seq \(.seq)" else "" end);
+def named($all): "\(.cluster) of \(.n_devices) devices\(sizes($all))";
+def plural($n): if $n == 1 then "" else "s" end;
 
 # Where more devices of a kind cease to pay: the first step up of which less than most_lost of the speed comes.
 def bend_at: 0.8; # of what twice the devices could gain
@@ -39,22 +40,22 @@ def scaling: group_by([.kind, (.devices | keys), .samples, .seq])[] | sort_by(.n
       // "the curve does not bend up to \($curve[-1].n_devices) devices: twice as many make the step at least \($steps | map(.share * 2) | min | three) x as fast";
 
 # Rows of one batch and length whose order published runs leave open, by step, and rows without such runs.
-def open_order: (group_by([.samples, .seq])[] | map(select(.published)) | sort_by(.step_sec)
+def open_order: . as $all | (group_by([.samples, .seq])[] | map(select(.published)) | sort_by(.step_sec)
         | range(1; length) as $i | .[$i - 1] as $a | .[$i] as $b
         | select($a.step_sec * $a.published.high > $b.step_sec * $b.published.low)
-        | "open: whether \($a.cluster) or \($b.cluster) is quicker; they differ by less than published runs from their prices"),
+        | "open: whether \($a.cluster) or \($b.cluster) is quicker; they differ by less than published runs from their prices\($a | sizes($all))"),
     (map(select(.published | not) | .cluster) | unique | select(. != [])
         | "no measured run is near the plan\(if length > 1 then "s" else "" end) of \(join(", "))");
 
 def words_of_choice: map(select(.step_sec)) as $planned
     | ($planned | least(.days)) as $quick | ($planned | least(.money)) as $cheap
-    | (if $quick then "quickest: \($quick.cluster) of \($quick.n_devices) devices, \($quick.days | three) days" else empty end),
-      (if $cheap then "cheapest: \($cheap.cluster) of \($cheap.n_devices) devices, \($cheap.days | three) days" else empty end),
+    | (if $quick then "quickest: \($quick | named($planned)), \($quick.days | three) days" else empty end),
+      (if $cheap then "cheapest: \($cheap | named($planned)), \($cheap.days | three) days" else empty end),
       (if $days == "" then empty
        else ($days | tonumber) as $most | ($planned | map(select(.days <= $most))) as $in
-        | if $in == [] then "no row takes at most \($days) days"
+        | if $in == [] then "no row takes at most \($days) day\(plural($most))"
           else ($in | least(.money) // ($in | min_by(.device_hours))) as $best
-            | "within \($days) day\(if $days == "1" then "" else "s" end): \($in | length) of \($planned | length), of which \($best.cluster) of \($best.n_devices) devices "
+            | "within \($days) day\(plural($most)): \($in | length) of \($planned | length), of which \($best | named($planned)) "
               + (if $best.money then "costs least" else "takes the fewest device-hours" end) end end),
       ($planned | scaling), ($planned | open_order);
 

@@ -1,9 +1,8 @@
 # Of a priced document, what a sweep says.
-def each_host: [.cluster.levels[:-1][].size] | reduce .[] as $n (1; . * $n);
 {cluster: $cluster,
  kind: .cluster.source,
  devices: (if .cluster.hosts
-     then each_host as $each | reduce .cluster.hosts[] as $h ({}; .[$h.device] += $h.count * $each)
+     then .cluster.levels[0].size as $each | reduce .cluster.hosts[] as $h ({}; .[$h.device] += $h.count * $each)
      else {(.cluster.device): ([.cluster.levels[].size] | reduce .[] as $n (1; . * $n))} end),
  words: .cost.plan.words,
  samples: .cost.plan.samples, tokens: .cost.plan.tokens,

@@ -8,6 +8,10 @@ row_jq=$(cat <<'END_OF_JQ'
 #include row.jq
 END_OF_JQ
 )
+text_jq=$(cat <<'END_OF_JQ'
+#include text.jq
+END_OF_JQ
+)
 reckon_jq=$(cat <<'END_OF_JQ'
 #include reckon.jq
 END_OF_JQ
@@ -30,7 +34,7 @@ is_sweep() {
 
 check_sweep() {
     local option
-    for option in out from log details; do
+    for option in out from log details free; do
         [ -z "${value[$option]+x}" ] || usage_error "--$option: it is of one plan, and these are several"
     done
     for option in tokens days; do
@@ -41,6 +45,8 @@ check_sweep() {
         [ -z "${value[$option]+x}" ] || [ -n "${value[tokens]+x}" ] ||
             usage_error "--$option: how much is trained? --tokens is missing"
     done
+    [[ -e ${value[cluster]} || ,${value[cluster]}, != *,,* ]] ||
+        usage_error "--cluster: expected names with commas between, got '${value[cluster]}'"
     [ -z "${value[svg]+x}" ] || check_file svg "${value[svg]}"
     [[ ${value[jobs]-1} =~ ^[1-9][0-9]{0,3}$ ]] || usage_error "--jobs: expected a number > 0, got '${value[jobs]}'"
     [ -z "${value[price]+x}" ] || check_prices "${value[price]}"
@@ -49,23 +55,27 @@ check_sweep() {
 check_prices() { # FILE
     local why
     [ -r "$1" ] || bad_input "$1: No such file or directory"
-    why=$(jq -rn --arg file "$1" 'input as $p | "\($file): " as $at |
-        if ($p | type) != "object" or ($p.per_device_hour | type) != "object" then
-            "\($at)/per_device_hour: expected an object: a price for each name of a device"
+    why=$(jq -rs '.[0] as $p | if length != 1 or ($p | type) != "object" then "expected one object"
+        elif ($p.per_device_hour | type) != "object" then
+            "/per_device_hour: expected an object: a price for each name of a device"
+        elif $p.currency != null and ($p.currency | type) != "string" then
+            "/currency: expected a string, got \($p.currency | tojson)"
         else $p.per_device_hour | to_entries[]
             | select((.value | type) != "number" or .value <= 0)
-            | "\($at)/per_device_hour/\(.key): expected a number > 0, got \(.value)" end' "$1" 2>&1) ||
+            | "/per_device_hour/\(.key): expected a number > 0, got \(.value | tojson)" end' "$1" 2>&1) ||
         bad_input "$1: ${why#jq: }"
-    [ -z "$why" ] || bad_input "$(head -n 1 <<<"$why")"
+    [ -z "$why" ] || bad_input "$1: $(head -n 1 <<<"$why")"
 }
 
 # The numbers that an option stands for: commas are between them, A..B is A, twice A, ... up to B.
 numbers=()
 read_numbers() { # OPTION
     local item at
+    local -a items=()
     numbers=()
     [ -n "${value[$1]+x}" ] || { numbers=('') && return; }
-    for item in ${value[$1]//,/ }; do
+    IFS=, read -ra items <<<"${value[$1]}"
+    for item in "${items[@]}"; do
         if [[ $item =~ ^([1-9][0-9]{0,8})(\.\.([1-9][0-9]{0,8}))?$ ]]; then
             for ((at = BASH_REMATCH[1]; at <= ${BASH_REMATCH[3]:-at}; at *= 2)); do
                 numbers+=("$at")
@@ -78,36 +88,53 @@ read_numbers() { # OPTION
     [ ${#numbers[@]} -gt 0 ] || usage_error "--$1: expected a number > 0 or A..B, got ''"
 }
 
-# CLUSTER|WHY: so many devices of a cluster's kind of host.
-of_devices() { # CLUSTER DEVICES
-    local kind=$1 each
-    [[ ! $kind =~ ^(.*[^x])x[0-9]+$ ]] || kind=${BASH_REMATCH[1]}
-    each=$(ap-cost --cluster help | awk -v kind="$kind" '$2 ~ /^[0-9]/ {
-        name = $1; sub(/-[0-9]+$/, "", name)
-        if ($1 == kind || name == kind || $1 == kind "x1") {
-            n = split($2, sizes, "x"); each = 1
-            for (i = $2 ~ /^1x/ ? 2 : 1; i <= n; i++) each *= sizes[i]
-            print each; exit } }')
-    [ -n "$each" ] || usage_error "--devices: '$1' is not one kind of host of --cluster help"
-    if [ $(($2 % each)) -eq 0 ]; then echo "${kind}x$(($2 / each))|"; else
-        echo "${kind}x?|$2 devices: a host has $each"; fi
+# The devices of a cluster, as ap-cost reads it; status 1: $work/why says why it does not.
+devices_of() { # CLUSTER
+    ap-cost --quiet --cluster "$1" <"$work/any" 2>"$work/why" | jq '[.cluster.levels[].size] | reduce .[] as $n (1; . * $n)'
 }
 
+# CLUSTER|WHY: so many devices of a cluster, which is the cluster itself or KINDxHOSTS of its kind of host.
+of_devices() { # CLUSTER DEVICES
+    local kind each n
+    n=$(devices_of "$1") || usage_error "--devices: $(sed 's/^ap-cost: //; q' "$work/why")"
+    [ "$n" -ne "$2" ] || { echo "$1|" && return; }
+    [ ! -e "$1" ] || { echo "$1|$2 devices: the file has $n" && return; }
+    for kind in "${1%x+([0-9])}" "$1" "$1-$n"; do
+        each=$(devices_of "${kind}x1") || continue
+        if [ $(($2 % each)) -ne 0 ]; then
+            echo "${kind}x?|$2 devices: a host has $each"
+        elif ! n=$(devices_of "${kind}x$(($2 / each))") || [ "$n" -ne "$2" ]; then
+            echo "${kind}x$(($2 / each))|$2 devices: it has ${n:-none}"
+        else
+            echo "${kind}x$(($2 / each))|"
+        fi
+        return
+    done
+    echo "$1|$2 devices: it has $n, and there is no KINDxHOSTS of its hosts"
+}
+
+# All names are known before the first row is planned; of equal rows there is one.
 make_rows() {
-    local cluster n batch seq sized
+    local cluster n batch seq sized row
     local -a clusters=() devices batches seqs
+    local -A seen=()
     IFS=, read -ra clusters <<<"${value[cluster]}"
     [ ! -e "${value[cluster]}" ] || clusters=("${value[cluster]}")
     read_numbers devices && devices=("${numbers[@]}")
     read_numbers batch && batches=("${numbers[@]}")
     read_numbers seq && seqs=("${numbers[@]}")
+    ap-model mlp >"$work/any"
     for cluster in "${clusters[@]}"; do
+        ap-fuse --quiet --cluster "$cluster" <"$work/any" 2>"$work/why" >/dev/null ||
+            bad_input "$(sed 's/^ap-fuse: //; q' "$work/why")"
         for n in "${devices[@]}"; do
             sized="$cluster|"
             [ -z "$n" ] || sized=$(of_devices "$cluster" "$n") || exit
             for batch in "${batches[@]}"; do
                 for seq in "${seqs[@]}"; do
-                    rows+=("${sized%%|*}|$batch|$seq|${sized#*|}")
+                    row="${sized%%|*}|$batch|$seq|${sized#*|}"
+                    [ -n "${seen[$row]+x}" ] || rows+=("$row")
+                    seen[$row]=1
                 done
             done
         done
@@ -127,18 +154,25 @@ take_row() { # ROW FOLDER
 }
 
 make_models() {
-    local row key
+    local row key err
     local -A made=()
     for row in "${rows[@]}"; do
         key=${row#*|} key=${key%|*}
         [ -z "${made[$key]+x}" ] || continue
         made[$key]=1
-        (take_row "$row" "$work/model" && make_step)
+        ( # what it says, rows say again
+            err=$work/err.model
+            exec 3>&2 2>"$err"
+            trap '[ $? -eq 0 ] || cat "$err" >&3' EXIT
+            take_row "$row" "$work/model"
+            make_step
+        )
     done
 }
 
 plan_row() { # ROW FOLDER
     take_row "$1" "$2"
+    value[quiet]=1 # as --quiet, of commands alone
     build
     jq -c --arg cluster "${value[cluster]}" --arg seq "${value[seq]-}" "$row_jq" "$work/plan.json" >"$2/row.json"
 }
@@ -151,7 +185,7 @@ stop_rows() {
 # The rows as planned, one JSON object a line.
 plan_rows() {
     local i status own cluster batch seq most=${value[jobs]-$(nproc)} running=0
-    value[jobs]=$((most > ${#rows[@]} ? most / ${#rows[@]} : 1))
+    [ -n "${value[grid]+x}" ] || value[jobs]=$((most > ${#rows[@]} ? most / ${#rows[@]} : 1))
     set -m # each row is a group of processes, which ends as one
     for i in "${!rows[@]}"; do
         [ -z "${rows[i]##*|}" ] || continue
@@ -174,6 +208,7 @@ plan_rows() {
         fi
         if [ "$status" -eq 0 ]; then
             cat "$work/row.$i/row.json"
+            cat "$work/err.$i" >>"$work/said"
         elif [ "$status" -eq 3 ]; then
             IFS='|' read -r cluster batch seq _ <<<"${rows[i]}"
             jq -nc --arg cluster "$cluster" --arg batch "$batch" --arg seq "$seq" \
@@ -185,11 +220,12 @@ plan_rows() {
             exit "$status"
         fi
     done
+    [ ! -e "$work/said" ] || awk '!said[$0]++' "$work/said" >&2 # most rows say the same
 }
 
 # The sweep's document as text, a page or a picture.
 write_as() { # text, html or svg
-    jq -r --arg form "$1" "$sweep_jq" "$work/sweep.json"
+    jq -r --arg form "$1" "$text_jq"$'\n'"$sweep_jq" "$work/sweep.json"
 }
 
 sweep() {
@@ -200,10 +236,11 @@ sweep() {
     make_models
     plan_rows >"$work/rows"
     jq -s --arg asked "${asked% }" --arg model "$model" --arg tokens "${value[tokens]-}" --arg days "${value[days]-}" \
-        --slurpfile price "${value[price]-/dev/null}" "$reckon_jq" "$work/rows" >"$work/sweep.json"
+        --slurpfile price "${value[price]-/dev/null}" "$text_jq"$'\n'"$reckon_jq" "$work/rows" >"$work/sweep.json"
     if jq -e 'has("tokens") and any(.rows[]; .tokens == 0)' "$work/sweep.json" >/dev/null; then
         bad_input "$model: --tokens: its samples are not sequences of tokens"
     fi
+    jq -e 'any(.rows[]; .words)' "$work/sweep.json" >/dev/null || { write_as text >&2 && exit 3; }
     [ -z "${value[o]+x}" ] || cat "$work/sweep.json" >"${value[o]}"
     [ -z "${value[html]+x}" ] || write_as html >"${value[html]}"
     [ -z "${value[svg]+x}" ] || write_as svg >"${value[svg]}"

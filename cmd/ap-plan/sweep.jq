@@ -1,6 +1,4 @@
 # A sweep as text, html or svg, as $form says. The columns of table and page are the same list.
-def three: if . == 0 then "0" else (fabs | log10 | floor) as $e
-    | if $e >= 3 then round else pow(10; 2 - $e) as $p | . * $p | round / $p end | tostring end;
 def seconds: if . >= 1 then "\(three) s" elif . >= 1e-3 then "\(. * 1e3 | three) ms" else "\(. * 1e6 | three) us" end;
 def bytes: if . >= 1e9 then "\(. / 1e9 | three) GB" elif . >= 1e6 then "\(. / 1e6 | three) MB" else "\(. / 1e3 | three) kB" end;
 # 1234567: 1,234,567; three digits count
@@ -11,7 +9,7 @@ def percent: "\(. * 1000 | round / 10) %";
 def pad($n): . + (" " * ($n - length) // "");
 def padded($n): (" " * ($n - length) // "") + .;
 def escape: gsub("&"; "&amp;") | gsub("<"; "&lt;") | gsub(">"; "&gt;") | gsub("\""; "&quot;");
-def several(f): [.rows[] | f] | unique | length > 1;
+def several(f): .rows | differ(f);
 def planned: .rows | map(select(.step_sec));
 
 def note($all): if .why then .why
@@ -88,7 +86,7 @@ def panel($at; $points; $x; $y): 330 as $w | 250 as $h | 62 as $left | 34 as $to
       "</g>";
 
 def points(fx; fy): [planned[] | {x: fx, y: fy, name: .cluster, group: "\(.kind) \(.devices | keys)", weak: (.dominated_by != null)}
-    | select(.x != null and .y != null)];
+    | select((.x // 0) > 0 and (.y // 0) > 0)];
 def panels: . as $all
     | (if .tokens then "days of \(.tokens_said) tokens" else "seconds of a step" end) as $time
     | [(if .currency and any(planned[]; .money) then [points(.money; .days), "\(.currency)", $time] else empty end),
