@@ -181,6 +181,8 @@ on() {
     done <<'END'
 {mesh: "dp=2,tp=2", algorithm: "megatron"};[[0,2],["S0,S1","R,S0"],["S0,P"]]
 {mesh: "2x2", nodes: {"dot_general.9": "S0,0:S1"}};[[0,2],["S0,S1","R,S0"],["S0,P"]]
+{mesh: "2x2", nodes: {"dot_general*": "R,0:S0", "dot_general.9": "S0,0:S1"}};[[0,2],["S0,S1","R,S0"],["S0,P"]]
+{mesh: "2x2", nodes: {"dot_general.9": "R,R", "dot_general.?": "S0,0:S1"}};[[0,2],["S0,S1","R,S0"],["S0,P"]]
 {mesh: "4", nodes: {"dot_general.9": "1:S0"}};[[2],["S1","S0"],["P"]]
 {mesh: "4", algorithm: "data", nodes: {"*fc_2/w*": "S0"}, regather: ["*fc_2/w*"]};[[0],["S0","R"],["S0"]]
 END
@@ -203,6 +205,11 @@ END
 {mesh: "4", nodes: {nobody: "R"}};/nodes/nobody: the graph has no such node
 {mesh: "4", nodes: {"dot_general.9": "S3"}};/nodes/dot_general.9: dot_general.9: layout 'S3'
 {mesh: "4", nodes: {"dot_general.9": "2:S0"}};/nodes/dot_general.9: 2:S0: expected an operand from 0 to 1
+{mesh: "2x2", nodes: {"dot_general.9": "R,:S0"}};/nodes/dot_general.9: :S0: expected an operand from 0 to 1
+{mesh: "2x2", nodes: {"dot_general.9": "R,4294967296:S0"}};/nodes/dot_general.9: 4294967296:S0: expected an operand from 0 to 1
+{mesh: "2x2", nodes: {"dot_general.9": "R,9223372036854775808:S0"}};/nodes/dot_general.9: 9223372036854775808:S0: expected an operand from 0
+{mesh: "2x2", nodes: {"dot_general.9": "R,,0:S0"}};/nodes/dot_general.9: layout ''
+{mesh: "2x2", nodes: {"dot_general.9": "R,0:S0,"}};/nodes/dot_general.9: R,0:S0, has 3 placements, the mesh 2 axes
 {mesh: "4", nodes: {"dot_general.9": "0:Pmax"}};/nodes/dot_general.9: no way of splitting dot_general.9 (dot) gives 0:Pmax
 {mesh: "2x2", nodes: {"dot_general.9": "0:S1"}};/nodes/dot_general.9: 0:S1 has 1 placements, the mesh 2 axes
 {mesh: "4", nodes: {"dot_general.9": "Pmax"}};/nodes: dot_general.9 (dot) cannot have the layout asked by 'dot_general.9': no way

@@ -46,10 +46,12 @@ static int find_choice(const struct by_hand *h, int node, int axis, const char *
     const struct ap_mesh one = {
         .n_axes = 1, .name = {"x"}, .size = {plan->mesh.size[axis]}};
     const char *colon = strchr(text, ':');
-    int m = ap_nest_member(nest, node), k = colon ? atoi(text) : -1;
+    const size_t digits = strspn(text, "0123456789");
+    const long k = colon ? strtol(text, NULL, 10) : -1;
+    int m = ap_nest_member(nest, node);
     struct ap_layout want;
 
-    if (colon && (strspn(text, "0123456789") != (size_t)(colon - text) || k >= n->n_in))
+    if (colon && (digits == 0 || text + digits != colon || k >= n->n_in))
         return ap_err_set(err, "%s: expected an operand from 0 to %d before the colon",
                           text, n->n_in - 1),
                -2;
@@ -64,7 +66,7 @@ static int find_choice(const struct by_hand *h, int node, int axis, const char *
             continue;
         struct ap_layout l =
             k < 0 ? ap_nest_value_layout(nest, plan->graph, &plan->mesh, &alone, m)
-                  : operand_layout(plan, nest, m, k, &alone);
+                  : operand_layout(plan, nest, m, (int)k, &alone);
         const struct ap_placement *a = &l.axis[axis], *b = &want.axis[0];
         if (a->kind == b->kind && a->red == b->red &&
             (a->kind != AP_SPLIT || (a->dim == b->dim && a->stride == b->stride)))
@@ -82,10 +84,11 @@ static int choose(struct by_hand *h, int node, const char *layout, const char *a
     const struct ap_plan *plan = h->plan;
     int group = plan->graph->nodes[node].group, a = 0;
     struct ap_choice_vec choice = AP_CHOICE_NONE;
-    char *rest, *text = ap_arena_strdup(h->arena, layout);
+    char *comma, *word = ap_arena_strdup(h->arena, layout);
 
-    for (char *word = strtok_r(text, ",", &rest); word;
-         word = strtok_r(NULL, ",", &rest)) {
+    for (; word; word = comma ? comma + 1 : NULL) {
+        if ((comma = strchr(word, ',')))
+            *comma = '\0';
         int c = a < plan->mesh.n_axes ? find_choice(h, node, a, word, err) : -1;
         if (c < -1)
             return -1;
@@ -124,11 +127,12 @@ static int find_nodes(const struct ap_graph *g, const char *name, bool *found)
     return n;
 }
 
+/* A node that several names match has the layout of the last. */
 static int read_nodes(struct by_hand *h, json_t *nodes, const struct ap_at *at,
                       struct ap_err *err)
 {
     const struct ap_graph *g = h->plan->graph;
-    const char *name;
+    const char **last = AP_NEW_N(h->arena, g->n_nodes + 1, const char *), *name;
     json_t *v;
 
     if (!json_is_object(nodes))
@@ -136,21 +140,26 @@ static int read_nodes(struct by_hand *h, json_t *nodes, const struct ap_at *at,
     json_object_foreach(nodes, name, v)
     {
         const struct ap_at here = {at, name, 0};
-        const char *layout = json_string_value(v);
-        const char *asker = ap_arena_printf(h->arena, "'%s'", name);
         bool *found = AP_NEW_N(h->arena, g->n_nodes + 1, bool);
-        struct ap_err why = {0};
-        if (!layout)
+        if (!json_is_string(v))
             return ap_at_err(&here, err, "expected a layout such as \"S0,R\"");
-        layout = ap_arena_strdup(h->arena, layout);
         if (find_nodes(g, name, found) == 0)
             return ap_at_err(&here, err, "the graph has no such node");
         for (int i = 0; i < g->n_nodes; i++)
-            if (found[i] &&
-                (strchr(layout, ':')
-                     ? choose(h, i, layout, asker, &why)
-                     : ap_pins_set(&h->pins, g, &h->plan->mesh, i, layout, asker, &why)))
-                return ap_at_err(&here, err, "%s", why.msg);
+            if (found[i])
+                last[i] = name;
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (!last[i])
+            continue;
+        const struct ap_at here = {at, last[i], 0};
+        const char *layout = json_string_value(json_object_get(nodes, last[i]));
+        const char *asker = ap_arena_printf(h->arena, "'%s'", last[i]);
+        struct ap_err why = {0};
+        if (strchr(layout, ':')
+                ? choose(h, i, layout, asker, &why)
+                : ap_pins_set(&h->pins, g, &h->plan->mesh, i, layout, asker, &why))
+            return ap_at_err(&here, err, "%s", why.msg);
     }
     return 0;
 }
