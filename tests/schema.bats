@@ -185,12 +185,23 @@ END
 .sharding.groups[28].choice = [9, 9];/sharding/groups/28/choice: expected integers from -1
 .cost.step_sec = 1;/cost/step_sec: 1, but the plan's objective_sec is
 .program.peak_bytes = 1;/program
+.sharding.foo = 1;/sharding/foo: there is no such member
 .history[0].tool = "me";/history/0/tool: 'me' does not have the form
 END
     # all faults are told
     jq -c '.blocks.n = 9 | .cost.step_sec = 1' "$dir/whole.json" >"$dir/bad.json"
     refuses 1 "ap-check: $dir/bad.json: 2 sections are wrong" ap-check "$dir/bad.json"
     [ "${#stderr_lines[@]}" -eq 3 ]
+    # each once: blocks are read with the stages, and a cluster with its plan
+    jq -c 'del(.sharding, .cost, .program, .placement) | .stages = {microbatches: 2, stages:
+        [0, 1 | {blocks: [.], devices: [.], sharding: {mesh: "1", algorithm: "data"}}]}' "$dir/whole.json" >"$dir/staged.json"
+    for line in '.blocks.n = 9' '.cluster.levels = 1'; do
+        jq -c "$line" "$dir/staged.json" >"$dir/bad.json"
+        refuses 1 "ap-check: $dir/bad.json: 1 section is wrong" ap-check "$dir/bad.json"
+        [ "${#stderr_lines[@]}" -eq 2 ]
+    done
+    jq -c '.stages.foo = 1' "$dir/staged.json" >"$dir/bad.json"
+    refuses 1 "/stages/foo: there is no such member" ap-check "$dir/bad.json"
     # stages that wait for each other
     jq -c 'del(.sharding, .cost, .program, .placement) | .blocks.block_of[22] = 1 | .stages = {microbatches: 2, stages:
         [0, 1 | {blocks: [.], devices: [.], sharding: {mesh: "1", algorithm: "data"}}]}' "$dir/whole.json" >"$dir/bad.json"

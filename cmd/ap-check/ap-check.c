@@ -24,6 +24,7 @@ struct checker {
     struct ap_planned planned; /* of sharding or stages */
     bool has_plan;             /* likewise */
     struct ap_buf right;       /* names of the sections, one a line */
+    struct ap_buf told;        /* faults, one a line */
     int n_wrong;
 };
 
@@ -165,11 +166,17 @@ static const struct check {
     {0},
 };
 
+/* A fault once, though sections that are read with its own have it, too. */
 static void tell(struct checker *c, const struct ap_err *err)
 {
     const bool placed = !strncmp(err->msg, c->doc->file, strlen(c->doc->file));
+    const char *line = ap_arena_printf(&c->arena, "%s%s%s\n", placed ? "" : c->doc->file,
+                                       placed ? "" : ": ", err->msg);
 
-    ap_say(placed ? "%s%s" : "%s: %s", placed ? "" : c->doc->file, err->msg);
+    if (c->told.data && strstr(c->told.data, line))
+        return;
+    ap_buf_puts(&c->told, line);
+    ap_say("%.*s", (int)strlen(line) - 1, line);
     c->n_wrong++;
 }
 
@@ -214,6 +221,7 @@ int main(int argc, char **argv)
     for (const struct check *check = checks; check->section; check++)
         check_section(&c, check);
     schemas_free(c.schemas);
+    ap_buf_free(&c.told);
     if (c.n_wrong)
         ap_die(AP_BAD_INPUT, "%s: %d section%s wrong", doc.file, c.n_wrong,
                c.n_wrong == 1 ? " is" : "s are");

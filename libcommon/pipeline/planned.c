@@ -104,7 +104,7 @@ static int read_stages(struct ap_arena *arena, const struct ap_doc *doc, const c
     if (read_graph(arena, doc, p, err))
         return -1;
     int rc = ap_doc_stages(arena, doc, path, given, p, err);
-    if (rc && err->msg[0] == '/')
+    if (rc && err->msg[0] == '/' && strncmp(err->msg, doc->file, strlen(doc->file)))
         ap_doc_err(doc, err);
     return rc;
 }
