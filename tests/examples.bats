@@ -35,6 +35,12 @@ GPT() { ap-model --no-history gpt --layers 4 --hidden 16 --heads 2 --vocab 32 --
         jq -e '[.stages.stages[].sharding.mesh.shape] == [[1], [1], [1], [1]] and .cost.step_sec > 0'
 }
 
+@test "examples: a planner whose plans are all refused says why, and writes none" {
+    GPT | examples/coarsen-by-layer | jq -c '.graph.nodes[3].op = "nothing"' >"$BATS_TEST_TMPDIR/bad.json"
+    refuses 3 "planner: no plan has a price: ap-cost: <stdin>: /graph/nodes/3/op: unknown operator 'nothing'" \
+        examples/planner <"$BATS_TEST_TMPDIR/bad.json"
+}
+
 @test "examples: at most twenty lines, the planner thirty" {
     local f most
     for f in examples/*; do
