@@ -51,6 +51,15 @@ for mode in ("bilinear", "nearest", "bicubic"):
             case(f"grid_sample {mode} {padding} {align}",
                  lambda x, g, m=mode, p=padding, a=align: F.grid_sample(x, g.tanh() * 1.3, m, p, a),
                  (2, 3, 5, 6), (2, 4, 3, 2))
+
+IDENTITY = {(n, align): F.affine_grid(torch.eye(n, n + 1)[None], (1, 1, *(3, 5, 5)[-n:]), align)
+            for n in (2, 3) for align in (False, True)}  # samples on borders and mirrors, at kinks of clipping
+for n, mode, padding in ([(2, m, p) for m in ("bilinear", "nearest", "bicubic") for p in ("zeros", "border", "reflection")]
+                         + [(3, "bilinear", p) for p in ("zeros", "border", "reflection")]):
+    for align in (False, True):
+        case(f"grid_sample of the identity {n}d {mode} {padding} {align}",
+             lambda x, g, m=mode, p=padding, a=align, i=IDENTITY[n, align]: F.grid_sample(x, g - g.detach() + i, m, p, a),
+             (1, 3, *(3, 5, 5)[-n:]), (1, *(3, 5, 5)[-n:], n))
 case("grid_sample 3d", lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), (2, 3, 4, 5, 6), (2, 3, 2, 2, 3))
 case("affine_grid", lambda t, x: F.grid_sample(x, F.affine_grid(t, (2, 3, 5, 6), False), align_corners=False),
      (2, 2, 3), (2, 3, 5, 6))

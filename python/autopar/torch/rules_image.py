@@ -234,7 +234,7 @@ def adaptive_max_pool(of, x, sizes):
     return lax.reduce_max(parts, (parts.ndim - 1,)), chosen_places(parts, flat)
 
 
-@rule("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", "max_unpool2d_backward")
+@rule("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward")
 def adaptive_max_pool_backward(of, grad, x, at):
     n = 3 if "3d" in of.node.target._schema.name else 2
     return scattered(grad, at, x.shape, n)
@@ -448,7 +448,10 @@ def place(at, size, padding, align):
     at = unnormalised(at, size, align)
     if padding == 2:
         at = reflected(at, 0, 2 * (size - 1)) if align else reflected(at, -1, 2 * size - 1)
-    return jnp.clip(at, 0, size - 1) if padding else at
+    if not padding:
+        return at
+    # at an end, where jnp.clip halves the gradient, PyTorch's is 0; the mirrors' kinks lie there or beyond
+    return jnp.where((at > 0) & (at < size - 1), at, lax.stop_gradient(jnp.clip(at, 0, size - 1)))
 
 
 def picked(x, at):
