@@ -112,7 +112,7 @@ fake() {
 }
 
 @test "all stages wait for the norm of the gradients: the objective counts it" {
-    ap-stage --cluster a100x4 --stages 2 "$(GPT)" | ap-cost | jq -e '.cost.norm_sec as $norm |
+    ap-stage --cluster a100x4 --submeshes 2x8 --stages 2 "$(GPT)" | ap-cost | jq -e '.cost.norm_sec as $norm |
         .stages.objective_sec as $said | .history[-2].measured as $estimate |
         $norm > 0.01 * $said and $said == .cost.step_sec and $estimate < $said'
 }
