@@ -53,6 +53,16 @@ setup_file() {
     refuses 2 "not with --for" ap-stage --cluster cpu-4 --for megatron --from megatron:x "$BATS_FILE_TMPDIR/gpt"
 }
 
+@test "ap-stage --for: sequence parallelism overlaps what it sends where that is quicker, and only there" {
+    cd "$BATS_TEST_TMPDIR"
+    ap-model gpt --layers 2 --hidden 512 --heads 8 --vocab 512 --seq 64 --batch 1 --recipe mixed | ap-prune --quiet |
+        ap-coarsen --quiet --algorithm layers >model
+    jq '.launch_sec = 1e-2' "$AP_TOP/clusters/cpu-4.json" >slow
+    line() { ap-stage --quiet --for megatron --stages 1 --cluster "$1" model | jq -r .stages.line; }
+    [ "$(line cpu-4)" = tp=4,dp=1,sp,mbs=1,packs,tp-overlap ]
+    [ "$(line slow)" = tp=4,dp=1,sp,mbs=1,packs ] # parts of products are launched by themselves
+}
+
 @test "ap-plan --out: a free plan of a document is beside the line; a line that is given is the trainer's" {
     cd "$BATS_TEST_TMPDIR"
     ap-shard --quiet --cluster cpu-4 --mesh 4 "$BATS_FILE_TMPDIR/llama" | ap-cost >free

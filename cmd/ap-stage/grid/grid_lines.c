@@ -358,8 +358,6 @@ static bool is_legal(struct lister *l, struct ap_line *line)
     if (!space->trainer)
         return ap_schedule_check(&size, &(struct ap_err){0}) == 0;
     line->overlap = line->degrees.data * line->degrees.context > 1;
-    if (line->degrees.sequence)
-        line->trainer |= space->trainer->may & AP_TRAINER_TP_OVERLAP;
     struct ap_err *why = &l->r->why;
     *why = (struct ap_err){0};
     return ap_trainer_settle(space->trainer, &l->facts, line, why) == 0 &&
@@ -376,14 +374,18 @@ static int64_t next_of(const struct grid_space *space, int64_t n, int64_t whole)
     return n;
 }
 
-/* Of the overlap of experts, by number: without, and with it where the trainer may. */
-static bool set_ep_overlap(const struct lister *l, int how, struct ap_line *line)
+/* Ways to overlap, by number: of experts, of sequence parallelism, each without, and with
+ * it where the trainer may. */
+#define N_OVERLAPS 4
+static bool set_overlaps(const struct lister *l, int how, struct ap_line *line)
 {
-    const unsigned may = l->space->trainer ? l->space->trainer->may : 0;
+    const unsigned asked = (how & 1 ? AP_TRAINER_EP_OVERLAP : 0U) |
+                           (how & 2 ? AP_TRAINER_TP_OVERLAP : 0U);
 
-    if (how && (!(may & AP_TRAINER_EP_OVERLAP) || line->degrees.expert == 1))
+    if ((how & 1 && line->degrees.expert == 1) || (how & 2 && !line->degrees.sequence) ||
+        (asked && (!l->space->trainer || asked & ~l->space->trainer->may)))
         return false;
-    line->trainer |= how ? AP_TRAINER_EP_OVERLAP : 0;
+    line->trainer |= asked;
     return true;
 }
 
@@ -399,13 +401,13 @@ static void add_lines(struct lister *l, const struct ap_line *line)
 
     for (int64_t b = 1; b <= share && b <= l->space->most_micro_batch;
          b = next_of(l->space, b, share))
-        for (int i = 0; i < 2 * AP_N_LINE_RECOMPUTES && share % b == 0; i++) {
-            const int how = i / 2;
+        for (int i = 0; i < N_OVERLAPS * AP_N_LINE_RECOMPUTES && share % b == 0; i++) {
+            const int how = i / N_OVERLAPS;
             struct line_maker k = {
                 .arena = &scratch, .model = &r->model, .line = *line, .stages = &stages};
             k.line.micro_batch = b;
             k.line.recompute = (enum ap_line_recompute)how;
-            if (!l->recomputes[how] || !set_ep_overlap(l, i % 2, &k.line) ||
+            if (!l->recomputes[how] || !set_overlaps(l, i % N_OVERLAPS, &k.line) ||
                 !is_legal(l, &k.line))
                 continue;
             r->n_legal++;
