@@ -612,6 +612,27 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
     ap-stage --cluster cpu-4 --grid tp=2,dp=2,zero=2,sp,mbs=4 t5 | jq -e --argjson best "$best" '.stages.objective_sec >= $best'
 }
 
+@test "ap-stage: the lower bound of auto is above no plan of any --schedule" {
+    local schedule o bound n=0
+    cd "$BATS_TEST_TMPDIR"
+    ap-model gpt --layers 8 --hidden 64 --heads 4 --vocab 128 --batch 16 --seq 16 | ap-prune --quiet |
+        ap-coarsen --quiet --algorithm layers >model
+    plan() { ap-stage --quiet --cluster cpu-4 "$@" model; }
+    while read -r o schedules; do
+        bound=$(plan --microbatches ${o/,/ --stages } | jq .stages.lower_bound_sec)
+        for schedule in $schedules; do
+            plan --microbatches ${o/,/ --stages } --schedule $schedule |
+                jq -e --argjson bound "$bound" '.stages.objective_sec >= $bound * (1 - 1e-9) and $bound > 0' ||
+                { echo "$o $schedule: $bound"; return 1; }
+            n=$((n + 1))
+        done
+    done <<'END'
+4,2 gpipe 1f1b zb-h1 zb-h2
+8,8 interleaved-1f1b looped-bfs zb-h1 zb-v v-half v-min dualpipe-v
+END
+    [ $n = 11 ]
+}
+
 @test "split backward passes: auto takes zb-v, in less memory v-half, and says what they gain" {
     cd "$BATS_TEST_TMPDIR"
     # one device a host: pipelines are quickest, and a model of two layers for each

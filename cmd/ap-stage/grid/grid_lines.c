@@ -379,8 +379,8 @@ static int64_t next_of(const struct grid_space *space, int64_t n, int64_t whole)
 #define N_OVERLAPS 4
 static bool set_overlaps(const struct lister *l, int how, struct ap_line *line)
 {
-    const unsigned asked = (how & 1 ? AP_TRAINER_EP_OVERLAP : 0U) |
-                           (how & 2 ? AP_TRAINER_TP_OVERLAP : 0U);
+    const unsigned asked =
+        (how & 1 ? AP_TRAINER_EP_OVERLAP : 0U) | (how & 2 ? AP_TRAINER_TP_OVERLAP : 0U);
 
     if ((how & 1 && line->degrees.expert == 1) || (how & 2 && !line->degrees.sequence) ||
         (asked && (!l->space->trainer || asked & ~l->space->trainer->may)))

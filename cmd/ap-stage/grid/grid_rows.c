@@ -29,14 +29,12 @@
  * weights little is known before. With 8 of them tests/auto.bats misses the best one. */
 #define MOST_BESIDE 20
 
-/* Schedules that a line of a space may have. Of those not here, DualPipe-V and ZB-H2 take
- * no less time than others in less memory where passes do not overlap and the step ends
- * with a barrier, V-Min more than 1F1B, breadth-first more memory than interleaved 1F1B:
- * they are built where they are asked for. */
+/* Schedules of whole backward passes that grids by hand have, and those that split. */
 #define WHOLE \
     (1U << AP_SCHEDULE_GPIPE | 1U << AP_SCHEDULE_1F1B | 1U << AP_SCHEDULE_INTERLEAVED)
-#define SPLIT \
-    (1U << AP_SCHEDULE_ZB_H1 | 1U << AP_SCHEDULE_ZB_V | 1U << AP_SCHEDULE_V_HALF)
+#define SPLIT                                                                     \
+    (1U << AP_SCHEDULE_ZB_H1 | 1U << AP_SCHEDULE_ZB_H2 | 1U << AP_SCHEDULE_ZB_V | \
+     1U << AP_SCHEDULE_V_HALF | 1U << AP_SCHEDULE_V_MIN | 1U << AP_SCHEDULE_DUALPIPE_V)
 /* All that a line can say, of some schedules. */
 #define HAND(name_, schedules_)                                                       \
     {                                                                                 \
@@ -62,7 +60,7 @@ const struct grid_space grid_spaces[N_GRIDS] = {{.name = "data",
 
 struct grid_space grid_space_all(void)
 {
-    return (struct grid_space)HAND("grids", WHOLE | SPLIT);
+    return (struct grid_space)HAND("grids", WHOLE | 1U << AP_SCHEDULE_LOOPED_BFS | SPLIT);
 }
 
 struct grid_space grid_space_of(const struct ap_trainer *trainer)
