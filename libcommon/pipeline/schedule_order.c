@@ -251,26 +251,31 @@ static void list_slots(struct lister *l)
 
 /* ---- all ---- */
 
-/* Forwards of a V before its first backward. */
+static void list_v(struct lister *l)
+{
+    if (!script_of(l->z->schedule))
+        list_slots(l);
+    for (const struct phase *p = script_of(l->z->schedule); p && p->passes; p++)
+        add_phase(l, p);
+}
+
+/* Forwards of a V before its first backward: with few microbatches fewer than its phases
+ * or slots have. */
 static int forwards_of_v(const struct ap_schedule_size *z, int device)
 {
-    const struct phase *p = script_of(z->schedule);
-    int first[4], n = 0;
+    struct ap_arena scratch = {0};
+    struct lister l = {.z = z,
+                       .device = device,
+                       .list =
+                           AP_NEW_N(&scratch, AP_N_PASSES * z->microbatches * z->chunks,
+                                    struct ap_instr)};
+    int n = 0;
 
-    if (!p) {
-        first_slots(z, device, first);
-        for (int k = 0; k < 2; k++)
-            n += first[2] > first[k] ? (first[2] - first[k] + N_SLOTS - 1) / N_SLOTS : 0;
-        return n;
-    }
-    for (;; p++) {
-        const int times = count_of(p, z, device);
-        const bool is_last = times > 0 && strchr(p->passes, 'B');
-        for (const char *at = p->passes; *at && !(is_last && *at == 'B'); at++)
-            n += *at == 'F' ? is_last ? 1 : times : 0;
-        if (is_last)
-            return n;
-    }
+    list_v(&l);
+    while (l.list[n].pass == AP_PASS_FORWARD)
+        n++;
+    ap_arena_free(&scratch);
+    return n;
 }
 
 int ap_schedule_warm_up(const struct ap_schedule_size *z, int n, int device)
@@ -304,12 +309,10 @@ int ap_schedule_order(struct ap_arena *arena, const struct ap_schedule_size *z,
                        .list = AP_NEW_N(arena, AP_N_PASSES * z->microbatches * z->chunks,
                                         struct ap_instr)};
 
-    if (!ap_schedule_traits[z->schedule].is_v)
+    if (ap_schedule_traits[z->schedule].is_v)
+        list_v(&l);
+    else
         list_pairs(&l);
-    else if (!script_of(z->schedule))
-        list_slots(&l);
-    for (const struct phase *p = script_of(z->schedule); p && p->passes; p++)
-        add_phase(&l, p);
     *out = l.list;
     *n_out = l.n;
     return 0;

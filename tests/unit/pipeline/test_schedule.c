@@ -77,6 +77,37 @@ static void test_pairs(struct ap_arena *arena)
           "one after the other: %g", result.step_sec);
 }
 
+/* What is said to be held before the first backward is never more than what is held. */
+static void test_warm_up(void)
+{
+    int n_wrong = 0, n = 0;
+
+    for (int schedule = 0; schedule < AP_N_TRAIN_SCHEDULES; schedule++)
+        for (int p = 2; p <= 8; p++)
+            for (int b = 1; b <= 17; b++) {
+                struct ap_arena arena = {0};
+                const int chunks = ap_schedule_traits[schedule].least_chunks;
+                const struct ap_schedule_size z = {schedule, p, chunks, b, false};
+                const struct ap_sim sim = {
+                    .schedule = schedule,
+                    .n_stages = p * chunks,
+                    .chunks = chunks,
+                    .microbatches = b,
+                    .stages = AP_NEW_N(&arena, p * chunks, struct ap_sim_stage),
+                    .overlap_send = true};
+                struct ap_sim_result result = {0};
+                struct ap_err err = {""};
+                if (ap_simulate(&arena, &sim, &result, &err) == 0)
+                    n++;
+                for (int d = 0; d < p && !*err.msg; d++)
+                    n_wrong += ap_schedule_warm_up(&z, b * chunks, d) >
+                               result.devices[d].peak_in_flight;
+                ap_arena_free(&arena);
+            }
+    CHECK(n > 800 && n_wrong == 0, "in flight at least: %d of %d sizes are wrong",
+          n_wrong, n);
+}
+
 static void test_orders(struct ap_arena *arena)
 {
     static const struct {
@@ -844,6 +875,7 @@ int main(void)
     struct ap_arena arena = {0};
 
     test_orders(&arena);
+    test_warm_up();
     test_pairs(&arena);
     test_closed_forms(&arena);
     test_interleaved(&arena);
