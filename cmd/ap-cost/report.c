@@ -477,7 +477,7 @@ static void put_grids(const struct ap_stages *s, struct ap_buf *out)
                       s->grid[i].name);
         price_put_sec(out, NULL, s->grid[i].step_sec, 0);
         ap_buf_printf(out, "  %s", s->grid[i].line);
-        if (s->grid[i].whole_sec > 0)
+        if (s->grid[i].whole_sec > s->grid[i].step_sec)
             ap_buf_printf(out,
                           "\n%21s%.1f %% less than the best plan with whole backward "
                           "passes",
