@@ -51,6 +51,7 @@ stops() {
     stops unruled 'no rule for aten._linalg_svd' "the outermost module"
     stops values 'torch_modules.py:' 'the step depends on the value of a tensor'
     stops counted "reads the value of the buffer 'count', and changes it"
+    stops effect "aten._linalg_check_errors.default of linalg.inv (in the outermost module) stops the step"
     stops sized 'torch_modules.py:' 'the size of a result depends on the values of a tensor'
 }
 
@@ -60,6 +61,12 @@ stops() {
     stops alone "returns a Case: expected the module and its example inputs"
     stops text "the example inputs are a str"
     stops missing "has no 'missing'"
+    echo '{}' >"$BATS_TEST_TMPDIR/config.json"
+    cd "$BATS_TEST_TMPDIR"
+    refuses 2 "--batch, --seq: expected 1 or more" "$PYTHON" "$AP_TOP/scripts/torch/export.py" --config config.json --batch 0 -o x
+    refuses 2 "--steps, --optimizer, --lr, --no-check: not of --config" "$PYTHON" "$AP_TOP/scripts/torch/export.py" \
+        --config config.json --steps 1 --optimizer adam --lr 3 --no-check -o x
+    cd "$AP_TOP"
     run "$PYTHON" scripts/torch/export.py nowhere.py:net -o "$BATS_TEST_TMPDIR/x"
     [ "$status" -eq 1 ]
     [[ $output == *"there is no file nowhere.py"* ]]
@@ -116,6 +123,7 @@ scheduled learning-rate schedulers are not supported (StepLR)
 counting the optimizer Counting is not supported: its step changes self.calls, which would be a constant of every step
 falling the optimizer Falling is not supported: its step changes param_groups[0]['lr']
 cooling the optimizer Cooling is not supported: its step changes the learning rate lr
+marking the optimizer Marking is not supported: its step changes self.marks, which
 noting the optimizer Noting is not supported: its step changes self.notes['seen']
 partly the optimizer does not have head.weight, head.bias
 END

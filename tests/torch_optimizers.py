@@ -115,6 +115,16 @@ class Noting(optim.SGD):
         super().step(closure)
 
 
+class Marking(optim.SGD):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.marks = set()
+
+    def step(self, closure=None):
+        self.marks.add(len(self.marks))
+        super().step(closure)
+
+
 class Signed(optim.SGD):
     """A step of its own that changes nothing but tensors."""
 
@@ -138,6 +148,10 @@ def falling(model):
 
 def cooling(model):
     return Cooling(model.parameters(), lr=torch.tensor(0.01))
+
+
+def marking(model):
+    return Marking(model.parameters(), lr=0.01)
 
 
 def noting(model):

@@ -300,6 +300,22 @@ def first_names(model):
     return name_of
 
 
+def scope_of(node):
+    return (node.meta.get("custom") or {}).get("scope", "")
+
+
+def place_of(node):
+    return f"module '{scope_of(node)}'" if scope_of(node) else "the outermost module"
+
+
+def refuse_effects(token):
+    """Of the operator that reads a token, which PyTorch keeps for its effect: torch.linalg.inv raises if singular."""
+    node = next(iter(token.users))
+    called = [x for x in node.args[2:] if isinstance(x, str)]
+    fail(f"{' of '.join([str(node.args[1]), *called])} (in {place_of(node)}) stops the step, or has another effect, by "
+         "the values of a tensor, which is not supported")
+
+
 def collect(model, inputs, placeholders):
     """Tensors of the step by name, roles as if nothing changed, and the loss's own gradients."""
     name_of, tensors, ones = first_names(model), {}, []
@@ -309,6 +325,8 @@ def collect(model, inputs, placeholders):
         desc = node.meta["desc"]
         if isinstance(desc, descriptors.TangentAOTInput):
             ones.append(node)
+        elif isinstance(desc, descriptors.ForwardTokenAOTInput):
+            refuse_effects(node)
         elif isinstance(desc, descriptors.PlainAOTInput):
             tensors["input", list(inputs)[desc.idx]].nodes.append(node)
         else:

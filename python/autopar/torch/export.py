@@ -219,6 +219,15 @@ def export(model, inputs, args):
     return step
 
 
+def refuse_beside_config(parser, args):
+    """Options of a module that is trained; a config.json's has no weights."""
+    given = {"--steps": args.steps, "--optimizer": args.optimizer, "--lr": args.lr, "--no-check": None if args.check else True,
+             "--shapes-only": args.shapes_only or None}
+    said = [name for name, value in given.items() if value is not None]
+    if args.config and said:
+        parser.error(f"{', '.join(said)}: not of --config, whose text has no weights and is not checked")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("model", metavar="FILE.py:FUNCTION", nargs="?")
@@ -230,16 +239,20 @@ def main():
     parser.add_argument("-o", "--out", metavar="DIR", required=True)
     parser.add_argument("--shapes-only", action="store_true")
     parser.add_argument("--no-check", dest="check", action="store_false")
-    parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--optimizer", metavar="NAME|FILE.py:FUNCTION", default="sgd")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--optimizer", metavar="NAME|FILE.py:FUNCTION")
     parser.add_argument("--lr", type=float)
     args = parser.parse_args()
     if sum(map(bool, (args.model, args.module, args.config))) != 1 or bool(args.module) != bool(args.input):
         parser.error("expected FILE.py:FUNCTION, --module and --input, or --config")
-    if not args.config and (args.batch or args.seq) is not None:
+    if not args.config and (args.batch is not None or args.seq is not None):
         parser.error("--batch, --seq: of --config; the example inputs have their own sizes")
-    if min(args.batch or 8, args.seq or 8) < 1:
+    refuse_beside_config(parser, args)
+    if any(size is not None and size < 1 for size in (args.batch, args.seq)):
         parser.error("--batch, --seq: expected 1 or more")
+    args.batch = 8 if args.batch is None else args.batch
+    args.steps = 1 if args.steps is None else args.steps
+    args.optimizer = "sgd" if args.optimizer is None else args.optimizer
     if args.optimizer not in proof.OPTIMIZERS and ".py:" not in args.optimizer:
         parser.error(f"--optimizer: expected {', '.join(proof.OPTIMIZERS)} or FILE.py:FUNCTION, not "
                      f"'{args.optimizer}'")
@@ -251,7 +264,7 @@ def main():
     try:
         if args.config:
             from . import config
-            config.written(args.config, args.out, args.batch or 8, args.seq)
+            config.written(args.config, args.out, args.batch, args.seq)
         elif args.shapes_only:
             write_shapes(args)
         else:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-LARGEST = 1 << 16  # elements of a tensor whose values are computed
+LARGEST = 1 << 16  # elements of a tensor whose values are computed; chosen: at most 1 MB of 16-byte numbers
 VALUE_ERRORS = DataDependentOutputException, DynamicOutputShapeException
 
 

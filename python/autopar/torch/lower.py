@@ -23,7 +23,7 @@ from jax import numpy as jnp
 
 from . import rules
 from . import rules_image, rules_index  # noqa: F401 (these two fill the table)
-from .capture import fail
+from .capture import fail, place_of, scope_of
 from .rules import dtype_of
 
 SAME_ELEMENTS = {
@@ -240,14 +240,6 @@ class Operator:
         """The tensor of an operand that depends on no argument; else None."""
         value = self.value(node)
         return value.tensor if isinstance(value, Known) else None
-
-
-def scope_of(node):
-    return (node.meta.get("custom") or {}).get("scope", "")
-
-
-def place_of(node):
-    return f"module '{scope_of(node)}'" if scope_of(node) else "the outermost module"
 
 
 def needed(results):

@@ -128,8 +128,8 @@ def rebuilt(optimizer, parameters, tensors, gradients, states, values, rates):
 
 
 def python_values(optimizer, tensors):
-    """What a step() may change beside tensors and their states, by name: numbers, words, flags, and which
-    tensors attributes and groups have."""
+    """What a step() may change beside tensors and their states, by name: numbers, words, flags, sets, and which
+    tensors attributes and groups have, also in lists, tuples and dictionaries; objects are not looked into."""
     found = {}
 
     def walk(name, x):
@@ -137,6 +137,8 @@ def python_values(optimizer, tensors):
             found[name] = x
         elif isinstance(x, torch.Tensor):
             found[name] = (id(x), x._version)
+        elif isinstance(x, (set, frozenset)):
+            found[name] = frozenset(x)
         elif isinstance(x, (Mapping, list, tuple)):
             found[name] = len(x)
             for key, part in x.items() if isinstance(x, Mapping) else enumerate(x):
