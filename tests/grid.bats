@@ -43,6 +43,8 @@ zero=4 zero: expected a number from 0 to 3
 shard=2 shard=2: nothing is sharded (zero)
 pp=2,vpp=2,schedule=1f1b schedule: vpp=2 is not 1f1b
 pp=2,schedule=zb-v,vpp=3 schedule: vpp=3 is not zb-v
+pp=2,schedule=zb-v,vpp=1 schedule: vpp=1 is not zb-v
+pp=2,schedule=looped-bfs,vpp=1 schedule: vpp=1 is not looped-bfs
 schedule=zb-v vpp=2: there is no pipeline (pp)
 pp=2,vpp=2,waits waits: not with interleaved-1f1b
 dp=4,ep-overlap ep-overlap: there is no expert parallelism
@@ -476,13 +478,14 @@ END
 @test "published: heads at odd bytes, DeepSpeed's stages" {
     local table=$BATS_TEST_TMPDIR/t.tsv
     {
-        echo 'id source model layers hidden ffn ffn_kind heads kv_heads vocab tied_emb seq gpu gpu_mem_gb n_gpus nodes gpus_per_node interconnect dtype dp shard tp sp pp vpp pp_schedule cp ep micro_batch global_batch recompute attention compile step_s'
+        echo 'id source model layers hidden ffn ffn_kind heads kv_heads vocab tied_emb seq gpu gpu_mem_gb n_gpus nodes gpus_per_node interconnect dtype dp shard tp sp pp vpp pp_schedule cp ep micro_batch global_batch recompute attention compile step_s pair'
         local name source heads
         while read -r name source heads; do
-            echo "$name $source GPT-S 7 960 3840 gelu $heads $heads 1024 yes 1024 A100 80 4 1 4 NVLink fp16 1 zero1 1 no 4 1 1f1b 1 1 4 16 full unfused no 1"
+            echo "$name $source GPT-S 7 960 3840 gelu $heads $heads 1024 yes 1024 A100 80 4 1 4 NVLink fp16 1 zero1 1 no 4 1 1f1b 1 1 4 16 full unfused no 1 lone-$name"
         done <<<$'even BigScience 15\nodd BigScience 16'
     } | tr ' ' '\t' >"$table"
     run -0 scripts/published --build "${AP_BUILD:-build}" --json "$BATS_TEST_TMPDIR/out.json" "$table"
+    grep -E '^lone-odd +only one of its rows has a price$' <<<"$output"
     jq -e 'map({(.id): .predicted_s}) | add | .odd > 1.2 * .even' "$BATS_TEST_TMPDIR/out.json"
     jq -e 'all(.[]; .line | endswith(",layers=2:2:2:1"))' "$BATS_TEST_TMPDIR/out.json"
     { # hosts of one device each, then of two: messages by TCP; defaults of torchtitan
@@ -639,6 +642,7 @@ END
     jq 'del(.collectives) | .levels[0].size = 1 | .levels[1].size = 4' "$AP_TOP/clusters/dgx-a100.json" >ones.json
     ap-model llama --layers 8 --hidden 1024 --heads 8 --vocab 4000 --batch 6 --seq 2048 --recipe mixed |
         ap-fuse --quiet --cluster ones.json --kernels | ap-prune | ap-coarsen --quiet --algorithm layers >model
+    ap-model gpt --layers 2 --hidden 32 --heads 4 --vocab 64 --seq 8 --batch 8 | ap-coarsen --quiet --algorithm layers >two
     plan() { ap-stage --quiet --cluster ones.json "$@" model; }
     plan --memory 3GB >plan
     jq -e '.stages | .schedule == "zb-v" and .line == "pp=4,dp=1,schedule=zb-v,mbs=1" and
@@ -650,6 +654,8 @@ END
     plan --memory 2.4GB | jq -e '.stages.schedule == "v-half"'
     # as it is asked for; what is no line's is refused
     plan --schedule zb-h2 | jq -e '.stages | .schedule == "zb-h2" and .chunks == 1'
+    refuses 3 "--schedule zb-v: no line that fits has it: a line has two sets of devices or more, 2 stages or more on each" \
+        ap-stage --schedule zb-v --microbatches 4 --cluster cpu-4 two
     refuses 2 "--schedule zb-v: only lines (--grid) have it" ap-stage --schedule zb-v --submeshes 1x1 --cluster ones.json model
     refuses 2 "alpa: plans for 1f1b and gpipe, not zb-v" ap-stage --schedule zb-v --algorithm alpa --cluster ones.json model
     refuses 1 "a plan of schedule zb-v is built from its line" ap-stage --plan plan --cluster ones.json model

@@ -322,9 +322,9 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
                  struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
 {
     /* plans of other schedules are lines */
-    const bool lines_only = p->algo->run == plan_auto &&
-                            p->params.schedule > AP_SCHEDULE_INTERLEAVED &&
-                            p->params.schedule < AP_N_TRAIN_SCHEDULES;
+    const bool lines_only = p->algo->run == plan_auto && p->params.schedule >= 0 &&
+                            (ap_schedule_traits[p->params.schedule].splits ||
+                             p->params.schedule == AP_SCHEDULE_LOOPED_BFS);
     int code = AP_NO_SOLUTION;
 
     if (lines_only && !takes_grids(p, inst))
@@ -343,6 +343,14 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
         want.simple = p->in->r->simple / 100;
         code = take_grids(arena, p, &want, answer, stages, out, err);
     }
+    if (lines_only && code == AP_NO_SOLUTION && !*err->msg)
+        ap_err_set(
+            err,
+            "--schedule %s: no line that fits has it: a line has two sets of devices "
+            "or more, %d stages or more on each, all of as many layers, and "
+            "micro-batches of 1 to 16 samples; there are %d blocks",
+            ap_schedule_names[p->params.schedule],
+            ap_schedule_traits[p->params.schedule].least_chunks, inst->n_blocks);
     if (code == AP_OK && *err->msg)
         ap_warn("%s", err->msg);
     return code;

@@ -403,12 +403,13 @@ int ap_line_read(struct ap_arena *arena, const char *text, struct ap_line *line,
     *line = ap_line_least;
     line->degrees.data = line->degrees.shard = 0;
     line->schedule = unsaid;
+    line->chunks = 0; /* likewise */
     for (char *w = strtok_r(copy, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
         if (get_item(arena, w, &given, line, err))
             return -1;
     if (line->schedule == unsaid)
         line->schedule = silent_schedule(line);
-    else if (line->chunks == 1)
+    if (line->chunks == 0)
         line->chunks = silent_chunks(line->schedule);
     return check(line, err);
 }

@@ -123,6 +123,12 @@ static int has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
     if (s == AP_SCHEDULE_ZB_H1 && c->line.chunks == 1)
         return ap_err_set(err, "schedule zb-h1: InterleavedZeroBubble has two stages or "
                                "more on a device (vpp)");
+    if (ap_schedule_traits[s].splits && c->line.trainer & AP_TRAINER_TP_OVERLAP)
+        return ap_err_set(
+            err,
+            "tp-overlap: async tensor parallelism is of compiled models, whose "
+            "backward passes schedule %s cannot split",
+            ap_schedule_names[s]);
     if (c->trainer == &trainer_torchtitan_main && ap_schedule_traits[s].splits &&
         c->line.degrees.context > 1)
         return ap_err_set(err,
@@ -458,8 +464,8 @@ static void read_stages(struct trainer_reading *r)
     if (parts)
         read_parts(r, parts);
     else
-        deal_layers(r, s > AP_SCHEDULE_1F1B);
-    if ((line->chunks > 1) != (s > AP_SCHEDULE_1F1B) ||
+        deal_layers(r, ap_schedule_traits[s].most_chunks > 1);
+    if ((line->chunks > 1) != (ap_schedule_traits[s].most_chunks > 1) ||
         line->chunks > ap_schedule_traits[s].most_chunks)
         ap_err_set(r->err,
                    "--parallelism.pipeline_parallel_schedule %s: %lld stages on "
