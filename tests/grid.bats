@@ -625,7 +625,8 @@ grids() { ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/two.json" "$@" "$BATS_FI
         bound=$(plan --microbatches ${o/,/ --stages } | jq .stages.lower_bound_sec)
         for schedule in $schedules; do
             plan --microbatches ${o/,/ --stages } --schedule $schedule |
-                jq -e --argjson bound "$bound" '.stages.objective_sec >= $bound * (1 - 1e-9) and $bound > 0' ||
+                jq -e --argjson bound "$bound" '.stages | .objective_sec >= $bound * (1 - 1e-9) and $bound > 0 and
+                    .lower_bound_sec > 0 and .lower_bound_sec <= .objective_sec' ||
                 { echo "$o $schedule: $bound"; return 1; }
             n=$((n + 1))
         done

@@ -226,6 +226,15 @@ static bool takes_grids(const struct planning *p, const struct plan_instance *in
            !r->command && p->params.n_submeshes == 0;
 }
 
+/* Whether plans of the schedule that is asked for are lines. */
+static bool has_lines_only(const struct planning *p)
+{
+    const int schedule = p->params.schedule;
+
+    return p->algo->run == plan_auto && schedule >= 0 &&
+           (ap_schedule_traits[schedule].splits || schedule == AP_SCHEDULE_LOOPED_BFS);
+}
+
 /* What a simpler plan takes the place of: member "best" of the section. */
 static void put_best(const char *words, double step_sec, struct ap_buf *section)
 {
@@ -297,6 +306,8 @@ static int take_grids(struct ap_arena *arena, const struct planning *p,
     } else if (found.found || found.simple.found) {
         struct ap_buf old = code == AP_OK ? out->json : (struct ap_buf){0};
         like.stopped = code == AP_OK ? like.stopped : "grids only";
+        if (has_lines_only(p))
+            like.lower_bound_sec = INFINITY; /* found.least_sec */
         if (grid_take(arena, p->model, &found, &like, stages, out, &why))
             return ap_err_set(err, "%s", why.msg), AP_BAD_INPUT;
         ap_buf_free(&old);
@@ -321,10 +332,7 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
                  const struct plan_instance *inst, struct plan_answer *answer,
                  struct ap_stages *stages, struct stage_result *out, struct ap_err *err)
 {
-    /* plans of other schedules are lines */
-    const bool lines_only = p->algo->run == plan_auto && p->params.schedule >= 0 &&
-                            (ap_schedule_traits[p->params.schedule].splits ||
-                             p->params.schedule == AP_SCHEDULE_LOOPED_BFS);
+    const bool lines_only = has_lines_only(p);
     int code = AP_NO_SOLUTION;
 
     if (lines_only && !takes_grids(p, inst))
