@@ -46,6 +46,7 @@ pp=2,schedule=zb-v,vpp=3 schedule: vpp=3 is not zb-v
 pp=2,schedule=zb-v,vpp=1 schedule: vpp=1 is not zb-v
 pp=2,schedule=looped-bfs,vpp=1 schedule: vpp=1 is not looped-bfs
 schedule=zb-v vpp=2: there is no pipeline (pp)
+dp=4,schedule=zb-h1 schedule: zb-h1: there is no pipeline (pp)
 pp=2,vpp=2,waits waits: not with interleaved-1f1b
 dp=4,ep-overlap ep-overlap: there is no expert parallelism
 tp=4,tp-overlap tp-overlap: there is no sequence parallelism

@@ -365,6 +365,9 @@ static int check(const struct ap_line *line, struct ap_err *err)
         return ap_err_set(err, "vpp=%lld: there is no pipeline (pp)",
                           (long long)line->chunks);
     const struct ap_schedule_traits *t = &ap_schedule_traits[line->schedule];
+    if (t->splits && line->pipeline == 1)
+        return ap_err_set(err, "schedule: %s: there is no pipeline (pp)",
+                          ap_schedule_names[line->schedule]);
     if (line->chunks < t->least_chunks || line->chunks > t->most_chunks)
         return ap_err_set(err, "schedule: vpp=%lld is not %s", (long long)line->chunks,
                           ap_schedule_names[line->schedule]);
