@@ -112,7 +112,7 @@ device() {
     [[ ${lines[1]} == 'best: '*' ms, 0.'*' % less: PP 2 '* ]]
     # a line takes the place where the search has no such plan
     ask --simple 50 --stages 4 --microbatches 8 | jq -e '.stages.line == "pp=4,dp=2,zero=1,mbs=8" and .stages.chunks == 1 and
-        (.stages.best.words | startswith("PP 2 × VPP 2 "))'
+        (.stages.best.words | startswith("PP 4 (zb-h2) "))'
     refuses 2 '--simple: alpa has no such option' ask --algorithm alpa --simple 1
     refuses 2 '--simple: --grid says the whole plan' ask --grid dp=8 --simple 1
     refuses 2 '--imbalance, --epsilon and --simple: expected a number >= 0' ask --simple -1
