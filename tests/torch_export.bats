@@ -93,6 +93,12 @@ END
     run "$PYTHON" "$BATS_TEST_TMPDIR/wrong.py" "$MODULES" "$BATS_TEST_TMPDIR/wrong"
     [ "$status" -eq 1 ]
     [[ $output == *'computes other numbers than PyTorch'*'the loss of step 0: norm '* ]]
+    run -0 env PYTHONPATH="$AP_TOP/python" "$PYTHON" -c 'from autopar.torch.proof import Comparison
+found = Comparison(False)
+found.add("a", [1.1], [1.0], lambda: [1.05])
+found.add("b", [1.0], [1.0], None)
+print(found.said())'
+    [[ $output == "checked: 2 "*"it: a (1.0e-01)" ]]
 }
 
 @test "torch export: the user's torch.optim object: five steps are PyTorch's" {

@@ -11,6 +11,7 @@ the second run differs.
 import dataclasses
 import functools
 import json
+import math
 import tempfile
 import types
 from pathlib import Path
@@ -206,7 +207,7 @@ class Comparison:
     def __init__(self, narrow):
         self.tolerance = NARROW_TOLERANCE if narrow else TOLERANCE
         self.noise = NARROW_NOISE if narrow else NOISE
-        self.wrong, self.largest, self.n, self.n_rounding = [], 0.0, 0, 0
+        self.wrong, self.excused, self.largest, self.n = [], [], 0.0, 0
 
     def add(self, what, ours, want, nearby, base=0, least=0.0):
         """nearby(): the second run's; base: what the change is from; least: a size below which a
@@ -218,10 +219,17 @@ class Comparison:
         if off <= self.tolerance * size:
             self.largest = max(self.largest, off / size if size else 0)
         elif off <= least or off <= self.noise * norm(wide(nearby()) - want):
-            self.n_rounding += 1
+            self.excused.append(f"{what} ({off / size if size else math.inf:.1e})")
         else:
             self.wrong.append(f"{what}: norm {norm(ours - base):.6g}, PyTorch's {size:.6g}, the "
                               f"difference's {off:.2g}")
+
+    def said(self):
+        """What was checked, with the tensors that differ as far as rounding error may carry them."""
+        more = f" and {len(self.excused) - 8} more" if len(self.excused) > 8 else ""
+        rounding = (f"; farther off, but no farther than rounding error may carry it: {', '.join(self.excused[:8])}{more}"
+                    if self.excused else "")
+        return f"checked: {self.n} losses, gradients and tensors, {self.largest:.1e} off at most{rounding}"
 
 
 def load(path):
@@ -272,6 +280,4 @@ def prove(path, model, inputs, step, run, how):
         compare_tensors(found, f"{folder}/last", step, run, nearby)
     if found.wrong:
         raise Differs("ap-exec computes other numbers than PyTorch:\n  " + "\n  ".join(found.wrong))
-    rounding = f", {found.n_rounding} that are rounding error" if found.n_rounding else ""
-    return (f"checked: {found.n} losses, gradients and tensors, {found.largest:.1e} off at most"
-            + rounding)
+    return found.said()
