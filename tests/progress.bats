@@ -55,16 +55,16 @@ late() {
 
 @test "progress: ap-plan shows that of the search, and its pipe and report" {
     local plan
-    plan="$(late ap-stage)/ap-plan bert-256x2048 --cluster h100x1 --stages 1 --jobs 1"
+    plan="$(late ap-stage)/ap-plan gpt3-1.3b --cluster h100x1 --stages 1 --jobs 1"
     on_terminal "$BATS_TEST_TMPDIR/terminal" "$plan"
-    grep -q '^ap-model bert-256x2048' "$BATS_TEST_TMPDIR/terminal"
+    grep -q '^ap-model gpt3-1.3b' "$BATS_TEST_TMPDIR/terminal"
     grep -qE 'ap-stage: [a-z ]+(, objective [0-9.e-]+)?(, bound [0-9.e-]+)?, [1-9][0-9]* s' "$BATS_TEST_TMPDIR/terminal"
     grep -q '^where the time goes' "$BATS_TEST_TMPDIR/terminal"
     taken_away "$BATS_TEST_TMPDIR/terminal"
     # the report in a pipe, the pipe that is printed in another: no line of progress in either
     run -0 --separate-stderr bash -c "$plan"
     [[ $output$stderr != *$'\r'* && $output$stderr != *$'\e'* ]]
-    [[ $stderr == 'ap-model bert-256x2048'* && $output == *'where the time goes'* ]]
+    [[ $stderr == 'ap-model gpt3-1.3b'* && $output == *'where the time goes'* ]]
 }
 
 # ended_when LINE FILE COMMAND: the command's terminal session until LINE is seen; the command, which would
