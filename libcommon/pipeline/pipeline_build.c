@@ -41,32 +41,6 @@ struct builder {
     int **turn;              /* [stage][group] */
 };
 
-bool ap_pipeline_is_share(const struct ap_program *prog, int param)
-{
-    const struct ap_attrs *attrs = prog->local.nodes[prog->local.params[param]].attrs;
-    return attrs->each ||
-           (attrs->global && ap_layout_per_microbatch(&prog->mesh, &attrs->layout));
-}
-
-bool ap_pipeline_is_per_microbatch(const struct ap_pipeline_stage *st, int node)
-{
-    const struct ap_node *v = &st->prog.local.nodes[node];
-
-    if (v->op == AP_OP_PARAMETER)
-        return st->param[v->param] < 0 && ap_pipeline_is_share(&st->prog, v->param);
-    return ap_pipeline_is_each(st, v->group) && !ap_program_is_carried(&st->prog, node);
-}
-
-bool ap_pipeline_sends_each(const struct ap_pipeline_program *program,
-                            const struct ap_transfer *t)
-{
-    const struct ap_program *from = &program->stage[t->from].prog;
-    const struct ap_program *to = &program->stage[t->to].prog;
-
-    return ap_layout_per_microbatch(&from->mesh, &t->layout) ||
-           to->local.nodes[to->local.params[t->param]].attrs->each;
-}
-
 /* ---- a stage ---- */
 
 /* The stage's graph with one more result for each value that is passed on and is a result
