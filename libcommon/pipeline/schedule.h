@@ -59,6 +59,8 @@ extern const struct ap_schedule_traits ap_schedule_traits[AP_N_SCHEDULES];
 
 /* The set of devices, of n, that a stage is on. */
 int ap_schedule_device(enum ap_schedule schedule, int n_devices, int stage);
+/* The stage that is a device's chunk. */
+int ap_schedule_stage(enum ap_schedule schedule, int n_devices, int device, int chunk);
 
 enum ap_pass { AP_PASS_FORWARD, AP_PASS_BACKWARD, AP_PASS_WEIGHTS, AP_N_PASSES };
 extern const char *const ap_pass_names[AP_N_PASSES];

@@ -46,6 +46,12 @@ int ap_schedule_device(enum ap_schedule schedule, int n_devices, int stage)
                : stage % n_devices;
 }
 
+int ap_schedule_stage(enum ap_schedule schedule, int n_devices, int device, int chunk)
+{
+    return ap_schedule_traits[schedule].is_v && chunk > 0 ? 2 * n_devices - 1 - device
+                                                          : chunk * n_devices + device;
+}
+
 int ap_schedule_check(const struct ap_schedule_size *z, struct ap_err *err)
 {
     const struct ap_schedule_traits *t = &ap_schedule_traits[z->schedule];
@@ -132,7 +138,8 @@ static void add_next(struct lister *l, enum ap_pass pass, int chunk)
 
     if (m < l->z->microbatches)
         l->list[l->n++] = (struct ap_instr){
-            chunk ? 2 * l->z->n_devices - 1 - l->device : l->device, m, pass};
+            ap_schedule_stage(l->z->schedule, l->z->n_devices, l->device, chunk), m,
+            pass};
 }
 
 /* Weights of the backward pass that waits longest; false: none waits. */

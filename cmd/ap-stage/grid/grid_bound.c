@@ -25,9 +25,9 @@ struct busy {
     double work_sec, tail_sec;
 };
 
-static int lane_of(const struct ap_line *line, int stage)
+static int stage_of(const struct ap_line *line, int lane, int chunk)
 {
-    return ap_schedule_device(line->schedule, (int)line->pipeline, stage);
+    return ap_schedule_stage(line->schedule, (int)line->pipeline, lane, chunk);
 }
 
 static bool splits(const struct ap_line *line)
@@ -42,9 +42,8 @@ static struct busy busy_of(const struct grid_rows *r, const struct grid_candidat
     struct busy b = {0, 0};
     double sync = 0;
 
-    for (int i = 0; i < r->cut[row->cut].n; i++) {
-        if (lane_of(&row->line, i) != lane)
-            continue;
+    for (int k = 0; k < r->cut[row->cut].n / (int)row->line.pipeline; k++) {
+        const int i = stage_of(&row->line, lane, k);
         b.work_sec +=
             microbatches * (stage[i].forward_sec + stage[i].backward_sec -
                             stage[i].exchange_sec[0] - stage[i].exchange_sec[1]);
@@ -90,10 +89,8 @@ static double lane_bytes(const struct grid_rows *r, const struct grid_candidate 
     const int passes = ap_schedule_warm_up(&size, microbatches * (int)l->chunks, lane);
     double fixed = 0, kept = INFINITY; /* of the least stage */
 
-    for (int i = 0; i < r->cut[row->cut].n; i++) {
-        const struct ap_sim_stage *s = &stage[i];
-        if (lane_of(l, i) != lane)
-            continue;
+    for (int k = 0; k < r->cut[row->cut].n / (int)l->pipeline; k++) {
+        const struct ap_sim_stage *s = &stage[stage_of(l, lane, k)];
         fixed += (double)s->fixed_bytes;
         kept = fmin(kept, (double)s->flight_bytes);
     }

@@ -122,9 +122,8 @@ static double least_sec(struct lister *l, const struct ap_line *line,
 
     for (int g = 0; g < n; g++) {
         double lane = 0;
-        for (int s = 0; s < cut->n; s++)
-            if (ap_schedule_device(line->schedule, n, s) == g)
-                lane += stage_sec(sum, cut, s);
+        for (int k = 0; k < cut->n / n; k++)
+            lane += stage_sec(sum, cut, ap_schedule_stage(line->schedule, n, g, k));
         least = fmax(least, (double)microbatches * lane + way);
         if (!ap_schedule_traits[line->schedule].splits)
             way += stage_sec(sum, cut, g);
@@ -485,8 +484,8 @@ static void add_layers(struct lister *l, struct ap_line *line)
         add_ways(l, line);
 }
 
-/* Whether a schedule is tried: the one that is asked for, or one of the space; of those
- * that differ in memory alone that of the least. */
+/* Whether the line's schedule is searched: it is the one asked for, or the space has it.
+ * Of schedules that take equally long, only the one with the least memory is. */
 static bool is_tried(const struct grid_want *want, const struct ap_line *line)
 {
     const struct ap_schedule_traits *t = &ap_schedule_traits[line->schedule];

@@ -96,10 +96,10 @@ double grid_limit(const struct grid_want *want)
 
 struct search {
     struct grid_rows *r;
-    double best; /* step of the best plan so far, at first the limit of the search */
-    int taken;   /* row of it; -1: none */
-    unsigned schedules; /* bits of those of the rows that are searched now */
-    int *heap, n;       /* rows that may be better, the least bound first */
+    double best;  /* step of the best plan so far, at first the limit of the search */
+    int taken;    /* row of it; -1: none */
+    bool splits;  /* whether the rows searched now split backward passes */
+    int *heap, n; /* rows that may be better, the least bound first */
 };
 
 /* Whether row a comes before row b. */
@@ -127,7 +127,7 @@ static void sink(const struct search *s, int at)
 /* Takes up a row that is measured. */
 static void push(struct search *s, int row)
 {
-    if (!(s->schedules >> s->r->row[row].line.schedule & 1))
+    if (ap_schedule_traits[s->r->row[row].line.schedule].splits != s->splits)
         return;
     int at = s->n++;
 
@@ -319,15 +319,16 @@ static bool may_be_better(const struct search *s, const struct ap_line_counts *n
            (!isfinite(grid_limit(s->r->want)) || n->priced < most);
 }
 
-/* The best row of some schedules, if it is better than the best one before. */
-static void search_schedules(struct search *s, struct bounding *b, unsigned schedules,
+/* The best row whose backward passes are split, or whole, if it is better than the best
+ * one before. */
+static void search_schedules(struct search *s, struct bounding *b, bool splits,
                              struct ap_line_counts *n)
 {
     struct grid_rows *r = s->r;
     const int64_t most = n->priced + MOST_BESIDE;
     int some[MEASURED_AT_ONCE];
 
-    s->schedules = schedules;
+    s->splits = splits;
     s->n = 0;
     for (int i = 0; i < r->n; i++)
         if (r->row[i].known == GRID_MEASURED)
@@ -351,9 +352,9 @@ static void search(struct search *s, struct grid_found *out)
     struct bounding b = {.s = s};
 
     list_by_sharding(s->r, &b);
-    search_schedules(s, &b, ~SPLIT, &out->n);
+    search_schedules(s, &b, false, &out->n);
     out->whole_sec = fmin(s->best, s->r->want->below);
-    search_schedules(s, &b, SPLIT, &out->n);
+    search_schedules(s, &b, true, &out->n);
 }
 
 /* ---- the simplest line that is little slower ---- */
