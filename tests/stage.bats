@@ -81,7 +81,9 @@ fake() {
                 .stages.lower_bound_sec <= .stages.objective_sec' || { echo "$how $a"; return 1; }
         done
     done
-    ap-stage --quiet "${CPU8[@]}" --shard-command "$own" "$(GPT)" | jq -e '.stages.lower_bound_sec == 0'
+    run -0 --separate-stderr ap-stage "${CPU8[@]}" --shard-command "$own" "$(GPT)"
+    jq -e '.stages.lower_bound_sec == 0' <<<"$output"
+    [[ $stderr == *'warning: no lower bound is written: '*'--shard-command'* ]]
 }
 
 @test "the search's own answer is not more expensive than what it was given to beat" {

@@ -1,8 +1,9 @@
 /*
  * Problem: is a JSON value right by a schema? Idea: walk schema and value together, one
- * function per kind of keyword; the first fault ends the walk, and of alternatives the
- * fault that is deepest in the value is told, since that alternative was meant. A keyword
- * that is not known here is a fault of the schema, so that none is passed over. Cost: the
+ * function per kind of keyword; the walk ends at the first error. Where no alternative of
+ * a value is right, the error reported is the one deepest in the value: it comes from the
+ * alternative that was meant. A keyword that is not known here is an error in the schema,
+ * so that none is skipped. Cost: the
  * schema's keywords for each value; patterns are compiled once. After "JSON Schema: A
  * Media Type for Describing JSON Documents", draft 2020-12.
  */
@@ -229,7 +230,7 @@ static size_t depth_of(const struct ap_err *err)
     return strcspn(err->msg, ":");
 }
 
-/* oneOf and anyOf; the deepest fault is told. */
+/* oneOf and anyOf; the deepest error is reported. */
 static int check_alternatives(const struct rule *r, json_t *list, bool only_one,
                               json_t *v, const struct ap_at *at, struct ap_err *err)
 {

@@ -344,6 +344,10 @@ int planning_run(struct ap_arena *arena, const struct planning *p,
                AP_USAGE;
     if (!lines_only)
         code = find_plan(arena, p, inst, answer, stages, out, err);
+    if (code == AP_OK && out->in_other_units)
+        ap_warn(
+            "no lower bound is written: that of the search is above its plan's step, as "
+            "if --shard-command did not answer in seconds");
     if ((code == AP_OK || code == AP_NO_SOLUTION) && takes_grids(p, inst)) {
         const struct grid_space all = grid_space_all();
         struct grid_want want = planning_grids(p->in->r, inst, &all);

@@ -681,11 +681,11 @@ int stage_result_make(struct ap_arena *arena, const struct stage_candidates *of,
     if (find_best(arena, &x, &best, answer, stages, err))
         return -1;
     const double bound = of->light ? of->light->bound : first.bound;
-    stages->lower_bound_sec = bound > stages->objective_sec * (1 + OTHER_UNITS)
-                                  ? 0
-                                  : fmin(bound, stages->objective_sec);
+    const bool other_units = bound > stages->objective_sec * (1 + OTHER_UNITS);
+    stages->lower_bound_sec = other_units ? 0 : fmin(bound, stages->objective_sec);
     *out = (struct stage_result){.objective_sec = stages->objective_sec,
                                  .bound_sec = stages->lower_bound_sec,
+                                 .in_other_units = other_units,
                                  .peak_bytes = best.price.peak_bytes};
     ap_stages_to_json(stages, &out->json);
     out->found = history(arena, of->model, &first, out);

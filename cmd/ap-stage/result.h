@@ -22,8 +22,9 @@ struct stage_result {
     struct ap_buf json;   /* the section */
     double objective_sec; /* as ap-cost says it, of a step or between batches */
     double bound_sec;
-    int64_t peak_bytes; /* of the fullest device; may be more than the limit */
-    const char *found;  /* members for the history, each with a comma in front */
+    bool in_other_units; /* the search's bound, which is not written then */
+    int64_t peak_bytes;  /* of the fullest device; may be more than the limit */
+    const char *found;   /* members for the history, each with a comma in front */
     const struct stage_simpler *simpler; /* NULL: none was asked for, or found */
 };
 
