@@ -51,6 +51,9 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
         ap_line_of_stages(arena, &of, &in->of.stages, &out->says, &each);
         ap_plan_line_words(&out->says, each, &in->of.stages, &out->words);
         put_best(&in->of.stages, p->result.step_sec, &out->best);
+        out->host_bytes = p->host_bytes;
+        out->host_limit_bytes = price_device(in, 0)->host_link.memory_bytes;
+        out->host_link_sec = p->host_link_sec;
         recomputed = ap_stages_recomputed_flops(&in->of.graph, &in->of.stages);
     } else {
         struct ap_plan_degrees d;
@@ -140,6 +143,22 @@ static void put_fit(const struct headline *h, struct ap_buf *out)
     ap_buf_puts(out, peak > limit ? "\n" : " to spare\n");
 }
 
+/* "105.9 GB of 250 GB on the host; its link works 2.04 s of a step" */
+static void put_host(const struct headline *h, struct ap_buf *out)
+{
+    price_put_bytes(out, (double)h->host_bytes, 0);
+    if (h->host_limit_bytes > 0) {
+        ap_buf_puts(out, " of ");
+        price_put_bytes(out, (double)h->host_limit_bytes, 0);
+    }
+    ap_buf_puts(out, " on the host");
+    if (h->host_limit_bytes > 0 && h->host_bytes > h->host_limit_bytes)
+        ap_buf_puts(out, ": does not fit");
+    ap_buf_puts(out, "; the link to it works ");
+    price_put_sec(out, NULL, h->host_link_sec, 0);
+    ap_buf_puts(out, " of a step\n");
+}
+
 void headline_put(const struct headline *h, struct ap_buf *out)
 {
     const struct ap_plan_rates *r = &h->rates;
@@ -155,6 +174,8 @@ void headline_put(const struct headline *h, struct ap_buf *out)
                       100 * r->hfu, r->flops.peak_of);
     }
     put_fit(h, out);
+    if (h->host_bytes > 0)
+        put_host(h, out);
     if (h->parameter_bytes > 0)
         put_wrapped(h->precision.data, out);
     if (h->sure)
@@ -192,6 +213,10 @@ void headline_json(const struct headline *h, struct ap_buf *out)
         ap_buf_putc(out, '}');
     }
     ap_put_int(out, "spare_bytes", h->limit_bytes - h->peak_bytes);
+    if (h->host_bytes > 0) {
+        ap_put_int(out, "host_bytes", h->host_bytes);
+        price_put_num(out, "host_link_sec", h->host_link_sec);
+    }
     if (h->parameter_bytes > 0) {
         ap_put_str(out, "precision", h->precision.data);
         price_put_num(out, "bytes_per_parameter", h->parameter_bytes);

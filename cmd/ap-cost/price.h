@@ -138,6 +138,10 @@ struct headline {
     struct ap_plan_line says;
     struct ap_plan_rates rates;
     int64_t peak_bytes, limit_bytes;
+    /* on the host, of a device (0: nothing), its part of that (0: unknown), and how long
+       the link works in a step */
+    int64_t host_bytes, host_limit_bytes;
+    double host_link_sec;
     bool sure; /* the cluster says how far prices are from published runs */
     const struct ap_published *near; /* those of such plans; NULL: there are none */
     bool in_seconds;                 /* else there are no rates */

@@ -270,6 +270,10 @@ int main(int argc, char **argv)
             "--devices-per-rank: pipeline stages run on one device per rank only");
     asked.program.per_rank = (int)asked.per_rank;
     rewrite_read(&arena, &doc, &job);
+    if (form != TO_PROGRAM && job.in.stages.n_offloaded > 0)
+        ap_die_usage("--to %s: the plan keeps values on the host (offload), which --to "
+                     "program says",
+                     forms[form].name);
     if (form == TO_PROGRAM || form == TO_TASKGRAPH)
         return write_programs(&tool, &arena, &doc, &asked, &job);
     if (!job.in.stages.alone)

@@ -474,6 +474,10 @@ int torch_rewrite(struct ap_tool *tool, struct ap_arena *arena, const struct ap_
     struct ap_err err = {0};
 
     rewrite_read(arena, doc, &job);
+    if (job.in.stages.n_offloaded > 0)
+        ap_die_usage(
+            "--to torch: the plan keeps values on the host (offload), the loader "
+            "does not");
     if (torch_check_names(&job.in.graph, &err))
         ap_die_usage("--to torch: %s", err.msg);
     put_start(job.in.graph.name, job.in.stages.microbatches, &out);

@@ -86,6 +86,7 @@ static void copy_devices(struct ap_cluster *c, const struct ap_cluster *from)
     c->memory_bandwidth_bytes_per_sec = from->memory_bandwidth_bytes_per_sec;
     c->launch_sec = from->launch_sec;
     c->host_sec = from->host_sec;
+    c->host_link = from->host_link;
     c->tf32_flops_per_sec = from->tf32_flops_per_sec;
     c->attention_of_peak = from->attention_of_peak;
     c->uneven_of_peak = from->uneven_of_peak;
@@ -270,6 +271,31 @@ static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_clu
     return 0;
 }
 
+/* The link to the host's memory, if it is known. */
+static int get_host_link(const json_t *o, const struct ap_at *at,
+                         struct ap_host_link *link, struct ap_err *err)
+{
+    const struct ap_at here = {at, "host_link", 0};
+    const json_t *from = json_object_get(o, "host_link");
+
+    if (!from)
+        return 0;
+    if (!json_is_object(from))
+        return ap_at_err(&here, err, "expected an object");
+    return get_amount(from, &here, "out_bytes_per_sec", rates, &link->out_bytes_per_sec,
+                      err) ||
+                   get_amount(from, &here, "in_bytes_per_sec", rates,
+                              &link->in_bytes_per_sec, err) ||
+                   (json_object_get(from, "both_bytes_per_sec") &&
+                    get_amount(from, &here, "both_bytes_per_sec", rates,
+                               &link->both_bytes_per_sec, err)) ||
+                   (json_object_get(from, "memory_bytes") &&
+                    ap_get_int(from, &here, "memory_bytes", 1, INT64_MAX,
+                               &link->memory_bytes, err))
+               ? -1
+               : 0;
+}
+
 /* What is said of one device. */
 static int get_devices(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                        struct ap_cluster *c, struct ap_err *err)
@@ -290,6 +316,7 @@ static int get_devices(struct ap_arena *arena, const json_t *o, const struct ap_
          get_amount(o, at, "uneven_of_peak", shares, &c->uneven_of_peak, err)) ||
         (json_object_get(o, "host_sec") &&
          get_amount(o, at, "host_sec", seconds, &c->host_sec, err)) ||
+        get_host_link(o, at, &c->host_link, err) ||
         get_collectives(o, at, "collective_share", parts, 0, c->collective_share, err) ||
         get_efficiency(o, at, c, err) ||
         ap_measured_kernels_from_json(arena, o, at, &c->measured, err))
@@ -467,6 +494,18 @@ static void put_collectives(const char *name, double silent,
         ap_buf_putc(out, '}');
 }
 
+static void put_host_link(const struct ap_host_link *link, struct ap_buf *out)
+{
+    ap_buf_puts(out, ",\"host_link\":{\"out_bytes_per_sec\":");
+    ap_json_num(out, link->out_bytes_per_sec);
+    put_num(out, "in_bytes_per_sec", link->in_bytes_per_sec);
+    if (link->both_bytes_per_sec > 0)
+        put_num(out, "both_bytes_per_sec", link->both_bytes_per_sec);
+    if (link->memory_bytes > 0)
+        ap_put_int(out, "memory_bytes", link->memory_bytes);
+    ap_buf_putc(out, '}');
+}
+
 /* The members of one device, no comma before them. */
 static void put_devices(const struct ap_cluster *c, struct ap_buf *out)
 {
@@ -495,6 +534,8 @@ static void put_devices(const struct ap_cluster *c, struct ap_buf *out)
         put_num(out, "uneven_of_peak", c->uneven_of_peak);
     if (c->host_sec > 0)
         put_num(out, "host_sec", c->host_sec);
+    if (c->host_link.out_bytes_per_sec > 0)
+        put_host_link(&c->host_link, out);
     put_collectives("collective_share", 0, c->collective_share, out);
     put_efficiency(c, out);
     ap_measured_put_kernels(&c->measured, out);

@@ -38,6 +38,14 @@ struct ap_host_kind {
     const struct ap_cluster *devices;
 };
 
+/* A device's link to the memory of its host: bytes per second of pinned memory, while all
+ * devices of the host copy. */
+struct ap_host_link {
+    double out_bytes_per_sec, in_bytes_per_sec; /* 0: not known, nothing is offloaded */
+    double both_bytes_per_sec; /* sum of both directions at once; 0: they do not meet */
+    int64_t memory_bytes;      /* a device's part of the host's memory; 0: not known */
+};
+
 #define AP_MAX_KINDS  8
 #define AP_MAX_LEVELS 6
 struct ap_cluster {
@@ -51,6 +59,7 @@ struct ap_cluster {
     /* largest fraction that contractions reach if rows of their operands or results do
        not begin at multiples of 16 bytes; 0: as for others */
     double uneven_of_peak;
+    struct ap_host_link host_link;
     double host_sec; /* time in which the host launches an operator, while devices wait */
     /* by size, with rising FLOPs; empty if all operators reach the same; otherwise
        `efficiency` is the last row's */

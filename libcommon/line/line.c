@@ -15,12 +15,15 @@ enum kind {
     NUMBER,  /* "tp=8" */
     WORD,    /* "schedule=gpipe" */
     AGAIN,   /* "recompute=full", "recompute=block:3" */
+    OFFLOAD, /* "offload=optimizer+activations" */
     FLAG,    /* "sp" */
     TRAINER, /* "packs": one of ap_trainer_names */
     LAYERS   /* "layers=14:10" */
 };
 
 static const char *const recomputes[] = {"none", "selective", "operators", "full"};
+static const char *const offloads[] = {"optimizer", "activations"}; /* by bit */
+#define N_OFFLOADS 2
 
 #define AT(member) offsetof(struct ap_line, member)
 
@@ -47,6 +50,7 @@ static const struct key {
     {"sp", FLAG, AT(degrees.sequence), 0, 0, 0, NULL},
     {"schedule", WORD, AT(schedule), 0, AP_N_TRAIN_SCHEDULES, 0, ap_schedule_names},
     {"recompute", AGAIN, AT(recompute), 0, AP_N_LINE_RECOMPUTES, 0, recomputes},
+    {"offload", OFFLOAD, AT(offload), 0, 0, 0, NULL},
     {"mbs", NUMBER, AT(micro_batch), 1, AP_MAX_DEVICES, 0, NULL},
     {"overlap", FLAG, AT(overlap), 0, 0, 0, NULL},
     {"packs", TRAINER, AP_TRAINER_PACKS, 0, 0, 0, NULL},
@@ -138,22 +142,21 @@ static int get_word(const struct key *key, const char *text, void *out,
     return known ? 0 : -1;
 }
 
-/* Modules of "core_attn+mlp"; 0: a word is none of them. */
-static unsigned find_modules(const char *text)
+/* The bits of "core_attn+mlp", of n names; 0: a word is none of them. */
+static unsigned find_words(const char *const *names, int n, const char *text)
 {
-    unsigned modules = 0;
+    unsigned words = 0;
 
     for (size_t len; *text; text += len + (text[len] == '+')) {
         int i = 0;
         len = strcspn(text, "+");
-        while (i < AP_N_LINE_MODULES && (strlen(ap_line_modules[i]) != len ||
-                                         strncmp(ap_line_modules[i], text, len) != 0))
+        while (i < n && (strlen(names[i]) != len || strncmp(names[i], text, len) != 0))
             i++;
-        if (i == AP_N_LINE_MODULES || (text[len] == '+' && !text[len + 1]))
+        if (i == n || (text[len] == '+' && !text[len + 1]))
             return 0;
-        modules |= 1U << i;
+        words |= 1U << i;
     }
-    return modules;
+    return words;
 }
 
 /* Full recomputation of "block:3", the first layers of each stage, or "uniform:2",
@@ -163,7 +166,7 @@ static int get_again(const struct key *key, const char *text, struct ap_line *li
 {
     static const struct key layers = {.name = "recompute", .least = 1, .most = 1 << 20};
     const bool block = !strncmp(text, "block:", 6);
-    const unsigned modules = find_modules(text);
+    const unsigned modules = find_words(ap_line_modules, AP_N_LINE_MODULES, text);
 
     if (modules) {
         line->recompute = AP_LINE_RECOMPUTE_SELECTIVE;
@@ -225,6 +228,13 @@ static int get_key(struct ap_arena *arena, const struct key *key, char *value,
         return get_word(key, value, to, err);
     case AGAIN:
         return get_again(key, value, line, err);
+    case OFFLOAD:
+        line->offload = find_words(offloads, N_OFFLOADS, value);
+        return line->offload ? 0
+                             : ap_err_set(err,
+                                          "offload: '%s' is not one of optimizer, "
+                                          "activations, optimizer+activations",
+                                          value);
     case LAYERS:
         return get_layers(arena, key, value, line, err);
     case FLAG:
@@ -433,14 +443,17 @@ static bool is_said(const struct ap_line *line, const struct key *key, int64_t n
     return number > key->silent;
 }
 
-static void put_modules(unsigned modules, const char *sep, struct ap_buf *out)
+/* ",recompute=core_attn+mlp": of n names those whose bits are set. */
+static void put_words(const char *key, const char *const *names, int n, unsigned words,
+                      struct ap_buf *out)
 {
-    const char *between = "recompute=";
+    const char *between = "=";
 
-    ap_buf_puts(out, sep);
-    for (int i = 0; i < AP_N_LINE_MODULES; i++)
-        if (modules >> i & 1) {
-            ap_buf_printf(out, "%s%s", between, ap_line_modules[i]);
+    if (words)
+        ap_buf_printf(out, "%s%s", out->len ? "," : "", key);
+    for (int i = 0; i < n; i++)
+        if (words >> i & 1) {
+            ap_buf_printf(out, "%s%s", between, names[i]);
             between = "+";
         }
 }
@@ -469,9 +482,13 @@ static void put_key(const struct ap_line *line, const struct key *key, struct ap
                           (long long)(line->recompute_first ? line->recompute_first
                                                             : line->recompute_group));
         else if (line->recompute_modules)
-            put_modules(line->recompute_modules, sep, out);
+            put_words(key->name, ap_line_modules, AP_N_LINE_MODULES,
+                      line->recompute_modules, out);
         else if (line->recompute != AP_LINE_RECOMPUTE_NONE)
             ap_buf_printf(out, "%s%s=%s", sep, key->name, key->words[line->recompute]);
+        break;
+    case OFFLOAD:
+        put_words(key->name, offloads, N_OFFLOADS, line->offload, out);
         break;
     case LAYERS:
         if (line->n_layers)

@@ -30,6 +30,12 @@ enum ap_line_module {
 };
 extern const char *const ap_line_modules[AP_N_LINE_MODULES];
 
+/* What a line with "offload=optimizer+activations" keeps on the host, bits. */
+enum ap_line_offload {
+    AP_LINE_OFFLOAD_OPTIMIZER = 1,  /* states, and weights that passes read as copies */
+    AP_LINE_OFFLOAD_ACTIVATIONS = 2 /* what layers keep for their backward pass */
+};
+
 #define AP_LINE_MOST_STAGES 1024
 struct ap_line {
     /* of each stage; in a line that was typed, data 0 takes all devices that the others
@@ -45,6 +51,7 @@ struct ap_line {
        from what the first of them reads, 0: one */
     int64_t recompute_first, recompute_group;
     unsigned recompute_modules; /* of selective: 1 << module; 0: core_attn alone */
+    unsigned offload;           /* bits of enum ap_line_offload */
     int64_t micro_batch; /* samples of a replica at a time; 0: no input has a batch */
     bool overlap;        /* as in struct ap_stages */
     unsigned trainer;    /* likewise, but for what follows from ZeRO's stage */

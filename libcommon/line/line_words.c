@@ -118,7 +118,7 @@ static void take_said(struct ap_arena *arena, const struct ap_stages *s,
         !same_zero(s, &said.degrees, &found) || said.pipeline != out->line.pipeline ||
         said.chunks != out->line.chunks || said.schedule != out->line.schedule ||
         said.micro_batch != out->line.micro_batch || said.overlap != s->overlap ||
-        ap_line_trainer(&said) != s->trainer ||
+        ap_line_trainer(&said) != s->trainer || said.offload != out->line.offload ||
         (said.recompute == AP_LINE_RECOMPUTE_NONE) !=
             (out->line.recompute == AP_LINE_RECOMPUTE_NONE))
         return;
@@ -184,6 +184,10 @@ void ap_line_of_stages(struct ap_arena *arena, const struct ap_staged_graph *of,
     line->micro_batch = micro_batch_of(out->batch, out->microbatches, line->degrees.data);
     line->overlap = stages->overlap;
     line->trainer = stages->trainer & ~(unsigned)AP_TRAINER_SCATTERS;
+    for (int k = 0; k < stages->n_offloaded; k++)
+        line->offload |= of->graph->nodes[stages->offloaded[k]].op == AP_OP_PARAMETER
+                             ? AP_LINE_OFFLOAD_OPTIMIZER
+                             : AP_LINE_OFFLOAD_ACTIVATIONS;
     take_said(arena, stages, out);
     find_kinds(arena, of->cluster, stages, out);
     *each = d;
@@ -194,6 +198,15 @@ static void put_recompute(enum ap_line_recompute recompute, struct ap_buf *out)
     if (recompute != AP_LINE_RECOMPUTE_NONE)
         ap_buf_printf(out, " · recompute %s",
                       recompute == AP_LINE_RECOMPUTE_FULL ? "all" : "selected");
+}
+
+static void put_offload(unsigned offload, struct ap_buf *out)
+{
+    static const char *const words[] = {"", "optimizer", "activations",
+                                        "optimizer and activations"};
+
+    if (offload)
+        ap_buf_printf(out, " · offload %s", words[offload]);
 }
 
 static void put_pipeline(const struct ap_line *l, struct ap_buf *out)
@@ -238,6 +251,7 @@ void ap_line_words(const struct ap_line *l, struct ap_buf *out)
                       (long long)l->recompute_group);
     else
         put_recompute(l->recompute, out);
+    put_offload(l->offload, out);
     ap_buf_free(&degrees);
 }
 
@@ -286,6 +300,7 @@ static void put_line(const struct ap_plan_line *s, const struct ap_plan_degrees 
     } else {
         put_stages(each, stages, out);
     }
+    put_offload(s->line.offload, out);
     ap_buf_free(&layers);
 }
 

@@ -221,6 +221,15 @@ static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
     return 0;
 }
 
+static int has_offload(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const unsigned odd = c->line.offload & ~c->trainer->offloads;
+
+    return odd ? ap_err_set(err, "offload=%s: no flag of it says so",
+                            odd & AP_LINE_OFFLOAD_OPTIMIZER ? "optimizer" : "activations")
+               : 0;
+}
+
 static int has_model(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
                      struct ap_err *err)
 {
@@ -242,7 +251,7 @@ int ap_trainer_check(const struct ap_trainer *trainer, const struct ap_line *lin
     if (rc == 0)
         rc = ap_trainer_case_find(trainer, line, facts, &c, &why);
     if (rc == 0)
-        rc = has_traits(&c, &why);
+        rc = has_traits(&c, &why) || has_offload(&c, &why) ? -1 : 0;
     for (int i = 0; rc == 0 && trainer->conditions[i]; i++)
         rc = trainer->conditions[i](&c, &why);
     return rc ? ap_err_set(err, "%s: %s", trainer->title, why.msg) : 0;
@@ -332,6 +341,13 @@ int ap_line_facts_agree(const struct ap_line_facts *said,
     ap_buf_free(&all);
     note_layers(a, b, notes);
     return *err->msg ? -1 : 0;
+}
+
+void trainer_note_offload(struct ap_notes *notes)
+{
+    ap_note(notes,
+            "the host updates what is offloaded there; the price has the device do "
+            "it, with copies in and out");
 }
 
 bool trainer_is_fp8(const struct ap_line_facts *f)

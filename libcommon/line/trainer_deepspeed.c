@@ -125,6 +125,21 @@ static int has_recompute(const struct ap_trainer_case *c, struct ap_err *err)
     return ap_err_set(err, "recompute: layers are recomputed whole or not at all");
 }
 
+/* ZeRO-Offload is of ZeRO; runtime/pipe and auto_ep have none. */
+static int has_offload(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    if (c->line.offload == 0)
+        return 0;
+    if (c->line.degrees.zero == 0 || is_staged(c))
+        return ap_err_set(err,
+                          "zero_optimization.offload_optimizer: with "
+                          "zero_optimization.stage 1 to 3 and without PipelineModule");
+    if (c->line.degrees.expert > 1)
+        return ap_err_set(err, "zero_optimization.offload_optimizer: not beside "
+                               "expert_parallel");
+    return 0;
+}
+
 static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 {
     return trainer_is_fp8(c->facts)
@@ -133,16 +148,11 @@ static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
                : 0;
 }
 
-static ap_trainer_condition *const conditions[] = {trainer_has_heads,
-                                                   has_stages,
-                                                   trainer_has_expert_tensor,
-                                                   has_tensor,
-                                                   has_context,
-                                                   has_zero,
-                                                   has_shards,
-                                                   has_recompute,
-                                                   has_types,
-                                                   NULL};
+static ap_trainer_condition *const conditions[] = {
+    trainer_has_heads, has_stages,    trainer_has_expert_tensor,
+    has_tensor,        has_context,   has_zero,
+    has_shards,        has_recompute, has_offload,
+    has_types,         NULL};
 
 /* Stages send between passes; gradients of 16 bits stay beside their sums; stage 3
  * gathers parameter by parameter. zero_optimization.overlap_comm asks for the overlap, of
@@ -202,6 +212,11 @@ static void write_json(const struct ap_trainer *own, const struct ap_line *l,
                   (long long)d->zero);
     if (d->zero > 0)
         ap_buf_printf(out, ", \"overlap_comm\": %s", l->overlap ? "true" : "false");
+    if (l->offload) {
+        ap_buf_puts(out, ", \"offload_optimizer\": {\"device\": \"cpu\", "
+                         "\"pin_memory\": true}");
+        trainer_note_offload(notes);
+    }
     ap_buf_puts(out, "}");
     if (f->compute == AP_BF16 || f->compute == AP_F16)
         ap_buf_printf(out, ",\n  \"%s\": {\"enabled\": true}",
@@ -320,10 +335,28 @@ static int check_members(struct reading *r)
     return 0;
 }
 
+/* "offload_optimizer": {"device": "cpu"} */
+static void read_offload(struct reading *r, struct ap_line *line)
+{
+    const json_t *v = find(r, "zero_optimization.offload_optimizer");
+    const char *device = json_string_value(json_object_get(v, "device"));
+    const json_t *ratio = json_object_get(v, "ratio");
+
+    if (!v || json_is_null(v) || json_is_false(v) || (device && !strcmp(device, "none")))
+        return;
+    if (!device || strcmp(device, "cpu") != 0 ||
+        (ratio && json_number_value(ratio) != 1)) {
+        ap_err_set(r->err, "zero_optimization.offload_optimizer: a line says device "
+                           "\"cpu\", and all of it");
+        return;
+    }
+    line->offload = AP_LINE_OFFLOAD_OPTIMIZER;
+    trainer_note_offload(r->notes);
+}
+
 static void read_zero(struct reading *r, struct ap_line *line)
 {
-    static const char *const refused[] = {"zero_optimization.offload_optimizer",
-                                          "zero_optimization.offload_param",
+    static const char *const refused[] = {"zero_optimization.offload_param",
                                           "zero_optimization.zero_quantized_weights",
                                           "zero_optimization.zero_quantized_gradients"};
     struct ap_degrees *d = &line->degrees;
@@ -453,6 +486,7 @@ static int read_members(struct reading *r, const struct ap_line_facts *known,
     d->expert_tensor = d->expert > 1 ? d->expert_tensor : 0;
     read_types(r, &said->facts);
     read_zero(r, line);
+    read_offload(r, line);
     if (read_batch(r, said))
         return -1;
     const int64_t every = number(r, "pipeline.activation_checkpoint_interval", 0, 0);
@@ -522,6 +556,7 @@ const struct ap_trainer trainer_deepspeed = {
                     "expert_parallel.autoep_size"},
     .models = AP_MODEL_ANY,
     .conditions = conditions,
+    .offloads = AP_LINE_OFFLOAD_OPTIMIZER,
     .habits = habits,
     .write = write_json,
     .read = read_json};

@@ -104,6 +104,25 @@ static int has_low_sums(const struct ap_trainer_case *c, struct ap_err *err)
                            "bits");
 }
 
+/* The hybrid optimizer is one of those that --use-precision-aware-optimizer makes, which
+ * are of the distributed optimizer (arguments.py). */
+static int has_host_optimizer(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const struct ap_degrees *d = &c->line.degrees;
+    const bool alone = d->data * d->context == 1;
+
+    if (!(c->line.offload & AP_LINE_OFFLOAD_OPTIMIZER))
+        return 0;
+    if (!alone && (d->zero != 1 || d->shard == 1))
+        return ap_err_set(err,
+                          "--optimizer-cpu-offload: only with the distributed optimizer "
+                          "(zero=1), not with zero=%lld",
+                          (long long)d->zero);
+    if (trainer_has_low_moments(c->facts))
+        return ap_err_set(err, "--optimizer-cpu-offload: moments are of f32");
+    return 0;
+}
+
 /* --main-params-dtype is fp32, or fp16 of moments in 8 bits. */
 static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 {
@@ -121,6 +140,7 @@ static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    has_ep_overlap,
                                                    has_low_sums,
                                                    has_types,
+                                                   has_host_optimizer,
                                                    NULL};
 
 /* Gradients lie in buckets; flags ask for them to be reduced in the last backward. */
@@ -255,7 +275,7 @@ static void put_zero(const struct ap_line *l, struct ap_buf *out)
     const struct ap_degrees *d = &l->degrees;
     const int64_t copies = d->zero ? d->data * d->context / d->shard : 1;
 
-    put(out, d->zero > 0, "--use-distributed-optimizer");
+    put(out, d->zero > 0 || l->offload, "--use-distributed-optimizer");
     put(out, d->zero > 1, "--use-megatron-fsdp");
     if (d->zero > 1)
         ap_buf_printf(out, "    --data-parallel-sharding-strategy %s\n",
@@ -263,7 +283,9 @@ static void put_zero(const struct ap_line *l, struct ap_buf *out)
     put(out, d->zero > 1, "--ckpt-format fsdp_dtensor");
     put_number(out, "--num-distributed-optimizer-instances", copies > 1 ? copies : 0);
     put(out, l->overlap, "--overlap-grad-reduce");
-    put(out, l->overlap && d->zero > 0, "--overlap-param-gather");
+    put(out, l->overlap && (d->zero > 0 || l->offload), "--overlap-param-gather");
+    put(out, l->offload & AP_LINE_OFFLOAD_OPTIMIZER,
+        "--use-precision-aware-optimizer\n    --optimizer-cpu-offload");
 }
 
 static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
@@ -281,6 +303,8 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
         ap_buf_puts(out, "# before Blackwell: export CUDA_DEVICE_MAX_CONNECTIONS=1\n");
     if (d->zero > 1 && l->pipeline > 1)
         ap_note(notes, "Megatron-LM's own tests of --use-megatron-fsdp have no pipeline");
+    if (l->offload)
+        trainer_note_offload(notes);
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     put_model(facts, out, notes);
     trainer_put_flag(out, "--tensor-model-parallel-size", d->tensor);
@@ -352,6 +376,7 @@ const struct ap_trainer trainer_megatron = {
     .ends = 1,
     .conditions = conditions,
     .may = AP_TRAINER_LOW_SUMS | AP_TRAINER_EP_OVERLAP | AP_TRAINER_TP_OVERLAP,
+    .offloads = AP_LINE_OFFLOAD_OPTIMIZER,
     .habits = habits,
     .write = write_flags,
     .read = trainer_megatron_read};

@@ -28,10 +28,9 @@ static const struct trainer_unread unread[] = {
      "no line says this order or grid of devices"},
     {"--fp8-param-gather --fp4-*", "no line has weights of 8, or contractions of 4 bits"},
     {"--fp8-*", NULL},
-    {"--optimizer-cpu-offload --cpu-offloading* "
-     "--fine-grained-activation-offloading --optimizer-offload-fraction "
+    {"--cpu-offloading* --fine-grained-activation-offloading "
      "--distribute-saved-activations",
-     "no line says where optimizer or activations are, or of which type"},
+     "no line says which activations are where"},
     {"--delay-wgrad-compute", "~not priced: gradients of weights stay with their layer"},
     {"--overlap-dispatch-backward-with-experts-wgrad --moe-shared-expert-overlap "
      "--overlap-param-gather-with-optimizer-step",
@@ -607,6 +606,19 @@ static void read_overlap(struct trainer_reading *r)
     }
 }
 
+static void read_offload(struct trainer_reading *r)
+{
+    const char *part = trainer_flag_word(&r->flags, "--optimizer-offload-fraction", "1");
+
+    if (on(r, "--optimizer-cpu-offload")) {
+        r->said->line.offload = AP_LINE_OFFLOAD_OPTIMIZER;
+        trainer_note_offload(r->notes);
+        if (strtod(part, NULL) != 1)
+            ap_err_set(r->err, "--optimizer-offload-fraction %.40s: a line offloads all",
+                       part);
+    }
+}
+
 int trainer_megatron_read(const struct ap_trainer *own, const char *text,
                           const struct ap_line_facts *known, struct ap_trainer_said *said,
                           struct ap_notes *notes, struct ap_err *err)
@@ -629,6 +641,7 @@ int trainer_megatron_read(const struct ap_trainer *own, const char *text,
     d->zero = read_zero(&r);
     read_recompute(&r);
     read_overlap(&r);
+    read_offload(&r);
     line->micro_batch = trainer_number(&r, "--micro-batch-size", 0);
     said->facts.batch = trainer_number(&r, "--global-batch-size", 0);
     const int64_t copies = trainer_number(&r, "--num-distributed-optimizer-instances", 1);

@@ -87,6 +87,11 @@ static enum ap_pass pass_of(const struct ap_pipeline_stage *st, int group)
                                           : AP_N_PASSES;
 }
 
+static bool is_on_host(const struct ap_graph *g, int node)
+{
+    return g->nodes[node].attrs->host;
+}
+
 /* ---- the order of things ---- */
 
 /* Numbers the spans of the loop, and the groups in the order in which they first run. */
@@ -240,7 +245,7 @@ static void find_kept(const struct lane_plan *p, int s)
         return;
     for (int i = 0; i < v->g->n_nodes; i++)
         if (v->has[i] && v->root[i] == i && ap_pipeline_is_per_microbatch(st, i) &&
-            is_kept(&st->cuts, v->birth[i], v->read[i]))
+            !is_on_host(v->g, i) && is_kept(&st->cuts, v->birth[i], v->read[i]))
             born[l->n_kept++] = (struct born){v->birth[i], i};
     qsort(born, (size_t)l->n_kept, sizeof *born, by_birth);
     l->kept = AP_NEW_N(p->arena, l->n_kept + 1, int);
@@ -255,6 +260,9 @@ static void find_kept(const struct lane_plan *p, int s)
         }
         l->behind |= v->death[node] >= st->cuts.each_hi;
     }
+    for (int i = 0; i < v->g->n_nodes && l->slot_bytes == 0; i++)
+        if (is_on_host(v->g, i) && ap_pipeline_is_per_microbatch(st, i))
+            l->slot_bytes = AP_PACK_ALIGN; /* microbatches have slots on the host */
 }
 
 /* ---- slots ---- */
@@ -406,7 +414,7 @@ static void fill_slot(struct lane_plan *p, int s, enum ap_pass pass, bool *place
     }
     for (int i = 0; i < g->n_nodes; i++) {
         const int lo = l->lives.birth[i], hi = l->lives.death[i];
-        if (placed[i] || !l->lives.has[i] || l->lives.root[i] != i ||
+        if (placed[i] || !l->lives.has[i] || l->lives.root[i] != i || is_on_host(g, i) ||
             !ap_pipeline_is_per_microbatch(st, i))
             continue;
         if (lo < ap_pipeline_pass_lo(&st->cuts, pass) ||
@@ -455,7 +463,7 @@ static void place_stage(struct lane_plan *p, int s)
         struct ap_buffer *b = &st->prog.buffer[i];
         const int64_t bytes = ap_buffer_align(b->bytes);
         int birth, death;
-        if (placed[i]) {
+        if (placed[i] || is_on_host(g, i)) {
             continue;
         } else if (l->lives.has[i] && g->nodes[i].op == AP_OP_PARAMETER &&
                    l->lives.birth[i] == 0 && l->lives.death[i] == g->n_groups) {
@@ -488,6 +496,29 @@ static void open_stage(struct lane_plan *p, int s)
         end_messages(p, s);
 }
 
+/*
+ * Places what a stage has on the host from `at` on, each value beside the others: what
+ * is of a microbatch once for each slot. Returns where it ends.
+ */
+static int64_t place_on_host(struct lane_plan *p, int s, int64_t at)
+{
+    struct ap_pipeline_stage *st = &p->program->stage[s];
+    const struct ap_lives *l = &p->stage[s].lives;
+
+    for (int each = 0; each < 2; each++) {
+        st->host_at = at;
+        for (int i = 0; i < l->g->n_nodes; i++) {
+            if (!is_on_host(l->g, i) || !l->has[i] ||
+                ap_pipeline_is_per_microbatch(st, i) != each)
+                continue;
+            st->prog.buffer[i].offset = at;
+            at += ap_buffer_align(st->prog.buffer[i].bytes);
+        }
+    }
+    st->host_slot_bytes = at - st->host_at;
+    return st->host_at + st->host_slot_bytes * ap_pipeline_n_slots(st);
+}
+
 /* Offsets in the arena for what lies in slots, and for views; the program's end. */
 static void close_stage(struct lane_plan *p, int s, int64_t slots)
 {
@@ -506,7 +537,7 @@ static void close_stage(struct lane_plan *p, int s, int64_t slots)
     ap_lives_share(&l->lives, b);
     for (int i = 0; i < g->n_nodes; i++) {
         const int64_t end = b[i].offset + ap_buffer_align(b[i].bytes);
-        if (b[i].offset >= 0 && end > st->prog.peak_bytes)
+        if (b[i].offset >= 0 && !is_on_host(g, i) && end > st->prog.peak_bytes)
             st->prog.peak_bytes = end;
     }
 }
@@ -578,6 +609,11 @@ static int64_t plan_lane(struct ap_arena *arena, struct ap_pipeline_program *pro
     for (int i = 0; i < p.n_pieces; i++)
         if (p.buffer[i])
             p.buffer[i]->offset = p.base + p.piece[i].offset;
+    int64_t end = lane->peak_bytes;
+    for (int s = 0; s < program->n_stages; s++)
+        if (is_mine(&p, s))
+            end = place_on_host(&p, s, end);
+    lane->host_bytes = end - lane->peak_bytes;
     for (int s = 0; s < program->n_stages; s++)
         if (is_mine(&p, s))
             close_stage(&p, s, slots > 0 ? p.base + p.piece[p.n_pieces - 1].offset : 0);

@@ -134,6 +134,7 @@ static int plan_in_time(struct builder *b, int stage, const struct ap_subgraph *
     plan->each_result = each_result;
     plan->scatters = b->stages->trainer & AP_TRAINER_SCATTERS;
     plan->low_sums = b->stages->trainer & AP_TRAINER_LOW_SUMS;
+    plan->host = ap_stages_host_of(b->arena, b->stages, b->g, sub);
     if (!b->whole.choice)
         return 0;
     if (ap_mesh_add_microbatches(&plan->mesh, b->program->microbatches, err) ||
@@ -160,6 +161,8 @@ int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
         ap_program_kernels(arena, prog);
     else if (form->split)
         ap_program_split(arena, prog, false);
+    if (plan->host)
+        ap_program_offload(arena, plan->host, prog);
     if (form->per_rank > 1 && ap_program_tile(arena, prog, form->per_rank, err))
         return 1;
     ap_program_pack(arena, prog, form);
@@ -777,7 +780,7 @@ int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages
         return 1;
     }
     ap_pipeline_buffers(&scratch, &program, limit);
-    price->peak_bytes = 0;
+    price->peak_bytes = price->host_bytes = 0;
     for (int d = 0; d < program.n_lanes; d++) {
         struct ap_sim_device *dev = &price->result.devices[d];
         dev->peak_bytes = program.lane[d].peak_bytes + dev->summed_bytes -
@@ -785,6 +788,8 @@ int ap_pipeline_measure(const struct ap_staged_graph *of, const struct ap_stages
         move_slices(dev);
         if (dev->peak_bytes > price->peak_bytes)
             price->peak_bytes = dev->peak_bytes;
+        if (program.lane[d].host_bytes > price->host_bytes)
+            price->host_bytes = program.lane[d].host_bytes;
     }
     ap_arena_free(&scratch);
     return 0;

@@ -28,6 +28,10 @@ static void put_stage(const struct ap_pipeline_stage *st, struct ap_buf *out)
         for (int k = 0; k < st->n_slots; k++)
             ap_buf_printf(out, "%c%lld", k ? ',' : '[', (long long)st->slot[k]);
         ap_buf_putc(out, ']');
+        if (st->host_slot_bytes > 0) {
+            ap_put_int(out, "host_slot_bytes", st->host_slot_bytes);
+            ap_put_int(out, "host_slots", st->host_at);
+        }
     }
     ap_put_key(out, "program");
     ap_program_to_json(&st->prog, out);
@@ -73,6 +77,8 @@ static void put_lane(const struct ap_lane *lane, struct ap_buf *out)
         ap_buf_printf(out, "%s%d", i ? "," : "", lane->ranks[i]);
     ap_buf_puts(out, "]");
     ap_put_int(out, "peak_bytes", lane->peak_bytes);
+    if (lane->host_bytes > 0)
+        ap_put_int(out, "host_bytes", lane->host_bytes);
     ap_buf_puts(out, ",\"instructions\":[");
     for (int i = 0; i < lane->n; i++) {
         ap_buf_puts(out, i ? "," : "");
@@ -160,7 +166,13 @@ static int read_slots(struct ap_arena *arena, const json_t *o, const struct ap_a
                              AP_PACK_ALIGN);
     }
     st->slot = slot;
-    return 0;
+    return !json_object_get(o, "host_slot_bytes") ||
+                   (!ap_get_int(o, at, "host_slot_bytes", 1, INT64_MAX / 4 / (1 << 20),
+                                &st->host_slot_bytes, err) &&
+                    !ap_get_int(o, at, "host_slots", end, INT64_MAX / 4, &st->host_at,
+                                err))
+               ? 0
+               : -1;
 }
 
 static int read_stage(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
@@ -300,7 +312,9 @@ static int read_lane(struct ap_arena *arena, const json_t *o, const struct ap_at
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
     if (ap_get_arr(o, at, "instructions", &instr, err) ||
-        ap_get_int(o, at, "peak_bytes", 0, INT64_MAX / 2, &lane->peak_bytes, err) ||
+        ap_get_int(o, at, "peak_bytes", 0, INT64_MAX / 4, &lane->peak_bytes, err) ||
+        (json_object_get(o, "host_bytes") &&
+         ap_get_int(o, at, "host_bytes", 1, INT64_MAX / 4, &lane->host_bytes, err)) ||
         (lane->n_ranks = ap_get_ids(arena, o, at, "ranks",
                                     (struct ap_id_range){-1, 0, r->n_ranks - 1},
                                     &lane->ranks, err)) < 0)

@@ -6,6 +6,7 @@
  * with the buffers of its slot, a receive makes the parameter the owner of its buffer, a
  * send has to find its value. Cost: O(log n) per operand that a step reads.
  */
+#include "base/pack.h"
 #include "pipeline/pipeline_program.h"
 #include "program/play.h"
 
@@ -128,6 +129,37 @@ static int complain(struct lane_play *p, const struct ap_at *at, int rank, int s
                                    stage, f->node, name, f->what, by);
 }
 
+/* What is on the host lies behind all else, and ends where the lane's memory does. */
+static int check_host(const struct ap_pipeline_program *r, int l, const struct ap_at *at,
+                      struct ap_err *err)
+{
+    const struct ap_lane *lane = &r->lane[l];
+    int64_t end = lane->peak_bytes;
+
+    for (int s = 0; s < r->n_stages; s++) {
+        const struct ap_pipeline_stage *st = &r->stage[s];
+        const struct ap_slot last = ap_pipeline_slot(st, ap_pipeline_n_slots(st) - 1);
+        for (int i = 0; i < st->prog.local.n_nodes && st->lane == l; i++) {
+            const struct ap_buffer *b = &st->prog.buffer[i];
+            const int64_t to = ap_slot_offset(&last, b) +
+                               ap_ceil_div(b->bytes, AP_PACK_ALIGN) * AP_PACK_ALIGN;
+            if (!st->prog.local.nodes[i].attrs->host)
+                continue;
+            if (b->offset < lane->peak_bytes)
+                return ap_at_err(at, err,
+                                 "stage %d: node %d (%s) is on the host, its buffer is "
+                                 "within peak_bytes",
+                                 s, i, st->prog.local.nodes[i].name);
+            end = to > end ? to : end;
+        }
+    }
+    if (end - lane->peak_bytes != lane->host_bytes)
+        return ap_at_err(at, err, "host_bytes %lld, its buffers on the host take %lld",
+                         (long long)lane->host_bytes,
+                         (long long)(end - lane->peak_bytes));
+    return 0;
+}
+
 static int check_lane(struct lane_play *p, int l, const struct ap_at *at,
                       struct ap_err *err)
 {
@@ -138,6 +170,8 @@ static int check_lane(struct lane_play *p, int l, const struct ap_at *at,
     int64_t first = 0, n = 2;
     int s, n_edges = 0;
 
+    if (check_host(r, l, at, err))
+        return -1;
     p->stage = AP_NEW_N(&p->arena, r->n_stages + 1, struct stage_play);
     for (s = 0; s < r->n_stages; s++)
         if (r->stage[s].lane == l)

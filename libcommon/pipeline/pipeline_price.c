@@ -13,6 +13,7 @@
 #include "plan/model_flops.h"
 
 #include <limits.h>
+#include <math.h>
 #include <string.h>
 
 static int check_stage(const struct ap_stage *st, int i, struct ap_err *err)
@@ -154,7 +155,9 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
     }
     p->out->point[i] = st->recompute == AP_RECOMPUTE_NONE ? point[0] : some;
     if (st->recompute != AP_RECOMPUTE_NONE) {
-        sim->recompute_sec = some.backward_sec - point[0].backward_sec;
+        sim->forward_sec = some.forward_sec; /* less is copied to the host, if anything */
+        sim->backward_sec = fmin(point[0].backward_sec, some.backward_sec);
+        sim->recompute_sec = some.backward_sec - sim->backward_sec;
         sim->flight_bytes = some.microbatch_bytes;
         sim->pending_bytes = some.pending_bytes;
         sim->recomputed_bytes = some.stage_bytes - point[0].stage_bytes;
@@ -306,6 +309,27 @@ static int price_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
     return 0;
 }
 
+/* What devices have on the host, and how long their links work. */
+static void count_host(struct ap_pipeline_price *out)
+{
+    for (int d = 0; d < out->result.n_devices; d++) {
+        double sec = 0;
+        int64_t bytes = 0;
+        for (int i = 0; i < out->sim.n_stages; i++) {
+            const struct ap_stage_point *p = &out->point[i];
+            if (ap_sim_device_of(&out->sim, i) != d)
+                continue;
+            sec += out->sim.microbatches * (p->link_sec[0] + p->link_sec[1]) +
+                   p->link_sec[2];
+            bytes = ap_add64(bytes, p->host_bytes);
+            bytes = ap_add64(bytes, ap_mul64(p->host_flight_bytes,
+                                             out->result.devices[d].peak_in_flight));
+        }
+        out->host_link_sec = fmax(out->host_link_sec, sec);
+        out->host_bytes = bytes > out->host_bytes ? bytes : out->host_bytes;
+    }
+}
+
 /* What stages send each other, and the schedule. */
 static int simulate(struct ap_pricing *p, struct ap_err *err)
 {
@@ -317,6 +341,7 @@ static int simulate(struct ap_pricing *p, struct ap_err *err)
     for (int d = 0; d < out->result.n_devices; d++)
         if (out->result.devices[d].peak_bytes > out->peak_bytes)
             out->peak_bytes = out->result.devices[d].peak_bytes;
+    count_host(out);
     return 0;
 }
 
@@ -362,6 +387,7 @@ static int find_axis(struct ap_pricing *p, const struct ap_nests *nests,
         return ap_err_set(err, "/stages/microbatches: %lld: %s",
                           (long long)stages->microbatches, why.msg);
     p->micro.block_of = p->blocks->block_of;
+    p->micro.host = ap_stages_host(p->arena, stages, p->g);
     p->micro.overlap = stages->overlap;
     p->micro.trainer = stages->trainer;
     if (!stages->each && p->micro.whole >= 0)

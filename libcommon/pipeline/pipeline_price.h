@@ -127,6 +127,10 @@ struct ap_pipeline_price {
         *links; /* by sets of devices; not filled by ap_pipeline_compare */
     double level_bytes[AP_MAX_LEVELS]; /* of a step, between and inside stages */
     int64_t peak_bytes;                /* of the fullest device */
+    /* of the devices that have most on the host: these bytes, and the seconds of a step
+       in which their link to it works, of both directions the longer one; 0: none have */
+    int64_t host_bytes;
+    double host_link_sec;
 };
 
 /* Prices and simulates the plan. -1 if a plan is not legal or the schedule does not

@@ -59,6 +59,8 @@ struct ap_pipeline_stage {
     int n_slots;
     int64_t slot_bytes;
     const int64_t *slot; /* offsets in the arena */
+    /* What a microbatch has on the host: so many bytes for each slot, from here on */
+    int64_t host_at, host_slot_bytes;
     /* the graph from which prog was partitioned, without copies of recomputed operators:
        it has the parameters and results of prog, in whole shapes. Set by
        ap_pipeline_build; NULL if read */
@@ -101,6 +103,7 @@ struct ap_lane {
     struct ap_pipeline_instr *instr;
     int64_t peak_bytes; /* size of the arena of all its stages, which contains their
                            buffers */
+    int64_t host_bytes; /* of what is on the host, behind that */
 };
 
 struct ap_pipeline_program {
@@ -225,9 +228,13 @@ static inline int ap_pipeline_n_slots(const struct ap_pipeline_stage *st)
 }
 static inline struct ap_slot ap_pipeline_slot(const struct ap_pipeline_stage *st, int k)
 {
-    return st->n_slots > 0
-               ? (struct ap_slot){st->slot[0], st->slot_bytes, st->slot[k] - st->slot[0]}
-               : (struct ap_slot){0};
+    return st->n_slots > 0 ? (struct ap_slot){.at = st->slot[0],
+                                              .bytes = st->slot_bytes,
+                                              .shift = st->slot[k] - st->slot[0],
+                                              .host_at = st->host_at,
+                                              .host_bytes = st->host_slot_bytes,
+                                              .host_shift = k * st->host_slot_bytes}
+                           : (struct ap_slot){0};
 }
 
 /*

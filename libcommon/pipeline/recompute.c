@@ -424,6 +424,7 @@ static void write_plan(const struct recomputer *r, const struct ap_graph *g,
     plan->turn = turn;
     plan->regather = map_marks(r, plan->regather);
     plan->whole = map_marks(r, plan->whole);
+    plan->host = map_marks(r, plan->host);
     read_anew(r, plan);
 }
 

@@ -228,9 +228,11 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
     bool shared = is_shared(p, node), again = p->again && p->again[node];
     unsigned phases = ap_stage_read_in(p->plan->graph, p->phase, node), counted = 0;
     bool to_backward = phases >> AP_BACKWARD & 1;
+    const bool host = p->micro->host && p->micro->host[p->sub->source[node]] &&
+                      (own || (n->op != AP_OP_PARAMETER && shared));
 
     if (own)
-        return AP_IN_FIXED | AP_STAYS;
+        return host ? AP_ON_HOST : AP_IN_FIXED | AP_STAYS;
     if (n->phase == AP_BACKWARD &&
         (phases >> AP_UPDATE & 1 || is_sent_sum(p, node))) /* a gradient, to the update */
         return AP_IN_FIXED | AP_STAYS | AP_IN_GRADIENTS |
@@ -252,9 +254,9 @@ static unsigned count_value(const struct pricer *p, int node, int *reader)
         if (to_backward || (*reader < 0 && read_again(p, node)))
             counted |= *reader < 0 ? AP_IN_RECOMPUTED : AP_IN_BLOCK;
     } else if (to_backward || read_again(p, node)) {
-        counted |= shared ? AP_IN_KEPT : AP_IN_FIXED;
+        counted |= host ? AP_ON_HOST : shared ? AP_IN_KEPT : AP_IN_FIXED;
     }
-    return counted | (to_backward && !shared && !again ? AP_STAYS : 0);
+    return counted | (to_backward && !shared && !again && !host ? AP_STAYS : 0);
 }
 
 /*
@@ -496,7 +498,7 @@ static void fill_fact(struct ap_arena *arena, const struct pricer *p,
     f->whole = AP_NEW_N(arena, n_groups + 1, bool);
     f->scalar = AP_NEW_N(arena, n_groups + 1, bool);
     f->split = AP_NEW_N(arena, n_nodes + 1, bool);
-    f->counted = AP_NEW_N(arena, n_nodes + 1, uint8_t);
+    f->counted = AP_NEW_N(arena, n_nodes + 1, uint16_t);
     f->reader = AP_NEW_N(arena, n_nodes + 1, int);
     for (int i = 0; i < n_groups; i++)
         n_ins += nests->nest[i].n_ins;
@@ -512,7 +514,7 @@ static void fill_fact(struct ap_arena *arena, const struct pricer *p,
             f->stays[n_ins++] = f->counted[nest->ins[k].node] & AP_STAYS;
         for (int o = 0; o < nest->n_outs; o++)
             f->counted[nest->outs[o]] =
-                (uint8_t)count_value(p, nest->outs[o], &f->reader[nest->outs[o]]);
+                (uint16_t)count_value(p, nest->outs[o], &f->reader[nest->outs[o]]);
     }
     for (int v = 0; v < n_nodes; v++)
         f->split[v] = timed(p) ? g->nodes[v].op == AP_OP_PARAMETER && is_share(p, v)

@@ -66,7 +66,10 @@ struct ap_stage_microbatch {
     /* [same]: block of the section "blocks": a stage recomputes block by block; NULL: it
        recomputes all at once. Set by the caller. */
     const int *block_of;
-    bool overlap;     /* as in struct ap_stages; set by the caller, too */
+    /* [same]: on the host while nothing reads it (ap_stages_host); NULL: no value is. Set
+       by the caller, as the next two are */
+    const bool *host;
+    bool overlap;     /* as in struct ap_stages */
     unsigned trainer; /* likewise */
     bool even;        /* numbers above 1 that divide n have the same placements */
 };
@@ -105,6 +108,10 @@ struct ap_stage_point {
        weights, and bytes that this needs of the rest, per microbatch that waits for it */
     double weights_sec;
     int64_t pending_bytes;
+    /* on the host: all the time, and per microbatch in flight; and seconds of the link to
+       it in a forward, in a backward, and once per step, beside which these work */
+    int64_t host_bytes, host_flight_bytes;
+    double link_sec[3];
     double slack_sec; /* the plan may take longer by this, since the price is a sum of
                          blocks */
     int tag;          /* the caller's own */
@@ -125,6 +132,11 @@ struct ap_stage_measure {
     double kept_bytes, input_bytes; /* per microbatch: for the backward pass, and values
                                        that the stage and its blocks read from others */
     double recomputed_bytes;        /* recomputed at one time: the largest block's */
+    /* on the host: all the time, and per microbatch; and seconds of the link to it, in
+       which a forward brings the latter out and a backward in, and a step brings the
+       former out, in, and both beside each other */
+    double host_bytes, host_flight_bytes;
+    double pass_link_sec[2], step_link_sec[3];
     /* the part for scalars of forward, backward, sync and update */
     double scalar_sec[4];
     double slack_sec;       /* see struct ap_stage_point */
@@ -272,6 +284,11 @@ void ap_stage_weigh(struct ap_arena *arena, const struct ap_stage_plan *stage,
  */
 void ap_stage_spent(struct ap_arena *arena, const struct ap_stage_plan *stage,
                     double *group_sec, double *conv_sec);
+
+/* Bytes of the copy of a weight that passes read in its place, if it has fewer: then
+ * ZeRO-1's devices hold a share of the weight, as of the states, and gather the copy once
+ * per step. 0: passes read the weight. */
+int64_t ap_stage_master_copy_bytes(const struct ap_graph *g, int weight);
 
 /* The layout in which a value leaves its stage: its own layout with sums completed. */
 struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node);

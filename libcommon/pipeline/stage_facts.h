@@ -14,7 +14,8 @@ enum ap_stage_counted {
     AP_IN_RECOMPUTED = 16, /* of all blocks */
     AP_STAYS = 32,         /* in fixed: readers of this layout do not need a copy */
     AP_SUMMED = 64, /* in fixed, in f32: a sum over microbatches of 16-bit floats */
-    AP_IN_GRADIENTS = 128
+    AP_IN_GRADIENTS = 128,
+    AP_ON_HOST = 256 /* instead of in fixed or in kept */
 };
 
 /* Facts of a part and its groups, for numbers of microbatches with equal placements on
@@ -32,7 +33,7 @@ struct ap_stage_fact {
     bool *pending;          /* [node]: the rest of the backward pass leaves it to these */
     bool *split;            /* [node]: its value belongs to one microbatch */
     const bool *recomputed; /* [group]: runs again before each backward; NULL: none */
-    uint8_t *counted;       /* [node]: for values that other groups read */
+    uint16_t *counted;      /* [node]: for values that other groups read */
     int *reader;            /* [node]: with AP_IN_BLOCK, the block */
     bool *stays; /* [operand of all groups]: AP_STAYS of the value that it reads */
 };

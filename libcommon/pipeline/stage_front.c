@@ -78,6 +78,21 @@ static void wait_for(const double host[2], const struct ap_stage_measure *m,
     point->backward_sec = beside(point->backward_sec, host[1]);
 }
 
+/* A pass, and the update, takes at least as long as its copies to and from the host. */
+static void wait_for_link(const struct ap_stage_measure *m, struct ap_stage_point *point)
+{
+    const double *step = m->step_link_sec;
+
+    point->link_sec[0] = m->pass_link_sec[0];
+    point->link_sec[1] = m->pass_link_sec[1];
+    point->link_sec[2] = fmax(step[2], fmax(step[0], step[1]));
+    point->forward_sec = fmax(point->forward_sec, point->link_sec[0]);
+    point->backward_sec = fmax(point->backward_sec, point->link_sec[1]);
+    point->update_sec = fmax(point->update_sec, point->link_sec[2]);
+    point->host_bytes = (int64_t)m->host_bytes;
+    point->host_flight_bytes = (int64_t)m->host_flight_bytes;
+}
+
 /* What is there all the time. Of one microbatch, of which `kept` bytes are kept and
  * copies of weights beside, these go as gradients come. */
 static double always_bytes(const struct ap_stage_measure *m, double kept)
@@ -104,6 +119,7 @@ void ap_stage_points(const struct ap_stage_measure *m, struct ap_stage_point poi
     for (int i = 0; i < 2; i++) {
         const double host[2] = {m->host_sec[0], m->host_sec[1] + i * m->host_sec[0]};
         wait_for(host, m, &point[i]);
+        wait_for_link(m, &point[i]);
     }
     point[0].weights_sec = m->backward_sec > 0
                                ? point[0].backward_sec * m->weights_sec / m->backward_sec

@@ -87,3 +87,20 @@ struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node)
             l.axis[a] = (struct ap_placement){0};
     return l;
 }
+
+int64_t ap_stage_master_copy_bytes(const struct ap_graph *g, int weight)
+{
+    const struct ap_node *w = &g->nodes[weight];
+    int64_t bytes = 0;
+
+    for (int u = g->user_start[weight]; u < g->user_start[weight + 1]; u++) {
+        const struct ap_node *user = &g->nodes[g->users[u]];
+        if (user->phase == AP_UPDATE)
+            continue;
+        if (user->op != AP_OP_CONVERT ||
+            ap_dtype_size(user->shape.dtype) >= ap_dtype_size(w->shape.dtype))
+            return 0;
+        bytes = ap_shape_bytes(&user->shape);
+    }
+    return bytes;
+}

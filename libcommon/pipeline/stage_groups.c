@@ -17,7 +17,7 @@ bool ap_stage_same_axis(const struct ap_stage_microbatch *a,
                         const struct ap_stage_microbatch *b)
 {
     return a->split == b->split && a->runs == b->runs && a->each == b->each &&
-           a->block_of == b->block_of && a->trainer == b->trainer &&
+           a->block_of == b->block_of && a->host == b->host && a->trainer == b->trainer &&
            (a->n == 1) == (b->n == 1);
 }
 
@@ -182,6 +182,30 @@ static void add_sec(const struct batch *b, const struct ap_nest *nest)
     }
 }
 
+/* A value on the host: a parameter is copied in for each phase that reads it, and its new
+ * value out; a value of the forward pass out, and in for the backward pass. */
+static void add_host_value(const struct batch *b, int node, double bytes,
+                           struct ap_stage_measure *m)
+{
+    const struct ap_host_link *link = &b->cost->cluster.host_link;
+    const unsigned read_in = ap_stage_read_in(b->plan->graph, b->fact->phase, node);
+    double in = 0;
+
+    if (b->plan->graph->nodes[node].op != AP_OP_PARAMETER) {
+        m->host_flight_bytes += bytes;
+        m->pass_link_sec[0] += bytes / link->out_bytes_per_sec;
+        m->pass_link_sec[1] += bytes / link->in_bytes_per_sec;
+        return;
+    }
+    for (int phase = 0; phase < AP_N_PHASES; phase++)
+        in += read_in >> phase & 1 ? bytes : 0;
+    m->host_bytes += bytes;
+    m->step_link_sec[0] += bytes / link->out_bytes_per_sec;
+    m->step_link_sec[1] += in / link->in_bytes_per_sec;
+    if (link->both_bytes_per_sec > 0)
+        m->step_link_sec[2] += (bytes + in) / link->both_bytes_per_sec;
+}
+
 static void add_value(const struct batch *b, int node, double bytes, bool split,
                       bool is_counted)
 {
@@ -206,6 +230,8 @@ static void add_value(const struct batch *b, int node, double bytes, bool split,
             m->recomputed_bytes += own;
         if (counted & AP_IN_BLOCK)
             block[k] += own;
+        if (counted & AP_ON_HOST)
+            add_host_value(b, node, own, m);
     }
     for (int k = 0; k < b->n && is_counted && b->fact->pending[node]; k++)
         b->m[k].pending_bytes += split ? bytes / b->count[k] : bytes;

@@ -69,6 +69,7 @@ void ap_stages_to_json(const struct ap_stages *s, struct ap_buf *out)
     if (s->overlap)
         ap_buf_puts(out, ",\"overlap\":true");
     ap_trainer_put(s->trainer, out);
+    ap_stages_put_offload(s, out);
     ap_put_int(out, "n_devices", s->n_devices);
     if (s->limit_bytes > 0)
         ap_put_int(out, "memory_limit_bytes", s->limit_bytes);
@@ -377,7 +378,8 @@ static int read_head(struct ap_arena *arena, const json_t *o, const struct ap_at
     if (overlap && !json_is_boolean(overlap))
         return ap_at_err(&overlap_at, err, "expected true or false");
     s->overlap = json_is_true(overlap);
-    if (ap_trainer_read(o, at, s->schedule, &s->trainer, err))
+    if (ap_trainer_read(o, at, s->schedule, &s->trainer, err) ||
+        ap_stages_read_offload(arena, o, at, g, cluster, s, err))
         return -1;
     if (s->throughput && s->schedule != AP_SCHEDULE_INFERENCE) {
         const struct ap_at of = {at, "measure", 0};

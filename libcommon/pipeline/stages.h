@@ -80,7 +80,11 @@ struct ap_stages {
     /* weights are gathered and gradients reduced while passes run, and devices wait only
        for those that take longer */
     bool overlap;
-    unsigned trainer;    /* bits of enum ap_trainer_trait */
+    unsigned trainer; /* bits of enum ap_trainer_trait */
+    /* values on the host while nothing reads them: nodes of the whole graph, ascending,
+       of parameters (ap_stage_is_optimizers) and of the forward pass */
+    int n_offloaded;
+    const int *offloaded;
     int64_t n_devices;   /* number of the cluster's devices that the plan may use */
     int64_t limit_bytes; /* memory limit per device in the search; 0: all its memory */
     bool throughput;     /* inference: seconds are the time between consecutive batches */
@@ -181,6 +185,25 @@ int *ap_stages_of_nodes(struct ap_arena *arena, const struct ap_stages *s,
  * spread evenly over hosts and the levels above, or have several kinds. */
 int ap_cluster_take(const struct ap_cluster *whole, int64_t n, const int64_t *devices,
                     struct ap_cluster *c, struct ap_err *err);
+
+/* ---- values on the host: stage_offload.c ---- */
+
+/* Marks what is on the host (arena): [node of the graph]; NULL: nothing is. */
+const bool *ap_stages_host(struct ap_arena *arena, const struct ap_stages *s,
+                           const struct ap_graph *g);
+/* The same of a stage's graph, [node of sub->graph], without what other stages send. */
+const bool *ap_stages_host_of(struct ap_arena *arena, const struct ap_stages *s,
+                              const struct ap_graph *g, const struct ap_subgraph *sub);
+/* Whether a node is a state of the optimizer with dimensions, or a weight that passes
+ * read as a copy in fewer bytes only. */
+bool ap_stage_is_optimizers(const struct ap_graph *g, int node);
+/* Writes the member "offload", if there is one, and reads it: refuses other values than
+ * these and forward ones, and clusters of which no link to the host is known. */
+void ap_stages_put_offload(const struct ap_stages *s, struct ap_buf *out);
+int ap_stages_read_offload(struct ap_arena *arena, const json_t *o,
+                           const struct ap_at *at, const struct ap_graph *g,
+                           const struct ap_cluster *cluster, struct ap_stages *s,
+                           struct ap_err *err);
 
 /* ---- private to the section: stages_lines.c ---- */
 

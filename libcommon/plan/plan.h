@@ -35,6 +35,9 @@ struct ap_plan {
     /* per group: orders the groups that run before, with or after the microbatches,
        before their numbers do; it rises from operands to users; NULL: all equal */
     const int *turn;
+    /* per node: the value is on the host while nothing reads it: a weight, a state, or a
+       value of the forward pass that the backward pass reads; NULL: none is */
+    const bool *host;
     /* gradients are reduced and scattered over the devices with each microbatch, and what
        each device has of them is summed (ZeRO-2, ZeRO-3); else sums are reduced once */
     bool scatters;

@@ -274,7 +274,7 @@ int64_t *ap_program_alive(struct ap_arena *arena, const struct ap_program *prog,
 
     ap_lives_find(arena, prog, &l);
     for (int i = 0; i < g->n_nodes; i++)
-        if (l.has[i]) {
+        if (l.has[i] && !g->nodes[i].attrs->host) {
             const int64_t bytes = ap_shape_bytes(&g->nodes[i].shape);
             const int64_t taken = aligned ? ap_buffer_align(bytes) : bytes;
             held[l.birth[i]] += taken;

@@ -9,7 +9,7 @@
 #include "plan/plan.h"
 
 /* The place of a node's value in the arena of a rank, in bytes; offsets are 64-byte
- * aligned. */
+ * aligned. What is on the host (attrs.host) lies behind all that is on the device. */
 struct ap_buffer {
     int64_t offset; /* -1: no memory (fused inside its group, tuple, elided by alias) */
     int64_t bytes;
@@ -20,13 +20,16 @@ struct ap_buffer {
  * (pipeline/pipeline_program.h). */
 struct ap_slot {
     int64_t at, bytes, shift;
+    int64_t host_at, host_bytes, host_shift; /* likewise, of values on the host */
 };
 static inline int64_t ap_slot_offset(const struct ap_slot *slot,
                                      const struct ap_buffer *b)
 {
     const bool moves = slot->bytes > 0 && b->offset >= slot->at &&
                        b->offset - slot->at <= slot->bytes - b->bytes;
-    return moves ? b->offset + slot->shift : b->offset;
+    const bool host = slot->host_bytes > 0 && b->offset >= slot->host_at &&
+                      b->offset - slot->host_at <= slot->host_bytes - b->bytes;
+    return b->offset + (moves ? slot->shift : host ? slot->host_shift : 0);
 }
 
 struct ap_program {
@@ -144,6 +147,14 @@ static inline void ap_program_coords(const struct ap_program *prog, int rank,
 /* The graph with the source's parameters and results only, which belong to the first
  * device. */
 struct ap_graph ap_program_own(const struct ap_program *prog);
+
+/*
+ * Keeps values on the host while nothing reads them, as the plan says: adds copies out of
+ * the device's memory and back. host: [node of the source graph]. Called before
+ * ap_program_pack. (program_offload.c)
+ */
+void ap_program_offload(struct ap_arena *arena, const bool *host,
+                        struct ap_program *prog);
 
 /*
  * Puts gradients into buckets, and chooses where collectives start and where they are

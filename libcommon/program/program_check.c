@@ -445,8 +445,10 @@ static const char *check_buffer(const struct ap_program *prog, int node)
         return "buffer offset is not a multiple of 64";
     if (b->bytes < ap_shape_bytes(&n->shape))
         return "buffer is smaller than the value";
-    if (b->bytes > prog->peak_bytes || b->offset > prog->peak_bytes - b->bytes)
-        return "buffer reaches beyond peak_bytes";
+    if (n->attrs->host
+            ? b->bytes > INT64_MAX / 4 || b->offset > INT64_MAX / 4
+            : b->bytes > prog->peak_bytes || b->offset > prog->peak_bytes - b->bytes)
+        return "buffer reaches beyond peak_bytes"; /* the host's: pipeline_json.c */
     if (b->alias >= 0) {
         const struct ap_buffer *owner = &prog->buffer[b->alias];
         const int64_t at = ap_program_view_offset(g, node);
@@ -458,6 +460,22 @@ static const char *check_buffer(const struct ap_program *prog, int node)
     return NULL;
 }
 
+/* What is on the host is a parameter or a copy of what is not, and copies read it. */
+static const char *check_host(const struct ap_program *prog, int node)
+{
+    const struct ap_graph *g = &prog->local;
+    const struct ap_node *n = &g->nodes[node];
+
+    for (int k = 0; k < n->n_in; k++)
+        if (g->nodes[n->in[k]].attrs->host && (n->op != AP_OP_COPY || n->attrs->host))
+            return "reads a value on the host, and does not copy it to the device";
+    if (!n->attrs->host)
+        return NULL;
+    if (n->op != AP_OP_PARAMETER && n->op != AP_OP_COPY)
+        return "is on the host, but is neither a parameter nor a copy";
+    return prog->part ? NULL : "is on the host, which is for stages of a pipeline";
+}
+
 /* No number makes a rank take more memory than its values need. */
 static int check_peak(const struct ap_program *prog, const struct ap_at *at,
                       struct ap_err *err)
@@ -467,7 +485,8 @@ static int check_peak(const struct ap_program *prog, const struct ap_at *at,
         const struct ap_buffer *b = &prog->buffer[i];
         const int64_t bytes =
             b->bytes > 0 ? b->bytes : 1; /* empty ones have a place, too */
-        if (b->offset >= 0 && b->offset + bytes > end)
+        if (b->offset >= 0 && !prog->local.nodes[i].attrs->host &&
+            b->offset + bytes > end)
             end = b->offset + bytes;
     }
     if (prog->peak_bytes <= ap_ceil_div(end, 64) * 64)
@@ -488,6 +507,10 @@ static int check_results(const struct ap_program *prog, const struct ap_at *at,
             !ap_shape_equal(&g->nodes[res->node].shape, &g->nodes[res->alias].shape))
             return node_err(prog, at, res->node, err,
                             "has another shape than the parameter that it becomes");
+        if (res->alias >= 0 &&
+            g->nodes[res->node].attrs->host != g->nodes[res->alias].attrs->host)
+            return node_err(prog, at, res->node, err,
+                            "is not where the parameter is that it becomes");
     }
     return 0;
 }
@@ -511,6 +534,8 @@ int ap_program_check(const struct ap_program *prog, const struct ap_at *section,
             what = check_microbatches(prog, &prog->local.nodes[i]);
         if (!what)
             what = check_buffer(prog, i);
+        if (!what)
+            what = check_host(prog, i);
         if (what)
             return node_err(prog, at, i, err, what);
     }

@@ -100,13 +100,19 @@ static void join_stages(struct executor *p)
     }
 }
 
+/* Where host and device are one, what is on the host is behind the rest. */
+static int64_t lane_bytes(const struct ap_lane *lane)
+{
+    return lane->peak_bytes + lane->host_bytes;
+}
+
 /* The stage's program, prepared for each slot of the lane's memory. */
 static int open_stage(struct executor *p, int s, const struct backend *backend,
                       int *exit_code, struct ap_err *err)
 {
     const struct ap_pipeline_stage *st = &p->program->stage[s];
     struct exec_place at = {
-        .memory = p->memory, .bytes = p->lane->peak_bytes, .shared = !p->program->alone};
+        .memory = p->memory, .bytes = lane_bytes(p->lane), .shared = !p->program->alone};
 
     p->slot[s] = AP_NEW_N(p->arena, ap_pipeline_n_slots(st), struct exec);
     for (int k = 0; k < ap_pipeline_n_slots(st); k++) {
@@ -130,10 +136,17 @@ static void open_stages(struct executor *p, const struct settings *set)
     int rc = 0, exit_code = AP_BAD_INPUT;
 
     join_stages(p);
-    p->memory = set->backend->alloc(p->lane->peak_bytes);
-    if (!p->memory)
+    if (p->lane->host_bytes > 0 && !set->backend->on_host) {
+        exit_code = AP_USAGE;
+        rc = ap_err_set(&err,
+                        "the plan keeps values on the host: --backend %s has no "
+                        "memory there, cpu has",
+                        set->backend->name);
+    }
+    p->memory = rc ? NULL : set->backend->alloc(lane_bytes(p->lane));
+    if (!p->memory && !rc)
         rc = ap_err_set(&err, "no memory for the program's %lld bytes",
-                        (long long)p->lane->peak_bytes);
+                        (long long)lane_bytes(p->lane));
     for (int s = 0; s < r->n_stages && !rc; s++)
         if (p->mine[s])
             rc = open_stage(p, s, set->backend, &exit_code, &err);

@@ -9,28 +9,12 @@
  * et al., "MoE Parallel Folding" (experts' own grid); Jacobs et al., "DeepSpeed Ulysses".
  */
 #include "grid/line_plan.h"
+#include "pipeline/stage_cost.h"
 #include "plan/named_plan_impl.h"
 
 static bool is_idle(const struct ap_mesh *mesh, int a)
 {
     return mesh->size[a] == 1 || (mesh->microbatch >> a & 1);
-}
-
-int64_t line_master_copy_bytes(const struct ap_graph *g, int weight)
-{
-    const struct ap_node *w = &g->nodes[weight];
-    int64_t bytes = 0;
-
-    for (int u = g->user_start[weight]; u < g->user_start[weight + 1]; u++) {
-        const struct ap_node *user = &g->nodes[g->users[u]];
-        if (user->phase == AP_UPDATE)
-            continue;
-        if (user->op != AP_OP_CONVERT ||
-            ap_dtype_size(user->shape.dtype) >= ap_dtype_size(w->shape.dtype))
-            return 0;
-        bytes = ap_shape_bytes(&user->shape);
-    }
-    return bytes;
 }
 
 /* One plan of degrees. */
@@ -122,7 +106,7 @@ static void seed_shards(const struct maker *m, int axis, struct ap_sweep *s)
             continue;
         if (p->role == AP_ROLE_STATE ||
             (p->role == AP_ROLE_WEIGHT &&
-             (zero == 3 || line_master_copy_bytes(g, id) > 0)))
+             (zero == 3 || ap_stage_master_copy_bytes(g, id) > 0)))
             ap_sweep_seed_split(s, id, all, false);
     }
 }

@@ -106,7 +106,7 @@ static void set_bytes(const struct grid_rows *r, struct grid_candidate *row, dou
         row->known = GRID_TOO_LARGE;
 }
 
-void grid_bound(const struct grid_rows *r, struct grid_candidate *row)
+static void bound(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct ap_arena scratch = {0};
     double bytes = 0;
@@ -121,6 +121,13 @@ void grid_bound(const struct grid_rows *r, struct grid_candidate *row)
         set_bytes(r, row, bytes);
     }
     ap_arena_free(&scratch);
+}
+
+void grid_bound(const struct grid_rows *r, struct grid_candidate *row)
+{
+    bound(r, row);
+    if (row->known == GRID_TOO_LARGE && grid_offload(r, row))
+        bound(r, row);
 }
 
 void grid_bound_bare(const struct grid_rows *r, struct grid_candidate *row)
@@ -165,4 +172,6 @@ void grid_simulate(const struct grid_rows *r, struct grid_candidate *row)
         set_bytes(r, row, bytes);
     }
     ap_arena_free(&scratch);
+    if (row->known == GRID_TOO_LARGE)
+        (void)grid_offload(r, row);
 }

@@ -45,7 +45,7 @@ static struct stored count_stored(const struct ap_graph *g)
     for (int i = 0; i < g->n_params; i++) {
         const struct ap_node *p = &g->nodes[g->params[i]];
         const int64_t copy =
-            p->role == AP_ROLE_WEIGHT ? line_master_copy_bytes(g, g->params[i]) : 0;
+            p->role == AP_ROLE_WEIGHT ? ap_stage_master_copy_bytes(g, g->params[i]) : 0;
         all.copies += (double)copy;
         if (p->role == AP_ROLE_WEIGHT)
             all.elements += (double)ap_shape_elems(&p->shape);
@@ -77,8 +77,10 @@ static double least_bytes(const struct lister *w, const struct ap_line *l)
                         (double)(d->data * d->context) * (double)d->shard);
     const bool several = r->m->batch > d->data * l->micro_batch;
     const double summed = w->facts.experts > 0 && d->zero >= 1 ? sharded : model;
-    double bytes = all->weights / (d->zero == 3 ? sharded : model) +
-                   (all->states + all->masters) / (d->zero >= 1 ? sharded : model);
+    double bytes = all->weights / (d->zero == 3 ? sharded : model);
+
+    if (!l->offload)
+        bytes += (all->states + all->masters) / (d->zero >= 1 ? sharded : model);
 
     if (several && (d->zero == 1 || d->zero == 2))
         bytes += all->copies / model;
@@ -158,6 +160,7 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
                                  &r->why))
         return -1;
     a->micro.block_of = m->blocks.block_of;
+    a->micro.host = r->host;
     a->micro.trainer = trainer;
     a->micro.overlap = line->overlap;
     if (bare)
@@ -323,8 +326,12 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
 
     row.bytes = least_bytes(l, line);
     if (is_too_large(l, line, row.bytes)) {
-        r->n_too_large++;
-        return;
+        if (!grid_offload(r, &row) ||
+            is_too_large(l, &row.line, row.bytes = least_bytes(l, &row.line))) {
+            r->n_too_large++;
+            return;
+        }
+        line = &row.line;
     }
     row.step_sec = least_sec(l, line, &r->cut[cut], microbatches);
     if (row.step_sec >= grid_limit(r->want)) {
@@ -605,6 +612,10 @@ int grid_list(struct grid_rows *r, struct ap_err *err)
         l.recomputes[i] = may_recompute(r, (enum ap_line_recompute)i);
     ap_line_facts_find(r->arena, &r->m->graph, &r->m->nests, &l.facts);
     l.facts.world = devices;
+    r->facts = l.facts;
+    if (r->m->cluster.host_link.out_bytes_per_sec > 0 &&
+        l.stored.states + l.stored.masters > 0)
+        r->host = line_mark_offloaded(r->arena, &r->model, AP_LINE_OFFLOAD_OPTIMIZER);
     r->sequence = l.facts.sequence;
     for (int64_t tp = 1; tp <= host; tp = next_of(space, tp, devices))
         for (int64_t pp = 1; pp <= (space->pipelines ? devices / tp : 1); pp++) {

@@ -352,6 +352,9 @@ static void add_block(struct sum *sum, const struct grid_measure *block)
     to->gradient_bytes += m->gradient_bytes;
     to->copied_bytes += m->copied_bytes;
     to->kept_bytes += m->kept_bytes;
+    to->host_bytes += m->host_bytes;
+    for (int i = 0; i < 3; i++)
+        to->step_link_sec[i] += m->step_link_sec[i];
     for (int i = 0; i < 2; i++) {
         to->host_sec[i] += m->host_sec[i];
         to->gather_sec[i] += m->gather_sec[i];
@@ -425,7 +428,7 @@ static void add_up(const struct grid_rows *r, const struct grid_measure *of,
 static void make_stage(struct ap_stage_measure *m, double share, bool is_first,
                        struct ap_sim_stage *to)
 {
-    struct ap_stage_point point[2];
+    struct ap_stage_point point[2] = {{0}};
 
     if (is_first) /* sends no gradients back */
         m->weights_sec = m->backward_sec;
@@ -441,6 +444,15 @@ static void make_stage(struct ap_stage_measure *m, double share, bool is_first,
         .update_sec = point[0].update_sec,
         .fixed_bytes = (int64_t)fmax(0, m->fixed_bytes - m->gradient_bytes),
         .flight_bytes = point[0].microbatch_bytes};
+}
+
+/* Blocks are measured with the optimizer on the host; here it is on the device. */
+static void keep_optimizer(struct ap_stage_measure *m)
+{
+    m->fixed_bytes += m->host_bytes;
+    m->host_bytes = 0;
+    for (int i = 0; i < 3; i++)
+        m->step_link_sec[i] = 0;
 }
 
 /* Whether two runs of blocks have the same parts. */
@@ -480,6 +492,8 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
         else
             ap_stage_add_packs(&r->at_once[row->at_once].micro, &sum.packs, s->cost,
                                &sum.m);
+        if (!row->line.offload || s->is_bare) /* which has larger shards */
+            keep_optimizer(&sum.m);
         make_stage(&sum.m, s->cost->cluster.collective_share[AP_OP_ALL_TO_ALL], i == 0,
                    &stage[i]);
         memcpy(before, blocks, sizeof before);

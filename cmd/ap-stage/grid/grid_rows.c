@@ -136,6 +136,21 @@ static void push(struct search *s, int row)
     s->heap[at] = row;
 }
 
+bool grid_offload(const struct grid_rows *r, struct grid_candidate *row)
+{
+    const struct ap_trainer *trainer = r->want->space->trainer;
+    struct ap_line line = row->line;
+
+    line.offload |= AP_LINE_OFFLOAD_OPTIMIZER;
+    if (!r->host || line.offload == row->line.offload ||
+        (trainer && ap_trainer_check(trainer, &line, &r->facts, &(struct ap_err){0})))
+        return false;
+    row->line = line;
+    row->bytes = 0;
+    row->known = GRID_LISTED;
+    return true;
+}
+
 void grid_price(const struct grid_rows *r, double below, struct grid_candidate *row)
 {
     struct ap_arena own = {0};
@@ -155,8 +170,13 @@ void grid_price(const struct grid_rows *r, double below, struct grid_candidate *
     if (row->known == GRID_TIMED && row->step_sec < below) {
         row->bytes = (double)stage_result_peak(r->m, inst, &stages,
                                                inst->n_kinds > 0 ? 0 : limit, &price);
-        row->known =
-            limit > 0 && row->bytes > (double)limit ? GRID_TOO_LARGE : GRID_PRICED;
+        const int64_t host = r->m->cluster.host_link.memory_bytes;
+        row->known = (limit > 0 && row->bytes > (double)limit) ||
+                             (host > 0 && price.host_bytes > host)
+                         ? GRID_TOO_LARGE
+                         : GRID_PRICED;
+        if (row->known == GRID_TOO_LARGE)
+            (void)grid_offload(r, row);
     }
     ap_arena_free(&own);
 }
@@ -173,7 +193,8 @@ static void learn(struct grid_rows *r, struct grid_candidate *row, double below,
     } else if (row->known == GRID_MEASURED) {
         grid_simulate(r, row);
     } else {
-        n->priced += row->known == GRID_SIMULATED;
+        n->priced += row->known == GRID_SIMULATED && !row->was_priced;
+        row->was_priced = true;
         grid_price(r, row->known == GRID_TIMED ? INFINITY : below, row);
     }
 }
@@ -198,7 +219,7 @@ static void go_on(struct search *s, struct ap_line_counts *n)
         s->best = row->step_sec;
         s->taken = s->heap[0];
     }
-    if (row->known != GRID_SIMULATED && row->known != GRID_TIMED)
+    if (row->known >= GRID_PRICED)
         s->heap[0] = s->heap[--s->n];
     if (s->n > 0)
         sink(s, 0);

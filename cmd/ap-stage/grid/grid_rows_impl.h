@@ -24,6 +24,7 @@ struct grid_candidate {
     enum grid_known known;
     double step_sec; /* no step is below; of a timed or priced line the step */
     double bytes;    /* likewise, of the fullest device */
+    bool was_priced; /* before it was offloaded */
 };
 
 /* Blocks of the stages: end[stage] is the block after its last. */
@@ -87,6 +88,11 @@ struct grid_rows {
     const struct stage_model *m;
     const struct grid_want *want;
     struct line_model model;
+    /* with these, what does not fit is tried with its optimizer on the host
+       (grid_offload); host: [node] what that would be; NULL: there is no link to the host
+     */
+    struct ap_line_facts facts;
+    const bool *host;
     int n_parts;
     struct grid_part *part;
     const int *run[GRID_MOST_BLOCKS]; /* [length - 1][first block]: its part */
@@ -129,6 +135,9 @@ void grid_price(const struct grid_rows *r, double below, struct grid_candidate *
 
 /* grid_lines.c: fills row, cut, sharding and at_once. */
 int grid_list(struct grid_rows *r, struct ap_err *err);
+
+/* Offloads a row that does not fit; false: it is offloaded, or cannot be. */
+bool grid_offload(const struct grid_rows *r, struct grid_candidate *row);
 
 /* ---- grid_parts.c ---- */
 

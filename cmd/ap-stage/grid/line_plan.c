@@ -478,7 +478,7 @@ int line_build(struct line_maker *k, struct ap_err *err)
         return -1;
     for (int s = 0; s < k->stages->n; s++)
         place(k, s);
-    return line_list_recomputed(k, err) ||
+    return line_list_recomputed(k, err) || line_list_offloaded(k, err) ||
                    ap_in_arenas(k->arena, k->stages->n, shard_stage, k, err) ||
                    check_ring(k, err)
                ? -1

@@ -59,10 +59,6 @@ int line_shard(const struct line_maker *k, struct ap_arena *arena, struct ap_pla
  */
 int line_plan_degrees(struct ap_arena *arena, const struct ap_axis_uses *u,
                       struct ap_plan *plan, struct ap_err *err);
-/* Bytes of the copy of a weight that passes read in its place, if it has fewer: then
- * ZeRO-1's devices hold a share of the weight, as of the states, and gather the copy once
- * per step. 0: passes read the weight. */
-int64_t line_master_copy_bytes(const struct ap_graph *g, int weight);
 
 /* ---- line_recompute.c ---- */
 
@@ -75,6 +71,13 @@ void line_mark_recomputed(struct ap_arena *arena, struct line_model *model);
 void line_mark_modules(struct ap_arena *arena, struct line_model *model);
 const bool *line_join_modules(struct ap_arena *arena, const struct line_model *model,
                               unsigned modules);
+/* What stages keep on the host. -1: the cluster has no link to it, or the model no such
+ * values. */
+int line_list_offloaded(const struct line_maker *k, struct ap_err *err);
+/* [node of the graph] (arena): on the host, by bits of enum ap_line_offload; NULL: none.
+ */
+const bool *line_mark_offloaded(struct ap_arena *arena, const struct line_model *model,
+                                unsigned offload);
 /* What each stage recomputes. -1: its blocks have several layers, and the line counts. */
 int line_list_recomputed(const struct line_maker *k, struct ap_err *err);
 

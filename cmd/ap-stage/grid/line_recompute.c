@@ -1,9 +1,9 @@
 /*
- * Problem: which operators a stage runs again before each backward, by the words of a
- * line. Idea: walks along the graph from contractions of two activations (scores and
- * softmax of attention), or all of a block with layers, or of several, but what others
- * read. Cost: linear in the graph. Source: Korthikanti et al., "Reducing Activation
- * Recomputation in Large Transformer Models", section 5.
+ * Problem: which operators a stage runs again before each backward, and what it keeps on
+ * the host, by the words of a line. Idea: walks along the graph from contractions of two
+ * activations (scores and softmax of attention), or all of a block with layers, or of
+ * several, but what others read. Cost: linear in the graph. Source: Korthikanti et al.,
+ * "Reducing Activation Recomputation in Large Transformer Models", section 5.
  */
 #include "grid/line_plan.h"
 
@@ -188,5 +188,56 @@ int line_list_recomputed(const struct line_maker *k, struct ap_err *err)
             const int s = stage_of[block_of[v]];
             list[s][k->stages->stage[s].n_recomputed++] = v;
         }
+    return 0;
+}
+
+const bool *line_mark_offloaded(struct ap_arena *arena, const struct line_model *model,
+                                unsigned offload)
+{
+    const struct ap_graph *g = model->of.graph;
+    bool *host = offload ? AP_NEW_N(arena, g->n_nodes, bool) : NULL;
+    bool *layer = AP_NEW_N(arena, model->of.blocks->n + 1, bool);
+
+    for (int l = 0; l < model->layers.n; l++)
+        for (int b = model->first[l]; b <= model->last[l]; b++)
+            layer[b] = true;
+    for (int v = 0; v < g->n_nodes && offload; v++)
+        host[v] =
+            g->nodes[v].op == AP_OP_PARAMETER
+                ? offload & AP_LINE_OFFLOAD_OPTIMIZER && ap_stage_is_optimizers(g, v)
+                : offload & AP_LINE_OFFLOAD_ACTIVATIONS &&
+                      g->nodes[v].phase == AP_FORWARD &&
+                      model->origins[v] == AP_FROM_INPUTS &&
+                      layer[model->of.blocks->block_of[v]];
+    return host;
+}
+
+int line_list_offloaded(const struct line_maker *k, struct ap_err *err)
+{
+    const struct ap_cluster *c = k->model->of.cluster;
+    const struct ap_graph *g = k->model->of.graph;
+    const bool *host = line_mark_offloaded(k->arena, k->model, k->line.offload);
+    int *list = AP_NEW_N(k->arena, g->n_nodes + 1, int), n = 0;
+    unsigned found = 0;
+
+    for (int v = 0; v < g->n_nodes && host; v++)
+        if (host[v]) {
+            list[n++] = v;
+            found |= g->nodes[v].op == AP_OP_PARAMETER ? AP_LINE_OFFLOAD_OPTIMIZER
+                                                       : AP_LINE_OFFLOAD_ACTIVATIONS;
+        }
+    k->stages->offloaded = list;
+    k->stages->n_offloaded = n;
+    if (found != k->line.offload)
+        return ap_err_set(err, "offload: the model has no %s",
+                          found & AP_LINE_OFFLOAD_OPTIMIZER
+                              ? "numbered layers"
+                              : "states of an optimizer, nor weights in two types");
+    for (int i = 0; i < (c->n_kinds ? c->n_kinds : 1) && host; i++) {
+        const struct ap_cluster *of = c->n_kinds ? c->kind[i].devices : c;
+        if (of->host_link.out_bytes_per_sec == 0)
+            return ap_err_set(err, "offload: cluster %s has no host_link for %s", c->name,
+                              of->device);
+    }
     return 0;
 }

@@ -49,6 +49,7 @@ static struct ap_line draw_line(struct ap_arena *arena)
         line.recompute_group = 2 + draw(3);
     if (line.recompute == AP_LINE_RECOMPUTE_SELECTIVE && draw(2))
         line.recompute_modules = 2 + (unsigned)draw((1 << AP_N_LINE_MODULES) - 2);
+    line.offload = (unsigned)draw(4);
     line.micro_batch = 1 + draw(4);
     line.overlap = draw(2);
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
@@ -91,7 +92,7 @@ static bool same(struct ap_line *a, struct ap_line *b)
            a->schedule == b->schedule && a->recompute == b->recompute &&
            a->recompute_first == b->recompute_first &&
            a->recompute_group == b->recompute_group &&
-           a->recompute_modules == b->recompute_modules &&
+           a->recompute_modules == b->recompute_modules && a->offload == b->offload &&
            a->micro_batch == b->micro_batch && a->overlap == b->overlap &&
            a->trainer == b->trainer;
 }

@@ -124,6 +124,12 @@ static const struct {
     {"deepspeed", &mixtral, "tp=2,ep=4,zero=3,mbs=1", 0, "have 0 to 2"},
     {"deepspeed", &mixtral, "tp=2,ep=4,mbs=1", 2, "is split over 1 devices"},
     {"deepspeed", &mixtral, "overlap,mbs=1", 0, "overlap: "},
+    {"megatron", &llama, "zero=1,offload=optimizer,mbs=1", 0, NULL},
+    {"megatron", &llama, "zero=2,offload=optimizer,mbs=1", 0, "not with zero=2"},
+    {"megatron", &llama, "zero=1,offload=activations,mbs=1", 0, "no flag of it says so"},
+    {"torchtitan", &llama, "zero=3,offload=optimizer,mbs=1", 0, "no flag of it says so"},
+    {"deepspeed", &llama, "zero=2,offload=optimizer,mbs=1", 0, NULL},
+    {"deepspeed", &llama, "offload=optimizer,mbs=1", 0, "stage 1 to 3"},
 };
 
 static void test_conditions(struct ap_arena *arena)
@@ -255,6 +261,7 @@ static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_fac
         line.recompute_group = 2 + draw(2);
     if (line.recompute == AP_LINE_RECOMPUTE_SELECTIVE && draw(2))
         line.recompute_modules = 2 + (unsigned)draw((1 << AP_N_LINE_MODULES) - 2);
+    line.offload = draw(4) ? 0 : AP_LINE_OFFLOAD_OPTIMIZER;
     line.micro_batch = power(3);
     line.overlap = draw(2);
     line.trainer = draw(4) ? 0 : AP_TRAINER_LOW_SUMS;
@@ -280,7 +287,7 @@ static bool same(const struct ap_line *a, const struct ap_line *b)
            (a->schedule == b->schedule || ap_line_stages(a) == 1) &&
            a->recompute == b->recompute && a->recompute_first == b->recompute_first &&
            a->recompute_group == b->recompute_group &&
-           a->recompute_modules == b->recompute_modules &&
+           a->recompute_modules == b->recompute_modules && a->offload == b->offload &&
            a->micro_batch == b->micro_batch && a->overlap == b->overlap &&
            a->trainer == b->trainer;
 }

@@ -1,0 +1,85 @@
+/*
+ * What a plan of stages keeps on the host while nothing reads it: the section's list of
+ * nodes, and the marks by which stages are priced and programs are made of it
+ * (program/program_offload.c).
+ */
+#include "pipeline/stage_cost.h"
+#include "pipeline/stages.h"
+
+const bool *ap_stages_host(struct ap_arena *arena, const struct ap_stages *s,
+                           const struct ap_graph *g)
+{
+    if (s->n_offloaded == 0)
+        return NULL;
+    bool *host = AP_NEW_N(arena, g->n_nodes, bool);
+    for (int k = 0; k < s->n_offloaded; k++)
+        host[s->offloaded[k]] = true;
+    return host;
+}
+
+const bool *ap_stages_host_of(struct ap_arena *arena, const struct ap_stages *s,
+                              const struct ap_graph *g, const struct ap_subgraph *sub)
+{
+    const bool *whole = ap_stages_host(arena, s, g);
+
+    if (!whole)
+        return NULL;
+    bool *host = AP_NEW_N(arena, sub->graph.n_nodes, bool);
+    for (int i = 0; i < sub->graph.n_nodes; i++)
+        host[i] = whole[sub->source[i]];
+    for (int k = 0; k < sub->n_cut_in; k++)
+        host[sub->cut_in[k]] = false;
+    return host;
+}
+
+bool ap_stage_is_optimizers(const struct ap_graph *g, int node)
+{
+    const struct ap_node *n = &g->nodes[node];
+
+    return n->op == AP_OP_PARAMETER && n->shape.rank > 0 &&
+           (n->role == AP_ROLE_STATE ||
+            (n->role == AP_ROLE_WEIGHT && ap_stage_master_copy_bytes(g, node) > 0));
+}
+
+void ap_stages_put_offload(const struct ap_stages *s, struct ap_buf *out)
+{
+    if (s->n_offloaded > 0)
+        ap_put_ids(out, "offload", s->offloaded, s->n_offloaded);
+}
+
+int ap_stages_read_offload(struct ap_arena *arena, const json_t *o,
+                           const struct ap_at *at, const struct ap_graph *g,
+                           const struct ap_cluster *cluster, struct ap_stages *s,
+                           struct ap_err *err)
+{
+    const struct ap_at list = {at, "offload", 0};
+
+    if (!json_object_get(o, "offload"))
+        return 0;
+    s->n_offloaded =
+        ap_get_ids(arena, o, at, "offload", (struct ap_id_range){-1, 0, g->n_nodes - 1},
+                   &s->offloaded, err);
+    if (s->n_offloaded < 0)
+        return -1;
+    for (int k = 0; k < s->n_offloaded; k++) {
+        const struct ap_at here = {&list, NULL, k};
+        const struct ap_node *n = &g->nodes[s->offloaded[k]];
+        if (k > 0 && s->offloaded[k] <= s->offloaded[k - 1])
+            return ap_at_err(&here, err, "expected nodes in ascending order");
+        if (n->op == AP_OP_PARAMETER ? !ap_stage_is_optimizers(g, s->offloaded[k])
+                                     : n->phase != AP_FORWARD)
+            return ap_at_err(&here, err,
+                             "node %d (%s) is no state of the optimizer, no weight that "
+                             "passes read in fewer bytes, and no value of the forward "
+                             "pass",
+                             s->offloaded[k], n->name);
+    }
+    for (int k = 0; k < (cluster->n_kinds ? cluster->n_kinds : 1); k++) {
+        const struct ap_cluster *of =
+            cluster->n_kinds ? cluster->kind[k].devices : cluster;
+        if (s->n_offloaded > 0 && of->host_link.out_bytes_per_sec == 0)
+            return ap_at_err(&list, err, "cluster %s has no host_link for %s",
+                             cluster->name, of->device);
+    }
+    return 0;
+}
