@@ -98,12 +98,6 @@ int price_program(struct ap_arena *arena, const struct ap_doc *doc,
     if (rc)
         return ap_doc_err(doc, err);
     const struct ap_program *prog = &one.stage[0].prog;
-    if (ap_program_per_rank(prog) > 1) {
-        ap_warn("/program: its ranks run %d devices each; the price is the plan's, with "
-                "one device per rank",
-                ap_program_per_rank(prog));
-        return 0;
-    }
     price_packed(arena, in, prog, p);
     price_kernels(arena, in, prog, p);
     return 0;

@@ -113,7 +113,6 @@ static void write_text(struct ap_tool *tool, struct ap_arena *arena,
 /* What the options say. */
 struct asked {
     int form, dialect;              /* rows of the tables; dialect -1: not given */
-    int64_t per_rank;               /* devices that a rank plays */
     int64_t pack_bytes;             /* -1: not given */
     struct ap_program_form program; /* of --to program */
     struct placement_asked place;
@@ -135,8 +134,7 @@ static int write_programs(struct ap_tool *tool, struct ap_arena *arena,
         return taskgraph_write(tool, arena, &r);
     ap_pipeline_to_json(&r, &out[0].json);
     placement_write(&asked->place, arena, &job->in.cluster,
-                    rewrite_devices(arena, job, r.n_ranks, (int)asked->per_rank),
-                    r.n_ranks, &out[2].json);
+                    rewrite_devices(arena, job, r.n_ranks), r.n_ranks, &out[2].json);
     ap_tool_write(tool, doc, out, 3, "");
     return ap_tool_finish(tool, r.alone ? stats(arena, &r.stage[0].prog)
                                         : stats_of_stages(arena, &r));
@@ -152,8 +150,6 @@ static void check_options(const struct ap_tool *tool, const struct asked *all)
         ap_die_usage("--dialect is for --to hlo");
     if (asked->rankfile && all->form != TO_PROGRAM)
         ap_die_usage("--rankfile is for --to program");
-    if (all->form != TO_PROGRAM && all->per_rank > 1)
-        ap_die_usage("--devices-per-rank is for --to program");
     if (all->form != TO_PROGRAM && (all->program.overlap || all->pack_bytes >= 0))
         ap_die_usage("--overlap and --pack-bytes are for --to program");
     if (asked->rankfile && !asked->hosts)
@@ -199,14 +195,6 @@ static const struct ap_opt *options(struct ap_arena *arena, struct asked *asked)
              "reduce gradients in buckets of about so many; 0: one by one (default: by "
              "price with --overlap, else 0)",
          .group = "more"},
-        {.name = "devices-per-rank",
-         .kind = AP_OPT_INT,
-         .out = &asked->per_rank,
-         .arg = "N",
-         .help = "each rank plays N devices of the plan, in turn (1)",
-         .lo = 1,
-         .hi = AP_MAX_DEVICES,
-         .group = "more"},
         {.name = "rankfile",
          .kind = AP_OPT_STR,
          .out = &asked->place.rankfile,
@@ -243,7 +231,6 @@ int main(int argc, char **argv)
     struct asked asked = {.form = TO_PROGRAM,
                           .dialect = -1,
                           .pack_bytes = -1,
-                          .per_rank = 1,
                           .program = {.split = true},
                           .place = {.cores = 1}};
     struct ap_arena arena = {0};
@@ -265,10 +252,6 @@ int main(int argc, char **argv)
         return torch_rewrite(&tool, &arena, &doc);
     if (form >= TO_TRAINER)
         return trainer_rewrite(&tool, &arena, &doc, ap_trainers[form - TO_TRAINER]);
-    if (asked.per_rank > 1 && ap_doc_find(&doc, "stages"))
-        ap_die_usage(
-            "--devices-per-rank: pipeline stages run on one device per rank only");
-    asked.program.per_rank = (int)asked.per_rank;
     rewrite_read(&arena, &doc, &job);
     if (form != TO_PROGRAM && job.in.stages.n_offloaded > 0)
         ap_die_usage("--to %s: the plan keeps values on the host (offload), which --to "

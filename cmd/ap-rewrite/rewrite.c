@@ -35,19 +35,12 @@ void rewrite_build(struct ap_arena *arena, const struct ap_doc *doc,
     ap_cost_free(&job->cost);
     if (!rc)
         return;
-    if (!job->in.stages.alone)
-        ap_die(unsupported ? AP_USAGE : AP_BAD_INPUT,
-               err.msg[0] == '/' ? "%s: %s" : "%.0s%s", doc->file, err.msg);
-    if (!unsupported)
-        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    ap_die(AP_USAGE, "%s: --devices-per-rank %d: %s", doc->file, form->per_rank,
-           ap_doc_find(doc, "sharding")
-               ? err.msg
-               : "there is no plan, so that one device runs it all: ap-shard makes one");
+    ap_die(unsupported ? AP_USAGE : AP_BAD_INPUT,
+           job->in.stages.alone || err.msg[0] == '/' ? "%s: %s" : "%.0s%s", doc->file,
+           err.msg);
 }
 
-const int *rewrite_devices(struct ap_arena *arena, const struct job *job, int n,
-                           int per_rank)
+const int *rewrite_devices(struct ap_arena *arena, const struct job *job, int n)
 {
     const struct ap_stages *stages = &job->in.stages;
     const int64_t all = ap_cluster_devices(&job->in.cluster);
@@ -58,7 +51,7 @@ const int *rewrite_devices(struct ap_arena *arena, const struct job *job, int n,
         for (int64_t k = 0; k < stages->stage[s].n_devices; k++)
             used[stages->stage[s].devices[k]] = true;
     for (int64_t d = 0; d < all && at < n; d++)
-        if (stages->alone ? d % per_rank == 0 : used[d])
+        if (stages->alone || used[d])
             devices[at++] = (int)d;
     assert(at == n);
     return devices;

@@ -16,9 +16,7 @@ void rewrite_read(struct ap_arena *arena, const struct ap_doc *doc, struct job *
 void rewrite_build(struct ap_arena *arena, const struct ap_doc *doc,
                    const struct ap_program_form *form, struct job *job,
                    struct ap_pipeline_program *program);
-/* The cluster's devices that n ranks run on, by rank (arena); per_rank: devices that a
- * rank plays. */
-const int *rewrite_devices(struct ap_arena *arena, const struct job *job, int n,
-                           int per_rank);
+/* The cluster's devices that n ranks run on, by rank (arena). */
+const int *rewrite_devices(struct ap_arena *arena, const struct job *job, int n);
 
 #endif

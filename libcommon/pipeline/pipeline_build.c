@@ -163,8 +163,6 @@ int ap_program_make(struct ap_arena *arena, const struct ap_plan *plan,
         ap_program_split(arena, prog, false);
     if (plan->host)
         ap_program_offload(arena, plan->host, prog);
-    if (form->per_rank > 1 && ap_program_tile(arena, prog, form->per_rank, err))
-        return 1;
     ap_program_pack(arena, prog, form);
     if (!form->by_turn)
         ap_plan_buffers(arena, prog, form->limit_bytes);

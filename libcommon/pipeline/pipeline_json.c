@@ -586,14 +586,12 @@ static int check_lanes(struct ap_arena *arena, const struct ap_pipeline_program 
 
 /* ---- one stage ---- */
 
-/*
- * 0, 1, ... up to n_own; later ones, of a rank's other devices, have number[k], or none.
- */
-static const int *number_all(struct ap_arena *arena, int n, int n_own, const int *number)
+/* 0 .. n - 1 */
+static const int *number_all(struct ap_arena *arena, int n)
 {
     int *out = AP_NEW_N(arena, n + 1, int);
     for (int k = 0; k < n; k++)
-        out[k] = k < n_own ? k : number ? number[k] : -1;
+        out[k] = k;
     return out;
 }
 
@@ -619,7 +617,7 @@ void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *pro
                             struct ap_pipeline_program *out)
 {
     const int n = (int)ap_mesh_microbatches(&prog->mesh);
-    const struct ap_graph *g = &prog->local, own = ap_program_own(prog);
+    const struct ap_graph *g = &prog->local;
     struct ap_pipeline_stage *st = AP_NEW(arena, struct ap_pipeline_stage);
     struct ap_lane *lane = AP_NEW(arena, struct ap_lane);
     const int hi = prog->mesh.microbatch ? prog->each_hi : first_update(g);
@@ -628,8 +626,8 @@ void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *pro
     *st = (struct ap_pipeline_stage){
         .prog = *prog,
         .cuts = {prog->each_lo, hi, hi, hi},
-        .param = number_all(arena, g->n_params, own.n_params, prog->number),
-        .result = number_all(arena, g->n_results, own.n_results, NULL)};
+        .param = number_all(arena, g->n_params),
+        .result = number_all(arena, g->n_results)};
     *out = (struct ap_pipeline_program){.alone = true,
                                         .schedule = AP_SCHEDULE_INFERENCE,
                                         .microbatches = n,

@@ -34,20 +34,10 @@ static inline int64_t ap_slot_offset(const struct ap_slot *slot,
 
 struct ap_program {
     struct ap_mesh mesh; /* of ranks */
-    /* The number of devices of the plan that a rank runs (program_tile.c), and the mesh
-       of devices, with the axes of `mesh`; 0 or 1: each rank is one device, and `devices`
-       is not set. Collectives are between ranks; layouts, and local steps along axes,
-       refer to the device in attrs.device. */
-    int per_rank;
-    struct ap_mesh devices;
     /* The parameters of the source graph, in order, with local shapes, and the source's
        results, each in its parameter's layout or replicated. Nodes that run as one fused
-       pass share node.group; ids rise in execution order. With several devices per rank
-       these are the first device's parameters and results; the parameters that other
-       devices hold, and their new values, come after them. */
+       pass share node.group; ids rise in execution order. */
     struct ap_graph local;
-    const int
-        *number; /* [parameter]: its number in the source graph; NULL: the same number */
     struct ap_buffer *buffer; /* per local node */
     int64_t peak_bytes;       /* size of the arena */
     int64_t alive_bytes;      /* the most bytes that are in use at once; not written */
@@ -75,7 +65,6 @@ struct ap_program_form {
     bool overlap; /* collectives start early and are awaited late */
     /* of a part of a pipeline: groups keep their turns, and buffers are the lane's */
     bool by_turn;
-    int per_rank;        /* devices that a rank plays; 0: one */
     int64_t pack_bytes;  /* of a bucket of gradients; 0: none; AP_BUCKET_BY_PRICE */
     int64_t limit_bytes; /* of ap_plan_buffers */
     const struct ap_cost *cost; /* of the plan */
@@ -115,38 +104,6 @@ void ap_program_attention(struct ap_arena *arena, struct ap_program *prog);
  * rings. Called before ap_program_pack. (program_kernels.c)
  */
 void ap_program_kernels(struct ap_arena *arena, struct ap_program *prog);
-
-/*
- * Divides the devices of a mesh into ranks of n consecutive devices: *ranks has the
- * number of ranks per axis. -1 if the ranks are not ranges of the axes. (program_tile.c)
- */
-int ap_tile_ranks(const struct ap_mesh *mesh, int64_t n, struct ap_mesh *ranks);
-/*
- * Changes the program to n devices per rank; called before ap_program_pack and before
- * buffers are planned. -1 if n is not a part of the mesh, or a collective cannot be made
- * of parts.
- */
-int ap_program_tile(struct ap_arena *arena, struct ap_program *prog, int n,
-                    struct ap_err *err);
-/* The mesh of the plan's devices, and the number of devices that a rank runs. */
-static inline const struct ap_mesh *ap_program_devices(const struct ap_program *prog)
-{
-    return prog->per_rank > 1 ? &prog->devices : &prog->mesh;
-}
-static inline int ap_program_per_rank(const struct ap_program *prog)
-{
-    return prog->per_rank > 1 ? prog->per_rank : 1;
-}
-/* Coordinates, on the mesh of devices, of a device that a rank runs. */
-static inline void ap_program_coords(const struct ap_program *prog, int rank,
-                                     int64_t device, int64_t *coords)
-{
-    ap_mesh_coords(ap_program_devices(prog),
-                   (int64_t)rank * ap_program_per_rank(prog) + device, coords);
-}
-/* The graph with the source's parameters and results only, which belong to the first
- * device. */
-struct ap_graph ap_program_own(const struct ap_program *prog);
 
 /*
  * Keeps values on the host while nothing reads them, as the plan says: adds copies out of

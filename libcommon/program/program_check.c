@@ -223,7 +223,7 @@ static const char *check_node(const struct ap_program *prog, const struct ap_nod
     const struct ap_shape *operand =
         node->n_in > 0 ? &prog->local.nodes[node->in[0]].shape : NULL;
     const struct ap_attrs *attrs = node->attrs;
-    const struct ap_mesh *mesh = ap_program_devices(prog);
+    const struct ap_mesh *mesh = &prog->mesh;
     switch ((int)node->op) {
     case AP_OP_PARAMETER:
         if (node->shape.dtype == AP_TUPLE)
@@ -319,109 +319,6 @@ static int check_waits(const struct ap_program *prog, const struct ap_at *at,
     for (; node < prog->local.n_nodes && prog->wait; node++)
         if ((what = check_wait(prog, node, ready)))
             break;
-    ap_arena_free(&scratch);
-    return what ? node_err(prog, at, node, err, what) : 0;
-}
-
-/* ---- several devices per rank ---- */
-
-static bool has_place(const struct ap_node *n)
-{
-    return n->attrs->global || ap_ops[n->op].class == AP_CLASS_LOCAL;
-}
-
-/* A group is of one device, as far as that makes a difference; last: of its nodes so far,
- * the last one that has a place, -1. */
-static const char *check_device(const struct ap_program *prog, int node, int *last)
-{
-    const struct ap_node *n = &prog->local.nodes[node];
-
-    if (node == 0 || prog->local.nodes[node - 1].group != n->group)
-        *last = -1;
-    if (n->attrs->device >= ap_program_per_rank(prog))
-        return "is for a device that its rank does not have";
-    if (!has_place(n))
-        return n->attrs->device ? "is for one device, but the same for all" : NULL;
-    if (*last >= 0 && prog->local.nodes[*last].attrs->device != n->attrs->device)
-        return "is for another device than its group";
-    *last = node;
-    return NULL;
-}
-
-/* Whether two devices of a rank hold the same shard. */
-static bool same_shard(const struct ap_program *prog, const struct ap_layout *layout,
-                       int64_t d, int64_t e)
-{
-    int64_t a[AP_MAX_AXES], b[AP_MAX_AXES];
-    bool same = true;
-
-    ap_program_coords(prog, 0, d, a);
-    ap_program_coords(prog, 0, e, b);
-    for (int i = 0; i < prog->devices.n_axes; i++)
-        same &= layout->axis[i].kind != AP_SPLIT || a[i] == b[i];
-    return same;
-}
-
-/* Parameter k is a shard of parameter number[k] that none before it is. */
-static const char *check_shard(const struct ap_program *prog, int k, const bool *updated,
-                               int64_t *n_shards)
-{
-    const struct ap_graph *g = &prog->local;
-    const int own = prog->number[k];
-    const struct ap_node *n = &g->nodes[g->params[k]], *of = &g->nodes[g->params[own]];
-
-    if (!ap_shape_equal(n->attrs->global, of->attrs->global) ||
-        !ap_layout_equal(&n->attrs->layout, &of->attrs->layout) || n->role != of->role)
-        return "is a shard of a parameter of another shape, layout or role";
-    if (updated[g->params[k]] != updated[g->params[own]])
-        return "is a shard that a step updates, or not, as it does not the others";
-    for (int i = 0; i < k; i++)
-        if (prog->number[i] == own &&
-            same_shard(prog, &n->attrs->layout, n->attrs->device,
-                       g->nodes[g->params[i]].attrs->device))
-            return "is a shard that its rank has twice";
-    n_shards[own]++;
-    return NULL;
-}
-
-static int64_t n_shards_of(const struct ap_program *prog, const struct ap_layout *layout)
-{
-    int64_t n = 1;
-    for (int a = 0; a < prog->devices.n_axes; a++)
-        if (layout->axis[a].kind == AP_SPLIT)
-            n *= prog->devices.size[a] / prog->mesh.size[a];
-    return n;
-}
-
-/* A rank has each shard of its devices once; those of the first device come first. */
-static int check_shards(const struct ap_program *prog, const struct ap_at *at,
-                        struct ap_err *err)
-{
-    const struct ap_graph *g = &prog->local;
-    const struct ap_graph own = ap_program_own(prog);
-    struct ap_arena scratch = {0};
-    bool *updated = AP_NEW_N(&scratch, g->n_nodes + 1, bool);
-    int64_t *n_shards = AP_NEW_N(&scratch, g->n_params + 1, int64_t);
-    const char *what = NULL;
-    int node = 0;
-
-    for (int r = 0; r < g->n_results; r++) {
-        if (g->results[r].alias >= 0)
-            updated[g->results[r].alias] = true;
-        else if (r >= own.n_results && !what) {
-            what = "is a result after those of other devices' parameters";
-            node = g->results[r].node;
-        }
-    }
-    for (int k = 0; k < g->n_params && !what; k++) {
-        node = g->params[k];
-        what = check_shard(prog, k, updated, n_shards);
-    }
-    for (int k = 0; k < own.n_params && !what; k++) {
-        node = g->params[k];
-        if (n_shards[k] != n_shards_of(prog, &g->nodes[node].attrs->layout))
-            what = "lacks shards of its rank's devices";
-    }
     ap_arena_free(&scratch);
     return what ? node_err(prog, at, node, err, what) : 0;
 }
@@ -526,10 +423,8 @@ int ap_program_check(const struct ap_program *prog, const struct ap_at *section,
     if (prog->each_hi > prog->local.n_groups)
         return ap_at_err(at, err, "each_microbatch: the graph has %d groups",
                          prog->local.n_groups);
-    for (int i = 0, last = -1; i < prog->local.n_nodes; i++) {
+    for (int i = 0; i < prog->local.n_nodes; i++) {
         const char *what = check_node(prog, &prog->local.nodes[i]);
-        if (!what)
-            what = check_device(prog, i, &last);
         if (!what)
             what = check_microbatches(prog, &prog->local.nodes[i]);
         if (!what)
@@ -539,8 +434,6 @@ int ap_program_check(const struct ap_program *prog, const struct ap_at *section,
         if (what)
             return node_err(prog, at, i, err, what);
     }
-    if (prog->per_rank > 1 && check_shards(prog, at, err))
-        return -1;
     return check_waits(prog, at, err) || check_results(prog, at, err) ||
                    check_peak(prog, at, err)
                ? -1

@@ -84,16 +84,6 @@ static void put_communicators(const struct ap_mesh *mesh,
     }
 }
 
-/* Of a program in which a rank plays several devices. */
-static void put_devices(const struct ap_program *prog, struct ap_buf *out)
-{
-    if (prog->per_rank <= 1)
-        return;
-    ap_buf_printf(out, ",\"devices_per_rank\":%d,\"device_mesh\":", prog->per_rank);
-    ap_mesh_to_json(&prog->devices, out);
-    ap_put_ids(out, "parameters", prog->number, prog->local.n_params);
-}
-
 void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out)
 {
     struct ap_arena scratch = {0};
@@ -103,7 +93,6 @@ void ap_program_to_json(const struct ap_program *prog, struct ap_buf *out)
     ap_mesh_to_json(&prog->mesh, out);
     ap_buf_puts(out, ",\"n_ranks\":");
     ap_buf_int(out, ap_mesh_devices(&prog->mesh));
-    put_devices(prog, out);
     ap_buf_puts(out, ",\"modules\":[");
     put_module(prog, out);
     ap_buf_puts(out, "],\"communicators\":[");
@@ -262,67 +251,6 @@ static int read_each(struct ap_arena *arena, const json_t *o, const struct ap_at
     return 0;
 }
 
-/* Whether a mesh is that of the ranks that devices come to. */
-static bool is_mesh_of_ranks(const struct ap_program *prog)
-{
-    struct ap_mesh ranks;
-    bool same = ap_tile_ranks(&prog->devices, prog->per_rank, &ranks) == 0 &&
-                ranks.n_axes == prog->mesh.n_axes &&
-                ranks.microbatch == prog->mesh.microbatch;
-    for (int a = 0; same && a < ranks.n_axes; a++)
-        same = ranks.size[a] == prog->mesh.size[a] &&
-               strcmp(ranks.name[a], prog->mesh.name[a]) == 0;
-    return same;
-}
-
-/* Devices of the plan that a rank plays. */
-static int read_devices(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                        struct ap_program *prog, struct ap_err *err)
-{
-    const struct ap_at mesh_at = {at, "device_mesh", 0};
-    int64_t n;
-
-    if (!json_object_get(o, "devices_per_rank"))
-        return 0;
-    if (ap_get_int(o, at, "devices_per_rank", 2, AP_MAX_DEVICES, &n, err) ||
-        ap_mesh_from_json(arena, json_object_get(o, "device_mesh"), &mesh_at,
-                          &prog->devices, err))
-        return -1;
-    prog->per_rank = (int)n;
-    return is_mesh_of_ranks(prog)
-               ? 0
-               : ap_at_err(&mesh_at, err, "in ranks of %lld devices is not the mesh",
-                           (long long)n);
-}
-
-/* Which of the source graph's parameters those of several devices are: first each once,
- * in order. */
-static int read_numbers(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
-                        struct ap_program *prog, struct ap_err *err)
-{
-    const struct ap_at here = {at, "parameters", 0};
-    struct ap_ints list;
-    int n_own = 0;
-
-    if (ap_get_ints(arena, o, at, "parameters", &list, err))
-        return -1;
-    if (list.n != prog->local.n_params)
-        return ap_at_err(&here, err, "expected one number per parameter (%d), got %d",
-                         prog->local.n_params, list.n);
-    int *number = AP_NEW_N(arena, list.n + 1, int);
-    for (int k = 0; k < list.n; k++) {
-        const struct ap_at item = {&here, NULL, k};
-        n_own += list.v[k] == n_own && k == n_own;
-        if (list.v[k] < 0 || list.v[k] >= n_own)
-            return ap_at_err(&item, err,
-                             "expected the next parameter of the source graph, or "
-                             "the number of one before it");
-        number[k] = (int)list.v[k];
-    }
-    prog->number = number;
-    return 0;
-}
-
 static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_at *at,
                        struct ap_program *prog, struct ap_err *err)
 {
@@ -341,8 +269,7 @@ static int read_module(struct ap_arena *arena, const json_t *o, const struct ap_
     return ap_graph_from_json(arena, graph, &graph_at, &prog->local, err) ||
                    read_buffers(arena, module, &here, prog, err) ||
                    read_source(arena, module, &here, prog, err) ||
-                   read_waits(arena, module, &here, prog, err) ||
-                   (prog->per_rank > 1 && read_numbers(arena, o, at, prog, err))
+                   read_waits(arena, module, &here, prog, err)
                ? -1
                : 0;
 }
@@ -353,6 +280,8 @@ int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct a
     *prog = (struct ap_program){0};
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
+    if (json_object_get(o, "devices_per_rank"))
+        return ap_at_err(at, err, "is for several devices per rank, which cannot be run");
     struct ap_at mesh_at = {at, "mesh", 0};
     int64_t n_ranks;
     if (ap_mesh_from_json(arena, json_object_get(o, "mesh"), &mesh_at, &prog->mesh,
@@ -365,8 +294,7 @@ int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct a
         return ap_at_err(&here, err, "%lld ranks, but the mesh has %lld devices",
                          (long long)n_ranks, (long long)ap_mesh_devices(&prog->mesh));
     }
-    if (check_instructions(o, at, err) || read_each(arena, o, at, prog, err) ||
-        read_devices(arena, o, at, prog, err))
+    if (check_instructions(o, at, err) || read_each(arena, o, at, prog, err))
         return -1;
     return read_module(arena, o, at, prog, err);
 }

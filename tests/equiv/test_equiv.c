@@ -3,7 +3,7 @@
  * program for one rank. Run under mpirun; every rank makes the same case from its seed,
  * runs the one-rank program too, and compares the blocks that it holds.
  *
- *     mpirun -n 4 test_equiv FIRST_SEED CASES [cuda|cuda-near|DEVICES_PER_RANK]
+ *     mpirun -n 4 test_equiv FIRST_SEED CASES [cuda|cuda-near]
  *
  * Two cases in seven have kernels between contractions, one in seven has kernels of any
  * nodes. Two cases in five run in two or three microbatches, on random axes of random
@@ -13,9 +13,6 @@
  * With "cuda" the n ranks compute by the CUDA backend, the one rank on the CPU. A real
  * device has other functions than libm: with "cuda-near" floats may differ by NEAR_ULPS
  * units in the last place of the larger of the element and the tensor's root mean square.
- *
- * With a number, each rank plays so many devices of the mesh, and what it holds of all of
- * them is compared.
  *
  * Prints TAP, and for each kind of operator, conversion and layout that occurred a line
  * "# covered KIND". A failing case prints its seed, mesh and the first wrong element.
@@ -65,16 +62,14 @@ struct sample {
     struct ap_program whole, part;
 };
 
-/* A mesh of n devices in ranks of per_rank, by the seed. */
-static int pick_mesh(struct ap_arena *arena, uint64_t seed, int n, int per_rank,
-                     struct ap_mesh *mesh)
+/* A mesh of n devices, by the seed. */
+static int pick_mesh(struct ap_arena *arena, uint64_t seed, int n, struct ap_mesh *mesh)
 {
     int fits[N_MESHES], n_fits = 0;
     struct ap_err err = {0};
-    struct ap_mesh ranks;
     for (int i = 0; i < N_MESHES; i++)
         if (ap_mesh_parse(arena, meshes[i], mesh, &err) == 0 &&
-            ap_mesh_devices(mesh) == n && ap_tile_ranks(mesh, per_rank, &ranks) == 0)
+            ap_mesh_devices(mesh) == n)
             fits[n_fits++] = i;
     int row = fits[seed % (uint64_t)n_fits];
     ap_mesh_parse(arena, meshes[row], mesh, &err);
@@ -112,8 +107,8 @@ static void mark_any(struct ap_arena *arena, struct ap_graph *g, uint64_t *state
 }
 
 /* n: devices. */
-static int make_sample(struct ap_arena *arena, uint64_t seed, int n, int per_rank,
-                       struct sample *s, struct ap_err *err)
+static int make_sample(struct ap_arena *arena, uint64_t seed, int n, struct sample *s,
+                       struct ap_err *err)
 {
     struct ap_mesh mesh;
     struct ap_doc doc = {.file = "test"};
@@ -123,8 +118,7 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, int per_ran
     struct ap_plan single;
     struct ap_conversions none;
 
-    *s = (struct sample){.seed = seed,
-                         .mesh_row = pick_mesh(arena, seed, n, per_rank, &mesh)};
+    *s = (struct sample){.seed = seed, .mesh_row = pick_mesh(arena, seed, n, &mesh)};
     if (gen_graph(arena, seed, 14, &s->graph, err) ||
         ap_mesh_add_microbatches(&mesh, seed % 5 < 2 ? 2 + (int64_t)(seed / 5 % 2) : 1,
                                  err))
@@ -159,8 +153,6 @@ static int make_sample(struct ap_arena *arena, uint64_t seed, int n, int per_ran
         mark_any(arena, &s->part.local, &state);
     if (seed % 7 < 3)
         ap_program_kernels(arena, &s->part);
-    if (ap_program_tile(arena, &s->part, per_rank, err))
-        return -1;
     if (seed % 4 < 3)
         ap_program_pack(arena, &s->part,
                         &(struct ap_program_form){.overlap = seed % 4 > 0,
@@ -210,19 +202,13 @@ static void store(void *data, enum ap_dtype t, int64_t i, double v)
     }
 }
 
-/* One that a rank plays, in the mesh. */
-static int64_t device_of(const struct ap_program *prog, int rank, const struct ap_node *n)
-{
-    return (int64_t)rank * ap_program_per_rank(prog) + n->attrs->device;
-}
-
 /* Index of each local element in the whole tensor, -1 for padding; caller frees. */
 static int64_t *global_indices(const struct ap_mesh *mesh, const struct ap_shape *global,
                                const struct ap_layout *layout,
-                               const struct ap_shape *local, int64_t device)
+                               const struct ap_shape *local, int64_t rank)
 {
     int64_t coords[AP_MAX_AXES], n = ap_shape_elems(local), *out, *map[AP_MAX_RANK];
-    ap_mesh_coords(mesh, device, coords);
+    ap_mesh_coords(mesh, rank, coords);
     out = ap_xrealloc(NULL, (size_t)(n + 1) * sizeof *out);
     for (int d = 0; d < local->rank; d++) {
         map[d] = ap_xrealloc(NULL, (size_t)(local->dims[d] + 1) * sizeof **map);
@@ -250,9 +236,8 @@ static void fill_params(struct exec *x, const struct sample *s, int rank)
         const struct ap_node *node = &g->nodes[g->params[p]];
         const struct ap_shape *global = node->attrs->global;
         const int number = x->number ? x->number[p] : p;
-        int64_t *index =
-            global_indices(ap_program_devices(x->prog), global, &node->attrs->layout,
-                           &node->shape, device_of(x->prog, rank, node));
+        int64_t *index = global_indices(&x->prog->mesh, global, &node->attrs->layout,
+                                        &node->shape, rank);
         const int64_t bytes = ap_shape_bytes(&node->shape);
         char *host = ap_xrealloc(NULL, (size_t)bytes + 1);
         for (int64_t i = 0; i < ap_shape_elems(&node->shape); i++)
@@ -299,38 +284,21 @@ static double root_mean_square(const void *p, int64_t n, enum ap_dtype t)
     return sqrt(sum / (double)(n > 0 ? n : 1));
 }
 
-/* Which of the graph's results number k of a program is: of one device, or of several. */
-static int result_of(const struct ap_program *prog, int k)
-{
-    const struct ap_graph own = ap_program_own(prog);
-    int r = k;
-    if (k < own.n_results)
-        return k;
-    const int param = prog->number[own.nodes[own.results[k].alias].param];
-    for (r = 0; own.results[r].alias != own.params[param]; r++)
-        ;
-    return r;
-}
-
 /* First difference as a message, or 0. */
 static int compare(const struct exec *part, const struct exec *whole,
                    const struct sample *s, bool near, int rank, struct ap_err *err)
 {
     const struct ap_graph *g = &s->graph, *own = &part->prog->local;
-    for (int k = 0; k < own->n_results; k++) {
-        const int r = result_of(part->prog, k), alias = own->results[k].alias;
+    for (int r = 0; r < own->n_results; r++) {
         const struct ap_shape *global = &g->nodes[g->results[r].node].shape;
         struct ap_layout layout = ap_plan_result_layout(&s->plan, r);
-        int node = own->results[k].node;
+        int node = own->results[r].node;
         const struct ap_shape *local = &own->nodes[node].shape;
-        const int64_t device = alias < 0
-                                   ? (int64_t)rank * ap_program_per_rank(part->prog)
-                                   : device_of(part->prog, rank, &own->nodes[alias]);
         const int64_t bytes = ap_shape_bytes(local);
         char *mine = ap_xrealloc(NULL, (size_t)bytes + 1);
         part->backend->read(mine, part->value[node], bytes);
         const void *all = whole->value[whole->prog->local.results[r].node];
-        int64_t *index = global_indices(&s->plan.mesh, global, &layout, local, device);
+        int64_t *index = global_indices(&s->plan.mesh, global, &layout, local, rank);
         int64_t i = 0, n = ap_shape_elems(local);
         const double size =
             near ? root_mean_square(all, ap_shape_elems(global), global->dtype) : -1;
@@ -477,10 +445,8 @@ int main(int argc, char **argv)
 {
     const bool near = argc == 4 && !strcmp(argv[3], "cuda-near");
     const bool cuda = near || (argc == 4 && !strcmp(argv[3], "cuda"));
-    const int per_rank = argc == 4 && !cuda ? atoi(argv[3]) : 1;
-    if (argc < 3 || argc > 4 || per_rank < 1)
-        ap_die_usage(
-            "usage: test_equiv FIRST_SEED CASES [cuda|cuda-near|DEVICES_PER_RANK]");
+    if (argc < 3 || argc > 4 || (argc == 4 && !cuda))
+        ap_die_usage("usage: test_equiv FIRST_SEED CASES [cuda|cuda-near]");
     uint64_t first = strtoull(argv[1], NULL, 10);
     int n_cases = atoi(argv[2]), n_failed = 0;
     struct comm comm, self;
@@ -494,7 +460,7 @@ int main(int argc, char **argv)
         struct ap_err err = {0};
         struct sample s;
         uint64_t seed = first + (uint64_t)i;
-        int rc = make_sample(&arena, seed, comm.size * per_rank, per_rank, &s, &err);
+        int rc = make_sample(&arena, seed, comm.size, &s, &err);
         if (rc == 0) {
             rc = run_case(&s, backend, near, &comm, &self, &err);
             cover(&coverage, &s);

@@ -172,7 +172,7 @@ static int accumulate_prepare(struct exec *x, struct call *call, struct ap_err *
 /* Number of devices on the axes and the call's place among them, first axis major. */
 static int64_t place_on(const struct exec *x, unsigned axes, int *n)
 {
-    const struct ap_mesh *mesh = ap_program_devices(x->prog);
+    const struct ap_mesh *mesh = &x->prog->mesh;
     int64_t place = 0;
     *n = 1;
     for (int a = 0; a < mesh->n_axes; a++)
@@ -373,7 +373,7 @@ int cpu_local_prepare(struct exec *x, struct call *call, struct ap_err *err)
         call->run = slice_run;
     } else if (v->op == AP_OP_AP_PARTIAL) {
         s->keep = true;
-        for (int a = 0; a < ap_program_devices(x->prog)->n_axes; a++)
+        for (int a = 0; a < x->prog->mesh.n_axes; a++)
             s->keep &= !(t->axes >> a & 1) || x->coords[a] == 0;
         ap_red_neutral(t->red, v->shape.dtype, s->fill);
         call->run = partial_run;

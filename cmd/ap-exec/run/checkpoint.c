@@ -118,8 +118,8 @@ static void move_shard(struct moving *m, struct exec *x, int k)
     struct block b;
     m->size = ap_dtype_size(place.global.dtype);
     int64_t coords[AP_MAX_AXES];
-    ap_program_coords(x->prog, x->comm->rank, v->attrs->device, coords);
-    block_open(x->arena, &b, ap_program_devices(x->prog), &place, v->attrs->argument,
+    ap_mesh_coords(&x->prog->mesh, x->comm->rank, coords);
+    block_open(x->arena, &b, &x->prog->mesh, &place, v->attrs->argument,
                coords);
     block_each(&b, move_run, m);
     ap_arena_rewind(x->arena, mark);

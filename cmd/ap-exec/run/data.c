@@ -227,9 +227,9 @@ static void take_part(struct exec *x, const struct loading *p, char *host)
         struct ap_mark mark = ap_arena_mark(x->arena);
         int64_t coords[AP_MAX_AXES];
         struct block b;
-        ap_program_coords(x->prog, r, p->node->attrs->device, coords);
+        ap_mesh_coords(&x->prog->mesh, r, coords);
         struct reading reading = {&p->stored, host, size};
-        block_open(x->arena, &b, ap_program_devices(x->prog), &p->place,
+        block_open(x->arena, &b, &x->prog->mesh, &p->place,
                    p->whole ? NULL : p->node->attrs->argument, coords);
         memset(host, 0, (size_t)bytes);
         if (p->whole)
@@ -275,8 +275,8 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
     } else if (!rc) {
         struct block b;
         int64_t coords[AP_MAX_AXES];
-        ap_program_coords(x->prog, x->comm->rank, v->attrs->device, coords);
-        block_open(x->arena, &b, ap_program_devices(x->prog), &p.place, NULL, coords);
+        ap_mesh_coords(&x->prog->mesh, x->comm->rank, coords);
+        block_open(x->arena, &b, &x->prog->mesh, &p.place, NULL, coords);
         seed_block(s, v, p.number, &b, host);
     }
     close_file(&p);
@@ -359,11 +359,11 @@ int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
     return rc;
 }
 
-/* Every rank's shard on one of its devices, to its place on rank 0. */
+/* Every rank's shard, to its place on rank 0. */
 static void collect(struct exec *x, const void *value, const struct placement *place,
-                    int64_t device, char *whole)
+                    char *whole)
 {
-    const struct ap_mesh *mesh = ap_program_devices(x->prog);
+    const struct ap_mesh *mesh = &x->prog->mesh;
     struct ap_mark mark = ap_arena_mark(x->arena);
     struct ap_shape local =
         ap_layout_local(x->arena, mesh, &place->global, &place->layout);
@@ -379,7 +379,7 @@ static void collect(struct exec *x, const void *value, const struct placement *p
             struct ap_mark inner = ap_arena_mark(x->arena);
             int64_t coords[AP_MAX_AXES];
             struct block b;
-            ap_program_coords(x->prog, r, device, coords);
+            ap_mesh_coords(&x->prog->mesh, r, coords);
             block_open(x->arena, &b, mesh, place, NULL, coords);
             block_move(&b, host, whole, size, true);
             ap_arena_rewind(x->arena, inner);
@@ -392,15 +392,11 @@ static void collect(struct exec *x, const void *value, const struct placement *p
 void *data_collect(struct exec *x, int k)
 {
     const struct ap_graph *g = &x->prog->local;
-    const int *number = x->prog->number;
     const struct placement place = exec_placement(&g->nodes[g->params[k]]);
     char *whole = x->comm->rank == 0
                       ? ap_xrealloc(NULL, (size_t)ap_shape_bytes(&place.global) + 1)
                       : NULL;
-    for (int i = k; i < (number ? g->n_params : k + 1); i++)
-        if (i == k || number[i] == k)
-            collect(x, x->value[g->params[i]], &place,
-                    g->nodes[g->params[i]].attrs->device, whole);
+    collect(x, x->value[g->params[k]], &place, whole);
     return whole;
 }
 

@@ -41,8 +41,7 @@ static int count(const struct ap_pipeline_program *r, bool results)
     return n;
 }
 
-/* A stage's share. Of several devices that a rank plays the first one's parameters stand
- * for all, which come first. */
+/* A stage's share. */
 static void outline_stage(const struct ap_pipeline_stage *st, struct ap_graph *g)
 {
     const struct ap_graph *own = &st->prog.local;

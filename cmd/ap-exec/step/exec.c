@@ -75,7 +75,7 @@ const int64_t *exec_index_map(struct exec *x, const struct ap_attrs *attrs,
 {
     if (!attrs->global)
         return NULL;
-    const struct ap_mesh *mesh = ap_program_devices(x->prog);
+    const struct ap_mesh *mesh = &x->prog->mesh;
     bool split = false;
     for (int a = 0; a < mesh->n_axes; a++)
         split |= attrs->layout.axis[a].kind == AP_SPLIT && attrs->layout.axis[a].dim == d;
@@ -435,21 +435,9 @@ static bool depends_on_microbatch(const struct exec *x, const struct call *call)
     return false;
 }
 
-/* The device of its rank that a call is for; 0 where all are the same to it. */
-static int64_t device_of(const struct exec *x, const struct call *call)
-{
-    int64_t device = 0;
-    for (int m = 0; m < call->n_nodes; m++) {
-        const int64_t of = x->prog->local.nodes[call->nodes[m]].attrs->device;
-        device = of > device ? of : device;
-    }
-    return device;
-}
-
 static int prepare_call(struct exec *x, struct call *call, struct ap_err *err)
 {
     const int64_t n = ap_mesh_microbatches(&x->prog->mesh);
-    ap_program_coords(x->prog, x->comm->rank, device_of(x, call), x->coords);
     if (n == 1 || !depends_on_microbatch(x, call))
         return x->backend->prepare(x, call, err);
     call->each = AP_NEW_N(x->arena, n, void *);
@@ -494,7 +482,6 @@ static int prepare_calls(struct planner *p, struct ap_err *err)
             n_out += copy_elements(p, node, &out[n_out]);
         }
     }
-    ap_program_coords(x->prog, x->comm->rank, 0, x->coords);
     while (n_groups <= p->g->n_groups)
         x->first_call[n_groups++] = n_out;
     x->calls = out;
@@ -577,8 +564,7 @@ int exec_open_at(struct exec *x, struct ap_arena *arena, const struct ap_program
                        .place = *place,
                        .exit_code = 1};
     struct planner p = {.x = x, .g = &prog->local};
-    x->number = prog->number;
-    ap_program_coords(prog, comm->rank, 0, x->coords);
+    ap_mesh_coords(&prog->mesh, comm->rank, x->coords);
     x->value = AP_NEW_N(arena, n + 1, void *);
     x->element = AP_NEW_N(arena, n + 1, void **);
     x->call_of = AP_NEW_N(arena, n + 1, int);

@@ -94,9 +94,8 @@ struct exec {
     const struct ap_program *prog;
     const struct backend *backend;
     struct comm *comm;
-    /* Coordinates, on the mesh of devices, of the call being prepared: of the device of
-       this rank that it is for, and the number of the microbatch; else those of the
-       rank's first device */
+    /* Coordinates of this rank on the mesh, and the number of the microbatch of the call
+       being prepared */
     int64_t coords[AP_MAX_AXES];
 
     /* The backend's memory */
