@@ -150,7 +150,7 @@ partitioned() {
     [ "${#stderr_lines[@]}" -eq 1 ]
     [[ $stderr == *"one.json: the program is for 1 rank, this job has 2: run it with -n 1" ]]
     refuses 1 "the program is for 1 rank, this job has 2" ap-exec --check -n 2 "$ONE"
-    refuses 2 "--check: runs no step, which --save needs" ap-exec --check --save "$BATS_TEST_TMPDIR" "$ONE"
+    refuses 2 "--check: runs no step, which --out needs" ap-exec --check --out "$BATS_TEST_TMPDIR" "$ONE"
     refuses 2 "--check: runs no step, which --verify needs" ap-exec --check --verify "$ONE"
     refuses 2 "--check: runs no step, which --report needs" ap-exec --check --report "$ONE"
     refuses 2 "--check: runs no step, which --data needs" ap-exec --check --data "$MODELS/mlp/in" "$ONE"
@@ -453,4 +453,102 @@ END
     start=$(ap-exec -n 4 --data "$MODELS/mlp/in" --stats --quiet "$(rewritten mlp 4 data)" 2>&1 | jq .peak_bytes)
     # parameter, new value and what is read: three quarters, and not one array more
     jq -e --argjson start "$start" '.peak_bytes - $start < 3.5 * 16777216' <<<"$stderr"
+}
+
+# The losses of a run: losses OPTION...
+losses() {
+    ap-exec "$@" | sed -n 's/.* loss //p'
+}
+
+# Whether two lists of losses are those of one training: close A B
+close() {
+    paste "$1" "$2" | awk '{ d = $1 / $2 - 1; if (d < 0) d = -d; if (!($2 > 0) || d > 1e-5) bad = 1 }
+        END { exit bad || NR == 0 }'
+}
+
+@test "exec: 3 steps on 4 ranks, 3 more on 1, 6 and 8 under other plans: the losses of one" {
+    local plan n
+    cd "$BATS_TEST_TMPDIR"
+    ap-rewrite "$(imported mlp)" >one.json
+    ap-prune "$(imported mlp)" | ap-coarsen --blocks 2 --eps 1 |
+        ap-stage --stages 2 --microbatches 2 --cluster cpu-8 | ap-rewrite >staged.json
+    losses --data "$MODELS/mlp/in" --steps 6 one.json >one
+    losses -n 4 --data "$MODELS/mlp/in" --steps 3 --out done "$(rewritten mlp 2x2)" >first
+    cp -n "$MODELS/mlp/in/"*.npy done
+    for plan in one.json "$(rewritten mlp 8 zero3)" "$(rewritten mlp 2x4 megatron)" staged.json; do
+        n=$(ap-exec --check --json "$plan" | jq .ranks)
+        losses -n "$n" --data done --steps 3 --out "done.$n" "$plan" >rest
+        cat first rest >six
+        close six one
+    done
+    # and from a pipeline back to four ranks
+    losses -n 6 --data "$MODELS/mlp/in" --steps 3 --out staged staged.json >first
+    cp -n "$MODELS/mlp/in/"*.npy staged
+    losses -n 4 --data staged --steps 3 "$(rewritten mlp 2x2)" >rest
+    cat first rest >six
+    close six one
+}
+
+@test "exec: what is bf16 or a stack of layers goes on from the files of --out" {
+    cd "$BATS_TEST_TMPDIR"
+    ap-import - <<'END' | ap-rewrite >bf16.json
+HloModule step, input_output_alias={ {0}: (0, {}, may-alias) }
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY e {
+  w = bf16[8] parameter(0), metadata={op_name="params['w']"}
+  third = bf16[] constant(0.333)
+  thirds = bf16[8] broadcast(third), dimensions={}
+  new = bf16[8] multiply(w, thirds)
+  wide = f32[8] convert(new)
+  zero = f32[] constant(0)
+  loss = f32[] reduce(wide, zero), dimensions={0}, to_apply=sum
+  ROOT out = (bf16[8], f32[]) tuple(new, loss)
+}
+END
+    ap-exec --seed 1 --quiet --out out bf16.json
+    [ "$(losses --seed 1 --steps 2 bf16.json | tail -n 1)" = "$(losses --seed 1 --data out bf16.json)" ]
+    jq -c '([.graph.nodes[] | select(.op == "parameter").name | sub("layers/[0-9]+/"; "")] |
+            reduce .[] as $n ([]; if index($n) then . else . + [$n] end)) as $names |
+        (.graph.nodes[] | select(.op == "parameter")) |= ((.name | capture("layers/(?<l>[0-9]+)/").l // null)
+            as $l | (.name | sub("layers/[0-9]+/"; "")) as $n | .argument = ({index: ($names | index($n))} +
+            if $l then {dim: (if .shape == "f32[32,32]" then 1 else 0 end), part: ($l | tonumber), parts: 3}
+            else {} end))' "$(imported scan_mlp)" >stacked.json
+    ap-shard --mesh 2x2 --algorithm zero3 --cluster cpu-4 stacked.json | ap-rewrite >four.json
+    ap-exec -n 4 --seed 1 --steps 2 --quiet --out stack four.json
+    [ "$(losses -n 4 --seed 1 --steps 3 four.json | tail -n 1)" = "$(losses -n 4 --seed 1 --data stack four.json)" ]
+}
+
+@test "exec: --batches reads the inputs of each step, on any plan" {
+    cd "$BATS_TEST_TMPDIR"
+    local k inputs plan
+    ap-prune "$(imported mlp)" | ap-coarsen --blocks 2 --eps 1 |
+        ap-stage --stages 2 --microbatches 2 --cluster cpu-8 | ap-rewrite >staged.json
+    inputs=$(jq -r '.graph.nodes[] | select(.op == "parameter" and .role == "input").param' "$(imported mlp)")
+    # batch 2 has the first half of batch 1 twice
+    for k in $inputs; do
+        mkdir -p b/1 b/2
+        cp "$MODELS/mlp/in/$k.npy" "b/1/$k.npy"
+        /usr/bin/python3 - "$MODELS/mlp/in/$k.npy" "b/2/$k.npy" <<'END'
+import sys
+raw = open(sys.argv[1], "rb").read()
+half = (len(raw) - 128) // 2
+open(sys.argv[2], "wb").write(raw[:128] + raw[128:128 + half] * 2)
+END
+    done
+    losses --data "$MODELS/mlp/in" --batches b --steps 4 "$ONE" >four
+    losses --data "$MODELS/mlp/in" --steps 4 "$ONE" >same
+    [ "$(head -n 1 four)" = "$(head -n 1 same)" ]
+    run ! diff -q <(sed -n 2p four) <(sed -n 2p same)
+    for plan in "$(rewritten mlp 2x2)" staged.json; do
+        k=$(ap-exec --check --json "$plan" | jq .ranks)
+        losses -n "$k" --data "$MODELS/mlp/in" --batches b --steps 4 --verify "$plan" >some
+        close some four
+    done
+}
+
+@test "exec: --batches without a folder, or without a file of an input, is refused" {
+    cd "$BATS_TEST_TMPDIR"
+    refuses 1 "none/1: no such folder" ap-exec --batches none "$ONE"
+    mkdir -p empty/1
+    refuses 1 "empty/1: has no K.npy of an input" ap-exec --batches empty "$ONE"
 }

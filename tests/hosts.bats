@@ -63,16 +63,11 @@ cluster_of() {
     diff other <(grep '^step' out)
 }
 
-@test "hosts: two hosts compute what one rank does, and share checkpoints" {
-    local plan
+@test "hosts: two hosts compute what one rank does" {
     cd "$BATS_TEST_TMPDIR"
     cluster_of 2 >cluster.json
     ap-shard --mesh 2x2 --cluster cluster.json "$(imported mlp)" | ap-rewrite -o plan.json
-    plan=plan.json
-    on_hosts ap-exec --data "$MODELS/mlp/in" --steps 3 --compare "$MODELS/mlp" --save "$PWD/ck" "$plan" >out 2>err ||
-        [[ $(cat err) == *"holds 5 losses"* ]]
-    on_hosts ap-exec --data "$MODELS/mlp/in" --steps 3 --save "$PWD/ck" "$plan" >out
-    on_hosts ap-exec --data "$MODELS/mlp/in" --steps 2 --resume "$PWD/ck" --compare "$MODELS/mlp" --tolerance 1e-4 "$plan" >>out
+    on_hosts ap-exec --data "$MODELS/mlp/in" --steps 5 --compare "$MODELS/mlp" --tolerance 1e-4 plan.json >out
     [ "$(grep -c '^step [1-5] loss' out)" -eq 5 ]
 }
 
@@ -102,5 +97,5 @@ no_ranks() { [ -z "$(ranks)" ]; }
     await no_ranks
     echo "$((SECONDS - start)) s: $(cat err)"
     [ $((SECONDS - start)) -le $((watchdog + 60)) ]
-    grep -qE 'has not answered|no rank has made progress' err
+    grep -q 'has waited for other ranks' err
 }

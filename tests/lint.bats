@@ -95,13 +95,13 @@ finds() {
 }
 
 @test "lint-house: a symbol of a later folder of a tool is found" {
-    mkdir -p "$root/"{,build/}"cmd/ap-exec/"{watch,comm}
-    echo 'int high(void); int low(void); int low(void) { return high(); }' >"$root/cmd/ap-exec/watch/low.c"
+    mkdir -p "$root/"{,build/}"cmd/ap-exec/"{elem,comm}
+    echo 'int high(void); int low(void); int low(void) { return high(); }' >"$root/cmd/ap-exec/elem/low.c"
     echo 'int low(void); int high(void); int high(void) { return low(); }' >"$root/cmd/ap-exec/comm/high.c"
-    for f in watch/low comm/high; do
+    for f in elem/low comm/high; do
         cc -c -o "$root/build/cmd/ap-exec/$f.o" "$root/cmd/ap-exec/$f.c"
     done
-    finds symbols 'cmd/ap-exec/watch/low.o: needs high of comm/'
+    finds symbols 'cmd/ap-exec/elem/low.o: needs high of comm/'
     [ "$(wc -l <<<"$output")" -eq 1 ]
 }
 

@@ -148,7 +148,7 @@ sizes() {
     jq -se 'length == 2 and all(.[]; .compare.loss_error < 1e-5 and .memory[0].measured_bytes == null)
         and .[1].memory[0].buffer_bytes < .[0].memory[0].buffer_bytes' "$BATS_TEST_TMPDIR/out"
     refuses 1 "the program is for 4 ranks, this job has 2" ap-exec -n 2 --alternate "$a" "$(rewritten mlp 2)"
-    refuses 2 "--alternate: --save is of one program" ap-exec --save x --alternate "$a" "$b"
+    refuses 2 "--alternate: --out is of one program" ap-exec --out x --alternate "$a" "$b"
     refuses 2 "--alternate: expected a file, got -" ap-exec --alternate - "$b"
 }
 

@@ -1,6 +1,7 @@
 /* ap-exec: run a program, on this process or under MPI. */
 #include "step/backend.h"
 #include "base/file.h"
+#include "comm/watch.h"
 #include "cpu/cpu.h"
 #include "cuda/plugin.h"
 #include "run/job.h"
@@ -26,7 +27,7 @@ static const struct ap_choice products[] = {
     {NULL, NULL},
 };
 
-/* Of --watchdog: longer than a file system may take to sync a large checkpoint. */
+/* Of --watchdog: longer than rank 0 takes to read a large document. */
 #define WATCHDOG_SEC 300
 
 /* What the options say beside the settings. */
@@ -63,9 +64,8 @@ static void check_stdout(void)
 static void show_step(const struct task *t, int64_t step, bool has_loss, double loss)
 {
     static char what[128];
-    const int64_t last = t->session.first + t->set->steps;
     const int n = snprintf(what, sizeof what, "step %lld of %lld", (long long)step,
-                           (long long)last);
+                           (long long)t->set->steps);
     if (has_loss)
         snprintf(what + n, sizeof what - (size_t)n, ", loss %.6g", loss);
     t->progress->what = what;
@@ -160,18 +160,14 @@ static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
     const int n = list_updated(arena, program, &list);
     if (set->verify && !ap_doc_find(doc, "graph"))
         return ap_err_set(err, "%s: --verify: no section \"graph\"", doc->file);
-    if (set->out_dir && report_check("out", set->out_dir, err))
-        return -1;
-    if (set->save_dir && report_check("save", set->save_dir, err))
+    if (set->out_dir && report_check(set->out_dir, err))
         return -1;
     if ((set->profile_path && ap_tool_can_write(set->profile_path, err)) ||
         (set->trace_path && ap_tool_can_write(set->trace_path, err)))
         return -1;
-    const int64_t done = set->source.resume ? set->source.resume->step : 0;
-    if (set->compare_dir &&
-        compare_check(arena, set->compare_dir, done + set->steps, n, list, err))
-        return -1;
-    return set->save_dir ? checkpoint_claim(set->save_dir, err) : 0;
+    return set->compare_dir
+               ? compare_check(arena, set->compare_dir, set->steps, n, list, err)
+               : 0;
 }
 
 /* After the last step: files, comparisons and the report; all ranks. */
@@ -227,17 +223,6 @@ static void check(struct ap_tool *tool, const struct task *t, int n)
     ap_buf_free(&out);
 }
 
-/* --resume, on all ranks: the same file has to be there for each of them. */
-static void open_resume(struct ap_arena *arena, struct comm *comm, const char *dir,
-                        struct settings *set)
-{
-    struct ap_err err = {{0}};
-    struct checkpoint *c = AP_NEW(arena, struct checkpoint);
-    const int rc = dir ? checkpoint_open(arena, dir, c, &err) : 0;
-    job_agree(comm, rc, AP_BAD_INPUT, &err);
-    set->source.resume = dir ? c : NULL;
-}
-
 /* Reads the program, and checks that what its end needs is there (check_ends). */
 static void load(struct ap_arena *arena, struct task *t, struct comm *comm)
 {
@@ -265,7 +250,7 @@ static void run_tasks(struct ap_tool *tool, struct ap_arena *arena, struct task 
     for (int k = 0; k < n; k++) {
         t[k].hook = (struct session_hook){say_step, &t[k]};
         const struct session_opts opts = {.keep = keep,
-                                          .save = true,
+                                          .observed = true,
                                           .timed = set->report || set->json,
                                           .hook = &t[k].hook};
         all[k] = &t[k].session;
@@ -273,6 +258,7 @@ static void run_tasks(struct ap_tool *tool, struct ap_arena *arena, struct task 
     }
     if (!set->prepare_only)
         session_steps(all, n);
+    watch_end();
     for (int k = 0; k < n && !set->prepare_only; k++)
         end_run(arena, &t[k], &out);
     if (out.len)
@@ -300,7 +286,6 @@ static void run(struct ap_tool *tool, struct settings *set, struct task *t, int 
     if (comm.rank == 0 && tool->out_path)
         rc = ap_tool_can_write(tool->out_path, &err);
     job_agree(&comm, rc, AP_BAD_INPUT, &err);
-    open_resume(&arena, &comm, set->resume_dir, set);
     for (int k = 0; k < n; k++)
         load(&arena, &t[k], &comm);
     run_tasks(tool, &arena, t, n, &comm);
@@ -378,26 +363,6 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .arg = "DIR",
          .help = "write final parameters and results as .npy",
          .group = "more"},
-        {.name = "save",
-         .kind = AP_OPT_STR,
-         .out = &set->save_dir,
-         .arg = "DIR",
-         .help = "write DIR/" CHECKPOINT_NAME " after the last step",
-         .group = "more"},
-        {.name = "every",
-         .kind = AP_OPT_INT,
-         .out = &set->save_every,
-         .arg = "N",
-         .help = "with --save: also after every N steps",
-         .lo = 1,
-         .hi = 1000000000,
-         .group = "more"},
-        {.name = "resume",
-         .kind = AP_OPT_STR,
-         .out = &set->resume_dir,
-         .arg = "DIR",
-         .help = "go on from DIR/" CHECKPOINT_NAME,
-         .group = "more"},
         {.name = "alternate",
          .kind = AP_OPT_LIST,
          .out = &chosen->alternate,
@@ -408,7 +373,7 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .kind = AP_OPT_NUM,
          .out = &set->watchdog_sec,
          .arg = "SECONDS",
-         .help = "end the job if ranks stall for so long (300); 0: never",
+         .help = "end the job if a rank waits so long for others (300); 0: never",
          .lo = 0,
          .hi = 1000000,
          .group = "more"},
@@ -551,18 +516,14 @@ static void check_options(const struct ap_tool *tool, struct settings *set,
         ap_die_usage("--beside: needs --trace");
     if (trace && profile && (!strcmp(trace, profile) || ap_same_file(trace, profile)))
         ap_die_usage("--trace and --profile: both would write %s", trace);
-    if (set->save_every && !set->save_dir)
-        ap_die_usage("--every: needs --save");
     if (set->steps == 0)
         set->steps = set->profile_path ? PROFILE_STEPS : 1;
     if (set->profile_path && set->steps < PROFILE_LEAST_STEPS)
         ap_die_usage("--profile: needs at least %d steps", PROFILE_LEAST_STEPS);
-    const char *one = set->save_dir       ? "save"
-                      : set->resume_dir   ? "resume"
-                      : set->profile_path ? "profile"
-                      : set->trace_path   ? "trace"
-                      : set->out_dir      ? "out"
-                                          : NULL;
+    const char *one = set->profile_path ? "profile"
+                      : set->trace_path ? "trace"
+                      : set->out_dir    ? "out"
+                                        : NULL;
     const char *step = one                   ? one
                        : set->compare_dir    ? "compare"
                        : set->verify         ? "verify"
@@ -595,8 +556,7 @@ int main(int argc, char **argv)
     check_options(&tool, &set, &chosen);
     cpu_backend.open(argv); /* whatever computes: values are filled on the host */
     if (set.n_ranks && !set.check && !job_is_started())
-        launch(&tool,
-               &(struct launch_opts){set.n_ranks, set.steps, set.watchdog_sec, set.json});
+        launch(&tool, set.n_ranks);
     cpu_set_threads(set.threads ? (int)set.threads : job_cores());
     set.backend = set.check ? &cpu_backend : choose_backend(&chosen, &plugin, &err);
     set.prepare_only = chosen.compile_for != NULL;

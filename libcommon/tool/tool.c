@@ -718,11 +718,6 @@ void ap_tool_write(struct ap_tool *tool, const struct ap_doc *doc,
     ap_buf_free(&entry);
 }
 
-void ap_tool_clear_progress(void)
-{
-    progress_clear();
-}
-
 struct ap_progress *ap_tool_progress(void)
 {
     return running->quiet ? NULL : progress_new(running->name, start_sec);

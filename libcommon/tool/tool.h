@@ -129,8 +129,6 @@ void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
  * --quiet.
  */
 struct ap_progress *ap_tool_progress(void);
-/* Erases the line, for code that writes to the terminal in another way. */
-void ap_tool_clear_progress(void);
 /* Dies (exit 2) if the cluster has several kinds of devices, for tools that plan for one
  * kind. */
 void ap_tool_one_kind(const struct ap_cluster *c);

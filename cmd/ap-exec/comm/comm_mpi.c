@@ -11,7 +11,7 @@
 #include "base/array.h"
 #include "comm/comm.h"
 #include "comm/flight.h"
-#include "watch/watch.h"
+#include "comm/watch.h"
 #include "tool/tool.h"
 
 #include <limits.h>
@@ -86,7 +86,7 @@ static void check(struct comm *c, int rc, const char *what)
     MPI_Error_string(rc, text, &len);
     fprintf(stderr, "ap-exec: rank %d: %s: %.*s\n", ((struct mpi *)c->impl)->job_rank,
             what, len, text);
-    watch_leave(1);
+    watch_told(1);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
@@ -441,10 +441,8 @@ static void close_mpi(struct comm *c)
     free(m->blocks);
     free(m->sum);
     free(m);
-    if (!job)
-        return;
-    watch_leave(0);
-    MPI_Finalize();
+    if (job)
+        MPI_Finalize();
 }
 
 /* Memory for a message: the smallest that is large enough and whose own has arrived. */

@@ -9,7 +9,6 @@
 #include "cpu/cpu.h"
 #include "run/arrays.h"
 #include "run/block.h"
-#include "run/checkpoint.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -264,11 +263,6 @@ static int load_param(struct exec *x, const struct source *s, int k, char *host,
     if (cpu_kind(v->shape.dtype) == CPU_N_KINDS)
         return exec_unsupported(x, v, err, ap_dtype_name(v->shape.dtype));
     memset(host, 0, (size_t)ap_shape_bytes(&v->shape));
-    if (checkpoint_has(s->resume, x, k)) {
-        checkpoint_get(s->resume, x, k, host);
-        ap_arena_rewind(x->arena, mark);
-        return 0;
-    }
     const int rc = read_param(x, s, &p, &in_file, err);
     if (in_file) {
         take_part(x, &p, host);

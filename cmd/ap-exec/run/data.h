@@ -6,7 +6,6 @@
 #include "doc/npy.h"
 
 struct source {
-    struct checkpoint *resume; /* opened and matched; its parameters are read from it */
     const char *dir;           /* DIR/K.npy, see arrays.h; NULL: none */
     const char *batches;       /* DIR/S/K.npy: inputs of step S; NULL: none */
     struct arrays *files;      /* data_load's own */
@@ -18,9 +17,8 @@ struct source {
 
 /*
  * Fills this rank's shards of all parameters of x with initial values; padding is 0.
- * Rank 0 of x->comm reads the files, once, and sends each rank its part; of a checkpoint
- * each rank reads its own, and the job's checkpoint_check follows. Called by all ranks of
- * x->comm, which fail together, but for a type that x cannot run.
+ * Rank 0 of x->comm reads the files, once, and sends each rank its part. Called by all
+ * ranks of x->comm, which fail together, but for a type that x cannot run.
  */
 int data_load(struct exec *x, const struct source *source, struct ap_err *err);
 
@@ -34,7 +32,7 @@ int data_batch(struct exec *x, const char *dir, int64_t batch, int *n_read,
                struct ap_err *err);
 
 /*
- * Gathers parameter k, of which every rank holds its devices' shards: on rank 0 the whole
+ * Gathers parameter k, of which every rank holds a shard: on rank 0 the whole
  * array in row-major order (the caller frees it), NULL on other ranks. Called by all
  * ranks.
  */

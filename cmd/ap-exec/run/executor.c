@@ -23,39 +23,9 @@ struct executor {
     struct exec *exec;          /* [stage]: with the buffers of slot 0 */
     struct exec **slot;         /* [stage][slot from 1 on] */
     bool *mine;                 /* [stage]: it is of this rank's lane */
-    bool **answers;             /* [stage][parameter]: see struct exec */
     struct transfers *transfers;
     int loss_stage, loss_node; /* where the loss is made; -1 */
 };
-
-/* ---- parameters of several stages ---- */
-
-/* Which stage's copy of a parameter a checkpoint has: of the first one that updates it,
- * else of the first one; with those of all devices that a rank of it plays. */
-static void find_answers(struct executor *p)
-{
-    const struct ap_pipeline_program *r = p->program;
-    const int n = p->session->outline.n_params;
-    int *by = AP_NEW_N(p->arena, n + 1, int); /* [number]: 1 + the stage that answers */
-    for (int s = 0; s < r->n_stages; s++)
-        p->answers[s] = AP_NEW_N(p->arena, r->stage[s].prog.local.n_params + 1, bool);
-    for (int pass = 0; pass < 2; pass++)
-        for (int s = 0; s < r->n_stages; s++) {
-            const struct ap_graph *g = &r->stage[s].prog.local;
-            bool *updated = AP_NEW_N(p->arena, g->n_nodes + 1, bool);
-            for (int k = 0; k < g->n_results; k++)
-                if (g->results[k].alias >= 0)
-                    updated[g->results[k].alias] = true;
-            for (int k = 0; k < g->n_params; k++) {
-                const int number = r->stage[s].param[k];
-                if (number < 0 || (by[number] && by[number] != s + 1) ||
-                    (!by[number] && !pass && !updated[g->params[k]]))
-                    continue;
-                p->answers[s][k] = true;
-                by[number] = s + 1;
-            }
-        }
-}
 
 static void find_loss_stage(struct executor *p, int loss)
 {
@@ -124,7 +94,6 @@ static int open_stage(struct executor *p, int s, const struct backend *backend,
             return -1;
         }
         x->number = st->param;
-        x->answers = p->answers[s];
     }
     return 0;
 }
@@ -157,9 +126,6 @@ static void open_stages(struct executor *p, const struct settings *set)
             exit_code = p->exec[s].exit_code;
         }
     job_agree(p->job, rc, exit_code, &err);
-    if (set->source.resume && !set->prepare_only)
-        rc = checkpoint_check(set->source.resume, p->job, &err);
-    job_agree(p->job, rc, AP_BAD_INPUT, &err);
     p->transfers = transfers_open(p->arena, r, p->exec, p->job);
 }
 
@@ -251,14 +217,6 @@ void executor_advance(struct executor *p)
             exec_advance(&p->exec[s]);
 }
 
-void executor_put(void *ctx, struct checkpoint *c)
-{
-    struct executor *p = ctx;
-    for (int s = 0; s < p->program->n_stages; s++)
-        for (int k = 0; p->mine[s] && k < p->exec[s].prog->local.n_params; k++)
-            checkpoint_put(c, &p->exec[s], k);
-}
-
 int executor_feed(struct executor *p, const char *dir, int64_t batch, int *n_read,
                   struct ap_err *err)
 {
@@ -307,7 +265,7 @@ void **executor_params(struct executor *p)
         for (int k = 0; k < g->n_results; k++) {
             const int node = g->results[k].alias;
             const int number = node < 0 ? -1 : r->stage[i].param[g->nodes[node].param];
-            if (number < 0 || done[number]) /* with those of a rank's other devices */
+            if (number < 0 || done[number])
                 continue;
             done[number] = true;
             const struct placement place = exec_placement(&g->nodes[node]);
@@ -423,7 +381,7 @@ static void watch_calls(struct executor *p, const struct settings *set,
 {
     struct session *s = p->session;
     const struct ap_pipeline_program *r = p->program;
-    if (opts->save) {
+    if (opts->observed) {
         s->trace = open_trace(p, set);
         if (set->profile_path)
             s->profile = profile_open(p->arena, p->job, set->steps);
@@ -453,9 +411,7 @@ struct executor *executor_open(struct session *s, const struct settings *set,
                            .comm = AP_NEW_N(arena, n, struct comm *),
                            .exec = AP_NEW_N(arena, n, struct exec),
                            .slot = AP_NEW_N(arena, n, struct exec *),
-                           .mine = AP_NEW_N(arena, n, bool),
-                           .answers = AP_NEW_N(arena, n, bool *)};
-    find_answers(p);
+                           .mine = AP_NEW_N(arena, n, bool)};
     find_loss_stage(p, s->loss);
     open_stages(p, set);
     s->peak_bytes = most_bytes(p, false);

@@ -3,8 +3,8 @@
 #endif
 #include "run/job.h"
 #include "base/file.h"
+#include "comm/watch.h"
 #include "run/launch.h"
-#include "watch/watch.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -57,38 +57,9 @@ int job_cores(void)
     return share < 1 ? 1 : share;
 }
 
-/* The hub in rank 0: who stalls or has died ends this process, and with it the job. */
-static void stop_here(void *ctx, enum watch_verdict why, const char *text)
-{
-    (void)ctx;
-    ap_say(why == WATCH_DEAD ? "%s has ended: the job ends" : "%s", text);
-    _exit(AP_BAD_INPUT);
-}
-
-/* Without ap-exec above mpirun, rank 0 has the hub. */
-static void watch_job(struct comm *c, double sec)
-{
-    struct ap_buf address = {0};
-    struct ap_err err = {{0}};
-    char word[1024] = "";
-    struct watch_hub *hub = NULL;
-    if (c->rank == 0)
-        hub = watch_hub_open(c->size, sec, &address, &err);
-    if (hub) {
-        watch_hub_run(hub, stop_here, NULL);
-        snprintf(word, sizeof word, "%s", address.data);
-    }
-    job_agree(c, c->rank == 0 && !hub ? -1 : 0, AP_BAD_INPUT, &err);
-    ap_buf_free(&address);
-    c->broadcast(c, word, sizeof word);
-    const struct watch_self self = {c->rank, sec, "rank 0", 1};
-    job_agree(c, watch_join(&self, word, &err), AP_BAD_INPUT, &err);
-}
-
 void job_join(struct comm *c, double watchdog_sec)
 {
-    const char *rank = started_as(), *hub = getenv(WATCH_VARIABLE);
-    struct ap_err err = {{0}};
+    const char *rank = started_as();
     if (!rank) {
         comm_self_open(c);
         return;
@@ -96,12 +67,8 @@ void job_join(struct comm *c, double watchdog_sec)
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* when mpirun, or its like on this host, is gone */
 #endif
-    const struct watch_self self = {atoi(rank), watchdog_sec, "ap-exec", 0};
-    if (hub && watch_join(&self, hub, &err))
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
+    watch_start(atoi(rank), watchdog_sec);
     comm_mpi_open(c);
-    if (!hub && watchdog_sec > 0 && c->size > 1)
-        watch_job(c, watchdog_sec);
 }
 
 void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
@@ -115,8 +82,7 @@ void job_agree(struct comm *c, int rc, int exit_code, const struct ap_err *err)
     else if (c->rank == first)
         ap_say("%s", err->msg);
     if (c->rank == first)
-        watch_leave(code);
-    checkpoint_give_back();
+        watch_told(code);
     c->close(c);
     exit(code);
 }

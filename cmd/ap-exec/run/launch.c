@@ -1,19 +1,17 @@
 /*
  * The process above mpirun.
- * Problem: mpirun goes on when its output cannot be written or its parent is gone, says
- * little of ranks that were killed, and does not see that a rank waits for ever.
- * Idea: this process reads mpirun's output, has the watchdog's hub (watch.h), and is the
- * one that says how the job ended. When it is killed itself, the ranks lose the hub, and
- * mpirun gets SIGTERM by the kernel.
+ * Problem: mpirun goes on when its output cannot be written or its parent is gone, and
+ * says little of ranks that were killed.
+ * Idea: this process reads mpirun's output, and is the one that says how the job ended,
+ * unless a rank has said it, which notes that in a file. When this process is killed
+ * itself, mpirun gets SIGTERM by the kernel.
  */
 #include "run/launch.h"
-#include "watch/watch.h"
+#include "comm/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,65 +60,6 @@ static void catch_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* ---- the watchdog ---- */
-
-struct launched {
-    pid_t pid; /* mpirun's */
-    const struct watch_hub *hub;
-    _Atomic(enum watch_verdict) verdict;
-    atomic_bool told; /* the hub has told mpirun to end */
-    char who[4096];   /* the rank that is dead, once the verdict says so */
-    int64_t steps;
-    struct ap_progress *progress; /* NULL: nobody waits; by the hub's thread */
-    pthread_mutex_t showing;      /* while it is written */
-};
-
-/* Called by the hub's thread: all ranks are in this step or after it. */
-static void show_step(void *ctx, int64_t step)
-{
-    struct launched *l = ctx;
-    static char what[64];
-    pthread_mutex_lock(&l->showing);
-    if (l->progress) {
-        snprintf(what, sizeof what,
-                 step < 1           ? "start"
-                 : step <= l->steps ? "step %lld of %lld"
-                                    : "step %lld",
-                 (long long)step, (long long)l->steps);
-        l->progress->what = what;
-        l->progress->show(l->progress);
-    }
-    pthread_mutex_unlock(&l->showing);
-}
-
-/* No line of progress from now on. */
-static void hide_steps(struct launched *l)
-{
-    pthread_mutex_lock(&l->showing);
-    l->progress = NULL;
-    pthread_mutex_unlock(&l->showing);
-}
-
-/* Called by the hub's thread. mpirun ends a job of which a rank died by itself, if it
- * can.
- */
-static void stop(void *ctx, enum watch_verdict why, const char *text)
-{
-    struct launched *l = ctx;
-    if (why != WATCH_STALL)
-        snprintf(l->who, sizeof l->who, "%s", text);
-    else
-        ap_say("%s", text);
-    hide_steps(l);
-    atomic_store(&l->verdict, why);
-    if (why != WATCH_STALL)
-        sleep(GRACE_SEC);
-    atomic_store(&l->told, true);
-    kill(l->pid, SIGTERM);
-    sleep(GRACE_SEC);
-    kill(l->pid, SIGKILL);
-}
-
 /* ---- mpirun ---- */
 
 /* All bytes that come from fd, to standard output; 0 or the errno of a failed write. */
@@ -140,43 +79,35 @@ static int pass_output(int fd)
     }
 }
 
+/* Whether a rank has said why it ends. */
+static bool is_told(FILE *told)
+{
+    return fseek(told, 0, SEEK_END) == 0 && ftell(told) > 0;
+}
+
 /* What is to be said of mpirun's end, and the exit code. */
-static int tell_end(struct launched *l, int status)
+static int tell_end(int status, FILE *told)
 {
     const bool killed = WIFSIGNALED(status);
-    int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     const int sig = code > 128 ? code - 128 : 0; /* mpirun's way to say a rank's signal */
-    const enum watch_verdict verdict = atomic_load(&l->verdict);
-    if (verdict == WATCH_STALL)
-        return AP_BAD_INPUT;
-    if (code > 0 && !sig && code == watch_hub_said(l->hub))
-        return code; /* mpirun ended it, after a rank that has said why */
-    if (verdict == WATCH_ENDED && (sig || code == 0))
-        ap_say("%s", l->who);
-    else if (killed && !atomic_load(&l->told)) /* its ranks die of it, before or after */
-        ap_say("mpirun was killed by signal %d (%s)", sig, strsignal(sig));
-    else if (verdict == WATCH_DEAD && sig)
-        ap_say("%s was killed by signal %d (%s)", l->who, sig, strsignal(sig));
-    else if (verdict == WATCH_DEAD)
-        ap_say("%s has ended out of order (exit %d)", l->who, code);
-    else if (sig)
-        ap_say("a rank was killed by signal %d (%s)", sig, strsignal(sig));
-    else if (code > 0)
+    if (sig)
+        ap_say("%s was killed by signal %d (%s)", killed ? "mpirun" : "a rank", sig,
+               strsignal(sig));
+    else if (code > 0 && !is_told(told))
         ap_say("mpirun ended the job (exit %d)", code);
-    return verdict != WATCH_FINE && code == 0 ? AP_BAD_INPUT : code;
+    return code;
 }
 
 /* Stands between mpirun and standard output: mpirun does not mind failed writes. */
-_Noreturn static void supervise(struct launched *l, int fd)
+_Noreturn static void supervise(pid_t pid, int fd, FILE *told)
 {
     int status;
     const int why = pass_output(fd);
     if (why)
-        kill(l->pid, SIGTERM);
-    while (waitpid(l->pid, &status, 0) < 0 && errno == EINTR)
+        kill(pid, SIGTERM);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         continue;
-    hide_steps(l);
-    ap_tool_clear_progress();
     const int sig = got_signal ? got_signal : why == EPIPE ? SIGPIPE : 0;
     if (got_signal)
         ap_say("ended by signal %d (%s)", sig, strsignal(sig));
@@ -186,7 +117,20 @@ _Noreturn static void supervise(struct launched *l, int fd)
     }
     if (why)
         ap_die(AP_BAD_INPUT, "cannot write to standard output: %s", strerror(why));
-    exit(tell_end(l, status));
+    exit(tell_end(status, told));
+}
+
+/* An empty file that the ranks of this host find by the variable; open till the end:
+   /proc is its only name. */
+static FILE *open_shared(const char *variable)
+{
+    char path[64];
+    FILE *file = tmpfile();
+    if (!file)
+        ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fileno(file));
+    setenv(variable, path, 1);
+    return file;
 }
 
 /* mpirun 4.1 can die of a null pointer at the end of a standard input that it forwards
@@ -195,10 +139,7 @@ _Noreturn static void supervise(struct launched *l, int fd)
 static void keep_input(void)
 {
     static char block[1 << 16];
-    char path[64];
-    FILE *copy = tmpfile();
-    if (!copy)
-        ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
+    FILE *copy = open_shared(INPUT_VARIABLE);
     for (ssize_t n; (n = read(STDIN_FILENO, block, sizeof block)) != 0;) {
         if (n < 0 && errno == EINTR)
             continue;
@@ -207,18 +148,15 @@ static void keep_input(void)
         if (fwrite(block, 1, (size_t)n, copy) != (size_t)n)
             ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
     }
-    if (fflush(copy)) /* open till the end: /proc is its only name */
+    if (fflush(copy))
         ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
-    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fileno(copy));
-    setenv(INPUT_VARIABLE, path, 1);
 }
 
 /* The command: mpirun's options, then our own. Caller frees. */
 static char **command(const struct ap_tool *tool, char *count)
 {
     static char *const mpirun[] = {
-        "mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--stdin",
-        "none",   "-x", WATCH_VARIABLE,    "-n"};
+        "mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--stdin", "none", "-n"};
     const int n = sizeof mpirun / sizeof *mpirun;
     char **argv = ap_xrealloc(NULL, sizeof *argv * ((size_t)tool->argc + n + 2));
     memcpy(argv, mpirun, sizeof mpirun);
@@ -228,7 +166,7 @@ static char **command(const struct ap_tool *tool, char *count)
     return argv;
 }
 
-static void set_environment(const char *hub)
+static void set_environment(void)
 {
     /* several ranks on a core, as root, in a container; what the user set stays */
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
@@ -238,23 +176,15 @@ static void set_environment(const char *hub)
     setenv("OMPI_MCA_orte_forward_job_control", "1", 0); /* ^Z stops the ranks, too */
     setenv("EVENT_NOEPOLL", "1", 0); /* mpirun's libevent warns of ranks that are gone */
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
-    setenv(WATCH_VARIABLE, hub, 1);
 }
 
-_Noreturn void launch(const struct ap_tool *tool, const struct launch_opts *opts)
+_Noreturn void launch(const struct ap_tool *tool, int64_t n_ranks)
 {
-    /* the hub's thread has it, too */
-    static struct launched launched = {.showing = PTHREAD_MUTEX_INITIALIZER};
-    struct ap_buf address = {0};
-    struct ap_err err = {{0}};
     char count[32];
-    snprintf(count, sizeof count, "%lld", (long long)opts->n_ranks);
+    snprintf(count, sizeof count, "%lld", (long long)n_ranks);
     char **argv = command(tool, count);
-    struct watch_hub *hub =
-        watch_hub_open((int)opts->n_ranks, opts->watchdog_sec, &address, &err);
-    if (!hub)
-        ap_die(AP_BAD_INPUT, "%s", err.msg);
-    set_environment(address.data);
+    FILE *told = open_shared(TOLD_VARIABLE);
+    set_environment();
     if (!strcmp(tool->path, "-"))
         keep_input();
     int ends[2], failed[2]; /* of its output; of execvp, closed where it succeeds */
@@ -271,16 +201,9 @@ _Noreturn void launch(const struct ap_tool *tool, const struct launch_opts *opts
         if (read(failed[0], &why, sizeof why) == sizeof why)
             ap_die(AP_BAD_INPUT, "mpirun: %s", strerror(why));
         close(failed[0]);
-        launched.pid = pid;
-        launched.hub = hub;
-        launched.steps = opts->steps;
-        if (opts->json || !isatty(STDOUT_FILENO))
-            launched.progress = ap_tool_progress();
-        watch_hub_look(hub, show_step);
         mpirun_pid = pid;
         catch_signals();
-        watch_hub_run(hub, stop, &launched);
-        supervise(&launched, ends[0]);
+        supervise(pid, ends[0], told);
     }
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* when this process's parent is killed */
@@ -293,6 +216,6 @@ _Noreturn void launch(const struct ap_tool *tool, const struct launch_opts *opts
     close(failed[0]);
     execvp(argv[0], argv);
     const int why = errno;
-    const bool told = write(failed[1], &why, sizeof why) == sizeof why;
-    _exit(told ? AP_OK : AP_BAD_INPUT);
+    const bool said = write(failed[1], &why, sizeof why) == sizeof why;
+    _exit(said ? AP_OK : AP_BAD_INPUT);
 }

@@ -226,8 +226,6 @@ void report_json(struct ap_arena *arena, const struct session *s,
     ap_json_str(out, s->backend->name);
     ap_buf_puts(out, ",\"steps\":");
     ap_buf_int(out, s->steps);
-    if (s->first > 0)
-        ap_put_int(out, "first_step", s->first + 1);
     ap_buf_puts(out, ",\"losses\":[");
     for (int64_t i = 0; s->loss >= 0 && i < s->steps; i++) {
         ap_buf_puts(out, i ? "," : "");
@@ -341,15 +339,14 @@ void report_checked(const struct ap_pipeline_program *r, bool json, struct ap_bu
                   r->n_ranks, r->n_stages, r->microbatches, nodes, instructions);
 }
 
-int report_check(const char *option, const char *dir, struct ap_err *err)
+int report_check(const char *dir, struct ap_err *err)
 {
     struct ap_buf parent = {0};
     struct stat st;
     int rc = 0;
     const bool exists = !stat(dir, &st);
     if (exists ? !S_ISDIR(st.st_mode) : errno != ENOENT || !lstat(dir, &st))
-        return ap_err_set(err, "--%s %s: %s", option, dir,
-                          strerror(exists ? ENOTDIR : errno));
+        return ap_err_set(err, "--out %s: %s", dir, strerror(exists ? ENOTDIR : errno));
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/')
         n--;
@@ -357,7 +354,7 @@ int report_check(const char *option, const char *dir, struct ap_err *err)
         n--;
     ap_buf_printf(&parent, "%.*s", exists ? (int)strlen(dir) : (int)n, dir);
     if (access(parent.len ? parent.data : ".", W_OK | X_OK))
-        rc = ap_err_set(err, "--%s %s: %s", option, dir, strerror(errno));
+        rc = ap_err_set(err, "--out %s: %s", dir, strerror(errno));
     ap_buf_free(&parent);
     return rc;
 }

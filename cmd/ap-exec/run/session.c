@@ -3,7 +3,7 @@
 #include "step/backend.h"
 #include "run/job.h"
 #include "run/memory.h"
-#include "watch/watch.h"
+#include "comm/watch.h"
 
 #include "base/array.h"
 #include "tool/tool.h"
@@ -81,24 +81,10 @@ static struct ap_graph outline(struct ap_arena *arena,
 
 /* ---- steps ---- */
 
-/* After step i of this run, where a checkpoint is due: writes it. */
-static void save(struct session *s, int64_t i)
-{
-    const int64_t done = s->first + i + 1;
-    const bool due = s->save_every > 0 && done % s->save_every == 0;
-    struct ap_err err = {{0}};
-    if (!s->saver || !(due || i + 1 == s->steps))
-        return;
-    s->saver->put = executor_put;
-    s->saver->ctx = s->executor;
-    const int rc = checkpoint_save(s->saver, s->comm, done, &err);
-    job_agree(s->comm, rc, AP_BAD_INPUT, &err);
-}
-
 /* The inputs of step i of this run, of batches that come round. */
 static void feed(struct session *s, int64_t i)
 {
-    const int64_t batch = (s->first + i) % s->n_batches + 1;
+    const int64_t batch = i % s->n_batches + 1;
     struct ap_err err = {{0}};
     int n_read = 0;
     int rc = executor_feed(s->executor, s->batches, batch, &n_read, &err);
@@ -122,7 +108,7 @@ static void take_step(struct session *s, int64_t i)
     comm->max(comm, 0); /* ranks start together */
     trace_begin(s->trace, i + 1 == s->steps);
     const double start = ap_now_sec(), cpu = timing_process_sec();
-    watch_step(s->first + i + 1);
+    watch_step(i + 1);
     if (s->profile)
         profile_begin(s->profile, i);
     else /* the first step touches memory for the first time */
@@ -143,8 +129,7 @@ static void take_step(struct session *s, int64_t i)
     else
         timing_step_end(s->timing);
     if (s->hook && comm->rank == 0)
-        s->hook->say(s->hook->ctx, s->first + i + 1, s->loss >= 0, s->losses[i]);
-    save(s, i);
+        s->hook->say(s->hook->ctx, i + 1, s->loss >= 0, s->losses[i]);
 }
 
 void session_steps(struct session *const *s, int n)
@@ -166,40 +151,21 @@ void session_steps(struct session *const *s, int n)
 
 /* ---- opening and closing ---- */
 
-/* Before the steps: reads what --resume needs and prepares --save. */
-static int prepare(struct session *s, const struct settings *set, bool save,
-                   struct ap_err *err)
-{
-    struct checkpoint *resume = set->source.resume;
-    if (resume && checkpoint_match(s->arena, &s->outline, resume, err))
-        return -1;
-    s->first = resume ? resume->step : 0;
-    s->batches = set->source.batches;
-    if (!save || !set->save_dir)
-        return 0;
-    s->saver = AP_NEW(s->arena, struct saver);
-    s->saver->dir = set->save_dir;
-    s->save_every = set->save_every;
-    return checkpoint_list(s->arena, &s->outline, &s->saver->file, err);
-}
-
 void session_open(struct session *s, struct ap_arena *arena,
                   const struct ap_pipeline_program *program, const struct settings *set,
                   struct comm *comm, const struct session_opts *opts)
 {
-    struct ap_err err = {{0}};
     *s = (struct session){.arena = arena,
                           .backend = set->backend,
                           .comm = comm,
                           .program = program,
                           .outline = outline(arena, program),
+                          .batches = set->source.batches,
                           .steps = set->steps,
                           .hook = opts->hook,
                           .keep = opts->keep,
                           .start_bytes = set->n_programs > 1 ? -1 : memory_start()};
     s->loss = session_loss(&s->outline);
-    const int rc = prepare(s, set, opts->save, &err);
-    job_agree(comm, rc, AP_BAD_INPUT, &err);
     s->executor = executor_open(s, set, opts);
     if (opts->keep_start)
         s->start = executor_params(s->executor);

@@ -3,7 +3,6 @@
 #ifndef EXEC_SESSION_H
 #define EXEC_SESSION_H
 
-#include "run/checkpoint.h"
 #include "run/data.h"
 #include "profile/profile.h"
 #include "step/trace.h"
@@ -15,9 +14,6 @@ struct settings {
     int64_t threads; /* of a rank on the CPU; 0: its share of the cores */
     struct source source;
     const char *out_dir, *compare_dir;
-    const char *save_dir; /* --save; NULL: no checkpoints */
-    int64_t save_every;   /* steps; 0: after the last one only */
-    const char *resume_dir;
     const char *profile_path; /* --profile; NULL: none */
     const char *trace_path;   /* --trace; NULL: none */
     const char *beside_path;  /* file of --beside; NULL: the timeline is shown alone */
@@ -49,7 +45,6 @@ struct session {
     /* Parameters and results of the whole graph, by number, and no operators */
     struct ap_graph outline;
     struct executor *executor; /* of this rank's lane */
-    int64_t first;             /* steps that were done before this run */
     int64_t steps;
     int loss;       /* result number, -1 for none */
     double *losses; /* per step taken; caller's arena */
@@ -62,8 +57,6 @@ struct session {
     int64_t n_batches;
     int64_t start_bytes; /* of memory_start, before anything was prepared */
     const char *batches; /* a folder per step; NULL: inputs do not change */
-    struct saver *saver; /* NULL: no checkpoints */
-    int64_t save_every;
     struct profile *profile;    /* NULL: none */
     struct trace *trace;        /* NULL: none */
     struct exec_timing *timing; /* of `alone`; NULL: none */
@@ -95,8 +88,7 @@ int session_loss(const struct ap_graph *g);
 struct session_opts {
     bool keep;       /* parameters and results of the last step */
     bool keep_start; /* parameters before the first one */
-    bool
-        save; /* checkpoints, a profile and a timeline, where the settings ask for them */
+    bool observed;   /* a profile and a timeline, where the settings ask for them */
     bool timed; /* seconds by kind of kernel (timing.c) */
     struct exec_noise *noise;
     const struct session_hook *hook; /* NULL: none */
@@ -133,8 +125,6 @@ void executor_advance(struct executor *p);
 /* data_batch of each stage. */
 int executor_feed(struct executor *p, const char *dir, int64_t batch, int *n_read,
                   struct ap_err *err);
-/* A saver's `put`: checkpoint_put of each stage's parameters; ctx: the executor. */
-void executor_put(void *ctx, struct checkpoint *c);
 /* Whole arrays on rank 0, by number: results that become no parameter, and parameters
  * that a step updates. */
 void **executor_results(struct executor *p);
@@ -179,7 +169,7 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
 void report_checked(const struct ap_pipeline_program *program, bool json,
                     struct ap_buf *out);
 /* Before the first step: whether the option's folder is there or can be made. */
-int report_check(const char *option, const char *dir, struct ap_err *err);
+int report_check(const char *dir, struct ap_err *err);
 int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */

@@ -563,14 +563,13 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
     *cmp = (struct comparison){.done = true, .loss_error = -1};
     if (ap_npy_read(ap_arena_printf(arena, "%s/losses.npy", dir), &losses, NULL, err))
         return -1;
-    for (int64_t i = 0; s->loss >= 0 && i < s->steps && s->first + i < losses.elems;
-         i++) {
+    for (int64_t i = 0; s->loss >= 0 && i < s->steps && i < losses.elems; i++) {
         const double e = loss_error(s->losses[i],
-                                    data_number(losses.data, losses.dtype, s->first + i));
+                                    data_number(losses.data, losses.dtype, i));
         cmp->loss_error = e > cmp->loss_error ? e : cmp->loss_error;
     }
     free(losses.data);
-    if (check_losses(dir, s->first + s->steps, losses.elems, err))
+    if (check_losses(dir, s->steps, losses.elems, err))
         return -1;
     for (int k = 0; k < g->n_params; k++) {
         const struct ap_node *v = &g->nodes[g->params[k]];

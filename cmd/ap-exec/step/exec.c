@@ -11,7 +11,6 @@
 #include "step/noise.h"
 #include "step/overlap.h"
 #include "step/trace.h"
-#include "watch/watch.h"
 
 #include "base/array.h"
 #include "base/place.h"
@@ -621,8 +620,6 @@ void exec_run(struct exec *x, int lo, int hi, int64_t j)
         if (x->noise && last && call->n_nodes > 0)
             noise_apply(x, last); /* behind the copies of its values */
         overlap_finish(x, i);
-        if (call->n_nodes > 0)
-            watch_note(ap_ops[x->prog->local.nodes[call->nodes[0]].op].name);
         guard_begin(x, call);
         struct timing_start start = {0};
         const double clock = trace_clock(x->trace);

@@ -118,9 +118,6 @@ struct exec {
     /* [parameter]: its number in the whole graph, -1: it comes from another stage; NULL:
      * its own */
     const int *number;
-    /* [parameter]: whether checkpoints take this program's copy, if several stages have
-     * one; NULL: for all parameters */
-    const bool *answers;
     /* New values of parameters that are not computed in place; exec_advance moves them,
      * the first n_staged by way of `stage`. */
     int n_copies, n_staged;
