@@ -18,10 +18,14 @@ process_names() {
     jq -r '[.traceEvents[] | select(.name == "process_name")] | sort_by(.pid)[].args.name' "$1"
 }
 
+# beside PREDICTED MEASURED: both in both.json
+beside() { jq -c -s '.[0] + {traceEvents: map(.traceEvents) | add}' "$1" "$2" >both.json; }
+
 @test "trace: ranks beside the prediction, by the rules of the format" {
-    ap-exec -n 2 --steps 3 --trace both.json --beside predicted.json --json run.json >out.json
+    ap-exec -n 2 --steps 3 --trace measured.json --json run.json >out.json
+    beside predicted.json measured.json
     /usr/bin/python3 "$AP_TOP/tests/trace.py" both.json >sum.json
-    [ "$(process_names both.json)" = "predicted: $(process_names predicted.json)
+    [ "$(process_names both.json)" = "$(process_names predicted.json)
 measured: rank 0
 measured: rank 1" ]
     # all that was predicted is there
@@ -31,12 +35,12 @@ measured: rank 1" ]
     jq -e --slurpfile r out.json --slurpfile p run.json '
         [.traceEvents[] | select(.ph == "X" and .pid > 1)] as $x |
         ([$x[] | .ts + .dur] | max) <= $r[0].step_sec[-1] * 1e6 and
-        all([2, 3][]; . as $pid | [$x[] | select(.pid == $pid)] |
+        all([1048576, 1048577][]; . as $pid | [$x[] | select(.pid == $pid)] |
             all([0, 1][]; . as $m | any($x[]; .args.microbatch == $m)) and
             ([.[] | select(.tid == 2)] | length) == ([$r[0].collectives[].count] | add) and
             ([.[] | select(.tid == 2) | .args.bytes] | add) == ([$r[0].collectives[].bytes] | add))' both.json
     # a step of one operator after the other, in the order of the program
-    jq -e '[.traceEvents[] | select(.pid == 2 and .tid == 1 and .args.microbatch == null and .args.group) | .args.group] |
+    jq -e '[.traceEvents[] | select(.pid == 1048576 and .tid == 1 and .args.microbatch == null and .args.group) | .args.group] |
         length > 5 and . == sort' both.json
 }
 
@@ -50,10 +54,11 @@ measured: rank 1" ]
             microbatches: 4, stages: [range(4) | {blocks: [.], devices: [. % (4 / $chunks)],
             sharding: {algorithm: "data", mesh: "m=1"}}]}' blocks.json |
             ap-cost --no-history --trace p.json | ap-rewrite --no-history >staged.json
-        timeout 300 ap-exec -n $((4 / chunks)) --quiet --trace both.json --beside p.json staged.json
+        timeout 300 ap-exec -n $((4 / chunks)) --quiet --trace measured.json staged.json
+        beside p.json measured.json
         /usr/bin/python3 "$AP_TOP/tests/trace.py" both.json >sum.json
         jq -e --argjson n $((4 / chunks)) '[.traceEvents[] | select(.ph == "X" and .tid == 1 and (.cat | IN("forward", "backward")))] as $x |
-            all(range(1; $n + 1); . as $pid | [$pid, $pid + $n] |
+            all(range(1; $n + 1); . as $pid | [$pid, $pid + 1048575] |
                 map(. as $p | [$x[] | select(.pid == $p)] | sort_by(.ts) | map([.name, .args.stage])) |
                 .[0] == .[1] and (.[0] | length) > 0) and
             ([.traceEvents[] | select(.name == "send" and .pid > $n and .ph == "X")] | length) ==
@@ -61,16 +66,8 @@ measured: rank 1" ]
     done
 }
 
-@test "trace: what is no timeline, and options that do not go together, are refused" {
-    refuses 2 "--beside: needs --trace" ap-exec --beside predicted.json run.json
+@test "trace: options that do not go together are refused" {
     refuses 2 "--check: runs no step, which --trace needs" ap-exec --check --trace t.json run.json
     refuses 2 "--alternate: --trace is of one program" ap-exec --trace t.json --alternate run.json run.json
-    refuses 1 "none.json" ap-exec -n 2 --trace t.json --beside none.json run.json
-    echo '{"traceEvents": [{"pid": 1}, 5]}' >bad.json
-    refuses 1 "bad.json: /traceEvents/1: expected an object" ap-exec -n 2 --trace t.json --beside bad.json run.json
-    echo '{"traceEvents": {}}' >bad.json
-    refuses 1 "bad.json: /traceEvents: expected an array" ap-exec -n 2 --trace t.json --beside bad.json run.json
-    echo '[' >bad.json
-    refuses 1 "bad.json:2:" ap-exec -n 2 --trace t.json --beside bad.json run.json
     [ ! -e t.json ]
 }

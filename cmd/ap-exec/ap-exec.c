@@ -388,12 +388,6 @@ static const struct ap_opt *options(struct ap_arena *arena, struct settings *set
          .out = &set->trace_path,
          .arg = "FILE",
          .help = "also write the last step's timeline as Perfetto JSON"},
-        {.name = "beside",
-         .kind = AP_OPT_STR,
-         .out = &set->beside_path,
-         .arg = "FILE",
-         .help = "with --trace: a timeline of ap-cost --trace in the same file",
-         .group = "more"},
         {.name = "compare",
          .kind = AP_OPT_STR,
          .out = &set->compare_dir,
@@ -512,8 +506,6 @@ static void check_options(const struct ap_tool *tool, struct settings *set,
         ap_die_usage("-o: %s is the input", tool->path);
     if (set->tolerance < 0)
         ap_die_usage("--tolerance: expected a number >= 0, got %g", set->tolerance);
-    if (set->beside_path && !set->trace_path)
-        ap_die_usage("--beside: needs --trace");
     if (trace && profile && (!strcmp(trace, profile) || ap_same_file(trace, profile)))
         ap_die_usage("--trace and --profile: both would write %s", trace);
     if (set->steps == 0)

@@ -367,12 +367,8 @@ static struct trace *open_trace(const struct executor *p, const struct settings 
         rc = ap_err_set(&err, "--trace: backend %s runs its calls later than they begin",
                         set->backend->name);
     job_agree(p->job, rc, AP_USAGE, &err);
-    struct trace *t = trace_new(p->arena, set->trace_path, p->program,
-                                (int)(p->lane - p->program->lane));
-    if (set->beside_path && p->job->rank == 0)
-        rc = trace_beside(t, set->beside_path, &err);
-    job_agree(p->job, rc, AP_BAD_INPUT, &err);
-    return t;
+    return trace_new(p->arena, set->trace_path, p->program,
+                     (int)(p->lane - p->program->lane));
 }
 
 /* What the settings ask to be noted of each call; and the noise that disturbs them. */

@@ -16,7 +16,6 @@ struct settings {
     const char *out_dir, *compare_dir;
     const char *profile_path; /* --profile; NULL: none */
     const char *trace_path;   /* --trace; NULL: none */
-    const char *beside_path;  /* file of --beside; NULL: the timeline is shown alone */
     int n_programs;           /* whose steps alternate */
     double watchdog_sec;      /* 0: none */
     bool json, report, verify, quiet;

@@ -12,17 +12,18 @@
 #include "step/trace.h"
 
 #include "base/array.h"
-#include "base/file.h"
 #include "doc/doc.h"
 #include "tool/tool.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { OPERATORS = 1, COLLECTIVES, N_TRACKS_OF_PROGRAM = COLLECTIVES };
 /* of a pipeline, in front of these */
 enum { MICROBATCHES = 1, SENDS, RECEIVES, N_TRACKS_OF_LANE = RECEIVES };
+
+/* Beyond the processes of ap-cost --trace, so that one file can have the events of both. */
+enum { FIRST_PID = 1 << 20 };
 
 /* A call, or an instruction of the lane. */
 struct slice {
@@ -42,8 +43,6 @@ struct trace {
     double start; /* of the step */
     int n, cap;
     struct slice *slice;
-    struct ap_buf other; /* events of the timeline in front */
-    int last_pid;        /* of these */
 };
 
 struct trace *trace_new(struct ap_arena *arena, const char *path,
@@ -56,73 +55,6 @@ struct trace *trace_new(struct ap_arena *arena, const char *path,
                         .lane = lane,
                         .n_more = program->alone ? 0 : N_TRACKS_OF_LANE};
     return t;
-}
-
-/* ---- the timeline in front ---- */
-
-static int put_event(struct trace *t, json_t *event, const struct ap_at *at,
-                     struct ap_err *err)
-{
-    const json_t *what = json_object_get(event, "name");
-    int64_t pid;
-
-    if (!json_is_object(event))
-        return ap_at_err(at, err, "expected an object");
-    if (ap_get_int(event, at, "pid", 0, 1 << 20, &pid, err))
-        return -1;
-    t->last_pid = pid > t->last_pid ? (int)pid : t->last_pid;
-    json_t *args = json_object_get(event, "args");
-    if (json_is_string(what) && !strcmp(json_string_value(what), "process_name")) {
-        const char *name;
-        const struct ap_at inside = {at, "args", 0};
-        if (!json_is_object(args))
-            return ap_at_err(&inside, err, "expected an object");
-        if (ap_get_str(args, &inside, "name", &name, err))
-            return -1;
-        json_object_set_new(
-            args, "name", json_string(ap_arena_printf(t->arena, "predicted: %s", name)));
-    }
-    char *text = json_dumps(event, JSON_COMPACT);
-    ap_buf_puts(&t->other, ",\n");
-    ap_buf_puts(&t->other, text ? text : "{}");
-    free(text);
-    return 0;
-}
-
-static int put_events(struct trace *t, const json_t *root, struct ap_err *err)
-{
-    const struct ap_at list = {NULL, "traceEvents", 0};
-    json_t *events;
-
-    if (!json_is_object(root))
-        return ap_err_set(err, "expected an object");
-    if (ap_get_arr(root, NULL, "traceEvents", &events, err))
-        return -1;
-    for (size_t i = 0; i < json_array_size(events); i++) {
-        const struct ap_at at = {&list, NULL, (long)i};
-        if (put_event(t, json_array_get(events, i), &at, err))
-            return -1;
-    }
-    return 0;
-}
-
-int trace_beside(struct trace *t, const char *path, struct ap_err *err)
-{
-    struct ap_arena scratch = {0};
-    struct ap_err why = {{0}};
-    json_error_t bad;
-    char *text;
-    size_t len;
-
-    int rc = ap_read_file(&scratch, path, true, &text, &len, err);
-    json_t *root = rc ? NULL : json_loadb(text, len, JSON_REJECT_DUPLICATES, &bad);
-    if (!rc && !root)
-        rc = ap_err_set(err, "%s:%d:%d: %s", path, bad.line, bad.column, bad.text);
-    if (!rc && put_events(t, root, &why))
-        rc = ap_err_set(err, "%s: %s", path, why.msg);
-    json_decref(root);
-    ap_arena_free(&scratch);
-    return rc;
 }
 
 /* ---- what runs ---- */
@@ -350,14 +282,11 @@ static void put_rank(struct writer *w)
 void trace_write(const struct trace *t, struct comm *job)
 {
     struct ap_buf file = {0};
-    const int first_pid = (int)job->max(job, t->last_pid) + 1;
 
     ap_trace_head(&file);
-    if (t->other.len)
-        ap_buf_put(&file, t->other.data, t->other.len);
     for (int rank = 0; rank < job->size; rank++) {
         struct ap_buf text = {0};
-        struct writer w = {.t = t, .pid = first_pid + rank, .rank = rank, .out = &text};
+        struct writer w = {.t = t, .pid = FIRST_PID + rank, .rank = rank, .out = &text};
         if (rank == job->rank)
             put_rank(&w);
         else if (job->rank != 0)

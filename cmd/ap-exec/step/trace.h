@@ -12,8 +12,6 @@ struct trace;
 /* lane: the number of the one that the rank runs. (arena) */
 struct trace *trace_new(struct ap_arena *arena, const char *path,
                         const struct ap_pipeline_program *program, int lane);
-/* Another timeline, which stands in front in the file: ap-cost's of the same plan. */
-int trace_beside(struct trace *t, const char *path, struct ap_err *err);
 /* A step begins, on all ranks at once; on: it is the one that is drawn. t may be NULL. */
 void trace_begin(struct trace *t, bool on);
 /* The clock, where the exec's step is drawn; else 0. */
