@@ -35,12 +35,15 @@
 #define SPIN_SEC       2e-4
 #define PAUSE_SHARE    0.05
 #define MOST_PAUSE_SEC 1e-3
+/* Bytes of a tensor up to which an all-reduce gathers everything and adds up on every
+ * rank: one latency instead of two. */
+#define SMALL_BYTES 2048
 /* Bytes of one MPI call at most: MPI counts in int. */
 #define CHUNK_BYTES (1 << 30)
 
 struct mpi_group {
     struct comm_key key;
-    MPI_Comm comm;
+    MPI_Comm comm, second; /* second: what follows a sum that was started (flight.h) */
     int size;
 };
 
@@ -147,6 +150,7 @@ static int group(struct comm *c, const struct ap_mesh *mesh, unsigned axes)
     g->key = key;
     CALL(c, MPI_Comm_split(m->all, color, place, &g->comm), "MPI_Comm_split");
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
+    CALL(c, MPI_Comm_dup(g->comm, &g->second), "MPI_Comm_dup");
     MPI_Comm_size(g->comm, &g->size);
     return m->n_groups++;
 }
@@ -156,7 +160,7 @@ static void reserve(struct comm *c, int64_t bytes)
     struct mpi *m = c->impl;
     /* n padded blocks, or n copies of what is small */
     const int64_t need = (bytes < PIECE_BYTES ? bytes : PIECE_BYTES) +
-                         (int64_t)c->size * (COMM_SMALL_BYTES + 64);
+                         (int64_t)c->size * (SMALL_BYTES + 64);
     if (need <= m->bytes)
         return;
     m->bytes = need;
@@ -228,7 +232,7 @@ static void reduce_piece(struct comm *c, int g, char *buf, int64_t n, enum ap_dt
 {
     struct mpi *m = c->impl;
     const int size = ap_dtype_size(dtype), k = m->groups[g].size;
-    if (n * size <= COMM_SMALL_BYTES) {
+    if (n * size <= SMALL_BYTES) {
         all_gather(c, g, buf, m->blocks, n * size);
         comm_combine(buf, m->blocks, k, n, dtype, red);
         return;
@@ -324,44 +328,46 @@ static void wait_ticket(struct comm *c, int ticket)
     const double start = ap_now_sec();
     watch_wait("a collective that was started");
     flights_progress(m->flights);
-    while (!flights_done(m->flights, ticket)) {
+    while (!flights_take(m->flights, ticket)) {
         pause_after(start);
         flights_progress(m->flights);
     }
     watch_go();
 }
 
+/* Whether a collective that was started can run beside kernels: one of blocks, of bytes
+ * that MPI can count. */
+static bool can_fly(const struct mpi *m, const struct comm_job *of)
+{
+    if (of->op == AP_OP_ALL_TO_ALL || of->op == AP_OP_COLLECTIVE_PERMUTE || of->n == 0)
+        return false;
+    return comm_block_bytes(of) <= INT_MAX / m->groups[of->group].size;
+}
+
 /* Adds a collective to what is under way. */
 static void fly(struct comm *c, const struct comm_job *of, const void *send, void *recv)
 {
     struct mpi *m = c->impl;
-    struct flight_job job = {*of, send, recv, m->all, c->rank, 0};
-    if (of->n == 0)
-        return;
-    if (of->op != AP_OP_COLLECTIVE_PERMUTE) {
-        job.comm = m->groups[of->group].comm;
-        job.n_ranks = m->groups[of->group].size;
-        MPI_Comm_rank(job.comm, &job.me);
-    }
+    const struct mpi_group *g = &m->groups[of->group];
+    struct flight_job job = {*of, send, recv, g->comm, g->second, 0, g->size};
+    MPI_Comm_rank(job.comm, &job.me);
     if (!m->flights)
         m->flights = flights_open(c, check);
     watch_wait("collectives that were started");
-    while (flights_full(m->flights))
-        flights_progress(m->flights);
-    watch_go();
     m->ticket = flights_add(m->flights, &job);
-    flights_progress(m->flights);
+    watch_go();
 }
 
 static void collect(struct comm *c, const struct comm_job *job, const void *send,
                     void *recv)
 {
+    const struct mpi *m = c->impl;
     const int g = job->group;
 
-    if (job->op == AP_OP_ALL_TO_ALL)
-        all_to_all(c, g, send, recv, job->n);
-    else if (((struct mpi *)c->impl)->started)
+    if (m->started && can_fly(m, job))
         fly(c, job, send, recv);
+    else if (job->op == AP_OP_ALL_TO_ALL)
+        all_to_all(c, g, send, recv, job->n);
     else if (job->op == AP_OP_ALL_REDUCE)
         all_reduce(c, g, recv, job->n, job->dtype, job->red);
     else if (job->op == AP_OP_REDUCE_SCATTER)
@@ -427,8 +433,10 @@ static void close_mpi(struct comm *c)
 {
     struct mpi *m = c->impl;
     flights_close(m->flights);
-    for (int i = 0; i < m->n_groups; i++)
+    for (int i = 0; i < m->n_groups; i++) {
         MPI_Comm_free(&m->groups[i].comm);
+        MPI_Comm_free(&m->groups[i].second);
+    }
     const bool job = m->all == MPI_COMM_WORLD;
     if (!job)
         MPI_Comm_free(&m->all);
