@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/float16.h"
+#include "graph/element.h"
 
 #define HIDDEN    (-1e4) /* what is added to, or stands for, a hidden score, at most */
 #define MAX_DEPTH 32     /* of a mask's operators */
@@ -51,49 +51,19 @@ static const struct ap_node *node_at(const struct stretch *s, int v)
 
 /* ---- numbers ---- */
 
-/* One element of a literal as a number; false: of no such type. */
+/* One element of a literal as a number; false: it is complex, or not there. */
 static bool element(const struct ap_node *n, int64_t i, double *value)
 {
     const struct ap_literal *l = &n->attrs->literal;
+    const enum ap_dtype type = n->shape.dtype;
     const char *at = l->data;
-    float f;
 
-    if (l->elided || !l->data)
+    if (l->elided || !at || type == AP_TUPLE || type == AP_C64 || type == AP_C128)
         return false;
-    at += l->splat ? 0 : i * ap_dtype_size(n->shape.dtype);
-    switch ((int)n->shape.dtype) {
-    case AP_PRED:
-        *value = *at != 0;
-        return true;
-    case AP_S32: {
-        int32_t k;
-        memcpy(&k, at, sizeof k);
-        *value = k;
-        return true;
-    }
-    case AP_S64: {
-        int64_t k;
-        memcpy(&k, at, sizeof k);
-        *value = (double)k;
-        return true;
-    }
-    case AP_F32:
-        memcpy(&f, at, sizeof f);
-        *value = f;
-        return true;
-    case AP_F64:
-        memcpy(value, at, sizeof *value);
-        return true;
-    case AP_BF16:
-    case AP_F16: {
-        uint16_t bits;
-        memcpy(&bits, at, sizeof bits);
-        *value = n->shape.dtype == AP_BF16 ? (double)ap_bf16_to_f32(bits)
-                                           : (double)ap_narrow_to_f32(bits, 5, 10);
-        return true;
-    }
-    }
-    return false;
+    at += l->splat ? 0 : i * ap_dtype_size(type);
+    *value = ap_dtype_is_float(type) ? ap_elem_to_double(type, at)
+                                     : (double)ap_elem_to_int(type, at);
+    return true;
 }
 
 static bool keeps_value(const struct ap_node *n)
