@@ -516,7 +516,9 @@ static void remove_and_end(int sig)
     raise(sig);
 }
 
-void ap_tool_unfinished(const char *path)
+/* Sets the name of an incomplete file, which is removed if a signal ends the process;
+ * NULL: there is no such file any more. */
+static void set_unfinished(const char *path)
 {
     struct sigaction act = {.sa_handler = remove_and_end};
 
@@ -623,7 +625,7 @@ static void open_file(struct output *out, const char *path)
             sigprocmask(SIG_SETMASK, &all, &old);
             fd = mkstemp(temp.data);
             if (fd >= 0)
-                ap_tool_unfinished(temp.data);
+                set_unfinished(temp.data);
             sigprocmask(SIG_SETMASK, &old, NULL);
         }
         free(real);
@@ -660,7 +662,7 @@ static void close_output(struct output *out)
     if (out->temp.len > 0 && rename(out->temp.data, out->target))
         write_failed(out);
     if (out->temp.len > 0)
-        ap_tool_unfinished(NULL);
+        set_unfinished(NULL);
     free(out->target);
     ap_buf_free(&out->temp);
 }

@@ -115,9 +115,6 @@ void ap_tool_check_file(const struct ap_tool *tool, const char *name, const char
  * which names the path.
  */
 int ap_tool_can_write(const char *path, struct ap_err *err);
-/* Sets the name of an incomplete file, which is removed if a signal ends the process;
- * NULL: there is no such file any more. */
-void ap_tool_unfinished(const char *path);
 /* Writes bytes to an additional file in the same way (temporary file and rename), or
  * dies; "-" is standard error, since standard output belongs to the document. */
 void ap_tool_write_file(const char *path, const struct ap_buf *bytes);
