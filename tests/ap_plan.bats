@@ -49,9 +49,9 @@ load helpers
     run -0 --separate-stderr ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron "$args" \
         -o plan.json --quiet
     [[ ${lines[0]} == 'TP 2 with sequence parallelism · PP 2'* ]]
-    jq -e '.stages.line == "tp=2,pp=2,dp=1,sp,mbs=1,packs"' plan.json
+    jq -e '.stages.line == "tp=2,pp=2,dp=1,sp,mbs=1,packs,wgrad-overlap"' plan.json
     # beside it the best line of the trainer, what each key is worth, and the flags that differ
-    [[ $output == *$'\nyours '*' tp=2,pp=2,dp=1,sp,mbs=1,packs'$'\nbest '*' alone '*$'\nflags that differ'* ]]
+    [[ $output == *$'\nyours '*' tp=2,pp=2,dp=1,sp,mbs=1,packs,wgrad-overlap'$'\nbest '*' alone '*$'\nflags that differ'* ]]
     [[ $output == *'yours: --tensor-model-parallel-size 2'* ]]
     printf '# four\nA=1\ntorchrun --nproc_per_node 4 \\\n  pretrain_gpt.py %s' "${args//$'\n'/ }" >train.sh
     ap-plan config.json --cluster cpu-4 --batch 4 --seq 64 --from megatron train.sh --quiet | diff <(echo "$output") -
@@ -69,7 +69,7 @@ load helpers
     echo 'step=9, RunningAvgSamplesPerSec=1.1, CurrSamplesPerSec=1000.0, MemAllocated=1GB, MaxMemAllocated=1.5GB' >ds.log
     while read -r log want; do
         run -0 --separate-stderr ap-plan --quiet config.json --cluster cpu-4 --batch 4 --seq 64 \
-            --grid tp=2,pp=2,sp,mbs=1,packs --log "$log" --calibrate measured.json
+            --grid tp=2,pp=2,sp,mbs=1,packs,wgrad-overlap --log "$log" --calibrate measured.json
         grep ^measured <<<"$output" | tr '\n' ' ' | grep -qE "$want" || { echo "$log: $output"; return 1; }
     done <<'END'
 megatron.log step 0.0075 s,.*median of 4, after 2.* 0.002097 GB allocated

@@ -59,8 +59,8 @@ setup_file() {
         ap-coarsen --quiet --algorithm layers >model
     jq '.launch_sec = 1e-2' "$AP_TOP/clusters/cpu-4.json" >slow
     line() { ap-stage --quiet --for megatron --stages 1 --cluster "$1" model | jq -r .stages.line; }
-    [ "$(line cpu-4)" = tp=4,dp=1,sp,mbs=1,packs,tp-overlap ]
-    [ "$(line slow)" = tp=4,dp=1,sp,mbs=1,packs ] # parts of products are launched by themselves
+    [ "$(line cpu-4)" = tp=4,dp=1,sp,mbs=1,packs,tp-overlap,wgrad-overlap ]
+    [ "$(line slow)" = tp=4,dp=1,sp,mbs=1,packs,wgrad-overlap ] # parts of products are launched by themselves
 }
 
 @test "ap-plan --out: a free plan of a document is beside the line; a line that is given is the trainer's" {

@@ -50,6 +50,8 @@ dp=4,schedule=zb-h1 schedule: zb-h1: there is no pipeline (pp)
 pp=2,vpp=2,waits waits: not with interleaved-1f1b
 dp=4,ep-overlap ep-overlap: there is no expert parallelism
 tp=4,tp-overlap tp-overlap: there is no sequence parallelism
+dp=4,wgrad-overlap wgrad-overlap: there is no tensor parallelism
+tp=2,pp=2,schedule=zb-h1,wgrad-overlap wgrad-overlap: not with zb-h1
 END
     refuses 2 "--stages: --grid says the whole plan" ap-stage --grid tp=2 --stages 2 --cluster cpu-4 "$f"
     refuses 2 "--recompute: --grid says the whole plan" \
@@ -61,7 +63,7 @@ END
     small >"$f"
     echo '--num-layers 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
         --seq-length 8 --micro-batch-size 2 --global-batch-size 8 --lr 1e-4 --frobnicate 3' >"$d/args"
-    ap-stage --quiet --grid tp=2,pp=2,mbs=2,packs --cluster cpu-4 -o "$d/grid.json" "$f"
+    ap-stage --quiet --grid tp=2,pp=2,mbs=2,packs,wgrad-overlap --cluster cpu-4 -o "$d/grid.json" "$f"
     # what is written of a line has its price, and is read as the same plan
     run --separate-stderr ap-rewrite --to megatron -o "$d/written" "$d/grid.json"
     [[ $status -eq 0 && -z $stderr ]] && grep '; predicted: step ' "$d/written"
@@ -239,6 +241,10 @@ words() {
     jq '.launch_sec = 1e-3' "$(cluster 1)" >"$f.slow"
     { llama '' "$(cluster 1)"; llama ,tp-overlap "$(cluster 1)"; llama '' "$f.slow"; llama ,tp-overlap "$f.slow"; } |
         jq -se '.[1] < 0.99 * .[0] and .[3] > .[2]'
+    # sums of the backward pass beside weights' gradients: at most half of what is sent
+    { llama '' "$(cluster 1)"; llama ,wgrad-overlap "$(cluster 1)"
+        llama ,wgrad-overlap <(jq '.collective_share = {"reduce-scatter": 0.9}' "$(cluster 1)"); llama ,tp-overlap,wgrad-overlap "$(cluster 1)"; } |
+        jq -se '.[1] < 0.99 * .[0] and .[1] < .[2] and .[2] < .[0] and .[3] < .[1]'
     # tokens beside the pass of another microbatch, which is in memory, too
     ap-model mixtral --layers 2 --hidden 64 --heads 4 --kv-heads 2 --experts 4 --top 2 --group 4 --vocab 64 --seq 32 --batch 16 | ap-coarsen --quiet --algorithm layers >"$f.moe"
     moe() { ap-stage --quiet --grid "$1" --cluster "$2" "$f.moe" | ap-cost --quiet | jq -c '[.cost.step_sec, .cost.peak_bytes]'; }

@@ -97,10 +97,10 @@ EOF
         [ "${output##*$'\n'}" = "$want" ] || { echo "$file: '$output', not '$want'"; return 1; }
     done <<'END'
 fsdp.megatron 64 32 dp=16,zero=3,mbs=2,overlap,packs of 256, 16 devices
-gpt3-175b.megatron 1536 96 tp=8,pp=16,vpp=6,dp=12,recompute=selective,mbs=1,packs,low-sums of 1536, 1536 devices
-llama3-8b.megatron 8 32 tp=2,pp=2,dp=16,zero=1,sp,mbs=1,overlap,packs,low-sums of 128, 64 devices
-mixtral.megatron 8 32 tp=2,pp=4,vpp=4,ep=8,etp=1,dp=8,zero=1,sp,mbs=1,overlap,packs of 256, 64 devices
-uneven.megatron 8 32 tp=8,pp=4,layers=7:8:8:9,cp=2,dp=4,zero=1,shard=4,sp,recompute=full,mbs=1,packs of 64, 256 devices
+gpt3-175b.megatron 1536 96 tp=8,pp=16,vpp=6,dp=12,recompute=selective,mbs=1,packs,low-sums,wgrad-overlap of 1536, 1536 devices
+llama3-8b.megatron 8 32 tp=2,pp=2,dp=16,zero=1,sp,mbs=1,overlap,packs,low-sums,wgrad-overlap of 128, 64 devices
+mixtral.megatron 8 32 tp=2,pp=4,vpp=4,ep=8,etp=1,dp=8,zero=1,sp,mbs=1,overlap,packs,wgrad-overlap of 256, 64 devices
+uneven.megatron 8 32 tp=8,pp=4,layers=7:8:8:9,cp=2,dp=4,zero=1,shard=4,sp,recompute=full,mbs=1,packs,wgrad-overlap of 64, 256 devices
 unknown.megatron 8 32 refused: --tensor-model-parallel-size: nothing in the text gives $TP a value
 llama3.torchtitan 8 80 tp=8,dp=32,zero=3,sp,recompute=full,mbs=4,overlap,packs of 128, 256 devices
 run.torchtitan 1 32 tp=2,dp=4,zero=3,sp,recompute=full,mbs=2,overlap,packs of 8, 8 devices
@@ -112,8 +112,8 @@ pipeline.deepspeed 64 32 pp=8,dp=8,zero=1,recompute=full,mbs=1,packs,keeps-gradi
 moe.deepspeed 64 32 tp=2,ep=8,etp=1,dp=32,zero=2,mbs=8,overlap,packs of 512, 64 devices
 script.deepspeed 64 32 dp=16,zero=1,mbs=4,overlap,packs,keeps-gradients of 64, 16 devices
 huggingface.deepspeed 64 32 refused: train_batch_size: "auto" is for a launcher to fill in: give the number
-defaults.megatron 8 24 tp=2,pp=2,dp=2,sp,mbs=1,packs of 32, 8 devices
-people.megatron 8 24 tp=2,pp=2,dp=2,sp,recompute=full,mbs=1,packs of 2, 8 devices
+defaults.megatron 8 24 tp=2,pp=2,dp=2,sp,mbs=1,packs,wgrad-overlap of 32, 8 devices
+people.megatron 8 24 tp=2,pp=2,dp=2,sp,recompute=full,mbs=1,packs,wgrad-overlap of 2, 8 devices
 END
 }
 

@@ -61,6 +61,7 @@ static const struct key {
     {"broadcasts", TRAINER, AP_TRAINER_BROADCASTS, 0, 0, 0, NULL},
     {"ep-overlap", TRAINER, AP_TRAINER_EP_OVERLAP, 0, 0, 0, NULL},
     {"tp-overlap", TRAINER, AP_TRAINER_TP_OVERLAP, 0, 0, 0, NULL},
+    {"wgrad-overlap", TRAINER, AP_TRAINER_WGRAD_OVERLAP, 0, 0, 0, NULL},
 };
 #define N_KEYS ((int)(sizeof keys / sizeof *keys))
 
@@ -387,6 +388,13 @@ static int check(const struct ap_line *line, struct ap_err *err)
         return ap_err_set(err, "ep-overlap: there is no expert parallelism (ep)");
     if (line->trainer & AP_TRAINER_TP_OVERLAP && !d->sequence)
         return ap_err_set(err, "tp-overlap: there is no sequence parallelism (sp)");
+    if (line->trainer & AP_TRAINER_WGRAD_OVERLAP && d->tensor == 1)
+        return ap_err_set(err, "wgrad-overlap: there is no tensor parallelism (tp)");
+    if (line->trainer & AP_TRAINER_WGRAD_OVERLAP && t->splits)
+        return ap_err_set(err,
+                          "wgrad-overlap: not with %s, which computes weights' gradients "
+                          "later",
+                          ap_schedule_names[line->schedule]);
     if (d->sequence && d->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
     if (d->exchange > 1 && d->context % d->exchange)

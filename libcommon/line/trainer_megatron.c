@@ -143,11 +143,16 @@ static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    has_host_optimizer,
                                                    NULL};
 
-/* Gradients lie in buckets; flags ask for them to be reduced in the last backward. */
+/* Gradients lie in buckets; flags ask for them to be reduced in the last backward. A
+ * linear layer's backward sends its input's gradient, and then computes the weight's
+ * (tensor_parallel/layers.py, allreduce_dgrad, and Transformer Engine alike). */
 static struct ap_trainer_habits habits(const struct ap_line *line)
 {
-    return (struct ap_trainer_habits){AP_TRAINER_PACKS, AP_OVERLAP_ASKED,
-                                      line->degrees.tensor};
+    const bool tensor = line->degrees.tensor > 1;
+
+    return (struct ap_trainer_habits){
+        AP_TRAINER_PACKS | (tensor ? AP_TRAINER_WGRAD_OVERLAP : 0), AP_OVERLAP_ASKED,
+        line->degrees.tensor};
 }
 
 /* ---- writing ---- */

@@ -6,7 +6,10 @@
  * sent for longer than a part's product takes, what the parts are slower by than the
  * whole product, and the addition of the parts that a scatter brought. A scatter of the
  * sum of several products (gradients of what queries, keys and values are made of) has
- * no such kernel. The tokens of experts are only found here; which pass they are sent
+ * no such kernel, nor has a product that sums over the gathered dimension (a weight's
+ * gradient): it reads what another product's kernel has gathered. Such a scatter, or
+ * sum, runs as a whole beside the weights' gradients that are computed after it was sent
+ * (Megatron-LM): of what is sent, the share of the device that it takes is lost. The tokens of experts are only found here; which pass they are sent
  * beside is the schedule's. Cost: linear in operands. Sources: Wang et al., "Overlap
  * Communication with Dependent Computation via Decomposition", ASPLOS 2023, section 4;
  * PyTorch's async tensor parallelism (torch/distributed/_symmetric_memory).
@@ -75,8 +78,21 @@ static bool add_product(struct beside *b, int group)
     return true;
 }
 
-/* The products that read the value as it is converted. */
-static void find_readers(struct beside *b, const struct ap_conversion *c)
+/* Whether a nest sums over the dimension of its operand that the step gathers. */
+static bool sums_over(const struct ap_nest *nest, const struct ap_access *in,
+                      const struct ap_step *s)
+{
+    const struct ap_dim_factors *dim = &in->dims[s->coll.split.dim];
+
+    for (int k = 0; k < dim->n; k++)
+        if (nest->factors[dim->factor[k]].kind == AP_FACTOR_REDUCED)
+            return true;
+    return false;
+}
+
+/* The products that read the value as it is converted and gathered by step s. */
+static void find_readers(struct beside *b, const struct ap_conversion *c,
+                         const struct ap_step *s)
 {
     const struct ap_graph *g = b->of->stage->plan->graph;
     int last = -1; /* users ascend: those of a group follow each other */
@@ -87,34 +103,93 @@ static void find_readers(struct beside *b, const struct ap_conversion *c)
         bool reads = false;
         for (int k = 0; k < nest->n_ins; k++)
             reads |= nest->ins[k].node == c->node &&
-                     ap_layout_equal(b->of->group[group]->layout[k], &c->to);
+                     ap_layout_equal(b->of->group[group]->layout[k], &c->to) &&
+                     !sums_over(nest, &nest->ins[k].access, s);
         if (reads && group != last)
             add_product(b, group);
         last = group;
     }
 }
 
-double ap_stage_beside_products(const struct ap_stage_products *of,
-                                const struct ap_conversion *c, int64_t shares)
+/* Adds the products of weights' gradients: those that read what a product of a partial
+ * sum reads, which is the group, or makes one of the partial operands that it adds up. */
+static void find_weights(struct beside *b, int group, unsigned axes)
 {
-    const struct ap_plan *plan = of->stage->plan;
-    const struct ap_node *node = &plan->graph->nodes[c->node];
+    const struct ap_plan *plan = b->of->stage->plan;
+    const struct ap_graph *g = plan->graph;
+    const struct ap_nest *nest = &plan->nests->nest[group];
+
+    for (int k = 0; k < nest->n_ins; k++) {
+        const int in = nest->ins[k].node;
+        for (int a = 0; a < plan->mesh.n_axes; a++) {
+            const int linear = plan->choice[group].axis[a] - nest->n_factors;
+            if (axes >> a & 1 && linear >= 0 && linear < nest->n_linear &&
+                nest->linear[linear].ins >> k & 1 && g->nodes[in].group >= 0)
+                find_weights(b, g->nodes[in].group, 1U << a);
+        }
+        int last = -1;
+        for (int u = g->user_start[in];
+             nest->kernel == AP_KERNEL_DOT && u < g->user_start[in + 1]; u++) {
+            const int user = g->nodes[g->users[u]].group;
+            if (user != last && user != group &&
+                b->of->fact->phase[user] == AP_BACKWARD)
+                add_product(b, user);
+            last = user;
+        }
+    }
+}
+
+/* What a step saves beside the products that read what it gathers, or make what it
+ * scatters, part by part; sent: its seconds. */
+static double beside_parts(const struct ap_stage_products *of,
+                           const struct ap_conversion *c, const struct ap_step *s,
+                           int64_t shares, double sent)
+{
+    const struct ap_node *node = &of->stage->plan->graph->nodes[c->node];
+    struct beside b = {of, ap_mesh_group(&of->stage->plan->mesh, s->coll.axes), 0, 0};
+
+    if (s->op == AP_OP_ALL_GATHER)
+        find_readers(&b, c, s);
+    else if (s->op == AP_OP_REDUCE_SCATTER && add_product(&b, node->group))
+        b.parts_sec += ap_cost_compute(of->stage->cost, 0, node->shape.dtype,
+                                       (double)(s->bytes / shares));
+    if (b.whole_sec == 0)
+        return 0;
+    const double n = (double)b.parts, part = b.parts_sec / n;
+    return b.whole_sec + sent - part - (n - 1) * fmax(part, sent / (n - 1));
+}
+
+/* What a sum over devices saves beside weights' gradients, which have the rest of the
+ * device while it is sent. */
+static double beside_weights(const struct ap_stage_products *of,
+                             const struct ap_conversion *c, const struct ap_step *s,
+                             double sent)
+{
+    struct beside b = {of, 1, 0, 0};
+
+    if (c->phase == AP_BACKWARD &&
+        (s->op == AP_OP_REDUCE_SCATTER || s->op == AP_OP_ALL_REDUCE))
+        find_weights(&b, of->stage->plan->graph->nodes[c->node].group, s->coll.axes);
+    return fmin(b.whole_sec,
+                (1 - of->stage->cost->cluster.collective_share[s->op]) * sent);
+}
+
+double ap_stage_beside_products(const struct ap_stage_products *of,
+                                const struct ap_conversion *c, unsigned trainer,
+                                int64_t shares)
+{
     double saved = 0;
 
     for (int i = 0; i < c->path.n_steps; i++) {
         const struct ap_step *s = &c->path.steps[i];
-        struct beside b = {of, ap_mesh_group(&plan->mesh, s->coll.axes), 0, 0};
-        if (s->op == AP_OP_ALL_GATHER)
-            find_readers(&b, c);
-        else if (s->op == AP_OP_REDUCE_SCATTER && add_product(&b, node->group))
-            b.parts_sec += ap_cost_compute(of->stage->cost, 0, node->shape.dtype,
-                                           (double)(s->bytes / shares));
-        if (b.whole_sec == 0)
-            continue;
         const double sent =
             ap_cost_collective(of->stage->cost, s->op, s->coll.axes, s->bytes / shares);
-        const double n = (double)b.parts, part = b.parts_sec / n;
-        saved += b.whole_sec + sent - part - (n - 1) * fmax(part, sent / (n - 1));
+        const double parts = trainer & AP_TRAINER_TP_OVERLAP
+                                 ? beside_parts(of, c, s, shares, sent)
+                                 : 0;
+        const double weights =
+            trainer & AP_TRAINER_WGRAD_OVERLAP ? beside_weights(of, c, s, sent) : 0;
+        saved += weights > 0 ? fmax(parts, weights) : parts;
     }
     return saved;
 }

@@ -369,9 +369,10 @@ static void price_conversion(const struct pricer *p, const struct ap_conversion 
         m->backward_sec += is_again(p, c) ? sec : 0;
         return;
     }
-    if (shared && p->products && p->micro->trainer & AP_TRAINER_TP_OVERLAP &&
+    if (shared && p->products &&
+        p->micro->trainer & (AP_TRAINER_TP_OVERLAP | AP_TRAINER_WGRAD_OVERLAP) &&
         !ap_stage_is_weight(p->plan->graph, c->node))
-        sec -= ap_stage_beside_products(p->products, c,
+        sec -= ap_stage_beside_products(p->products, c, p->micro->trainer,
                                         is_whole_each(p, c->node) ? 1 : p->micro->n);
     if (!shared && ap_layout_is_partial(&c->from))
         m->sync_sec += sec;

@@ -38,9 +38,12 @@ enum ap_trainer_trait {
     AP_TRAINER_EP_OVERLAP = 128,
     /* sends what tensor parallelism gathers or scatters beside the products that read or
        make it, part by part (async TP) */
-    AP_TRAINER_TP_OVERLAP = 256
+    AP_TRAINER_TP_OVERLAP = 256,
+    /* sends gradients of activations that tensor parallelism sums beside the products for
+       weights' gradients of the same layer, which do not need them */
+    AP_TRAINER_WGRAD_OVERLAP = 512
 };
-#define AP_N_TRAINER 9
+#define AP_N_TRAINER 10
 extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
 /* Puts the member "trainer": ",\"trainer\":[...]"; nothing if it is 0. */
 void ap_trainer_put(unsigned trainer, struct ap_buf *out);

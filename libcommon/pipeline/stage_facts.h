@@ -133,11 +133,14 @@ unsigned ap_stage_expert_axes(const struct ap_plan *plan);
 /* Whether tokens are sent to experts, or back. */
 bool ap_stage_is_exchange(const struct ap_conversion *c, unsigned experts);
 /*
- * Seconds that the conversion and the products that read its gathered tensor, or make the
- * one that it scatters, take less together than one after the other; of one of so many
- * shares. Negative where parts of the products are too small.
+ * Seconds that the conversion and the products beside which the trainer sends it take
+ * less together than one after the other, of one of so many shares: those that read its
+ * gathered tensor or make the one that it scatters (AP_TRAINER_TP_OVERLAP; negative where
+ * parts of the products are too small), and weights' gradients of the same layer for a
+ * sum of the backward pass (AP_TRAINER_WGRAD_OVERLAP).
  */
 double ap_stage_beside_products(const struct ap_stage_products *of,
-                                const struct ap_conversion *c, int64_t shares);
+                                const struct ap_conversion *c, unsigned trainer,
+                                int64_t shares);
 
 #endif

@@ -13,7 +13,7 @@
 
 const char *const ap_trainer_names[AP_N_TRAINER] = {
     "packs", "low-sums",   "scatters",   "keeps-gathered", "keeps-gradients",
-    "waits", "broadcasts", "ep-overlap", "tp-overlap"};
+    "waits", "broadcasts", "ep-overlap", "tp-overlap",     "wgrad-overlap"};
 
 static const enum ap_op kinds[AP_N_PACKED] = {AP_OP_ALL_REDUCE, AP_OP_REDUCE_SCATTER,
                                               AP_OP_ALL_GATHER, AP_OP_ALL_TO_ALL,
@@ -53,11 +53,16 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule sc
             return ap_at_err(
                 &item, err,
                 "expected packs, low-sums, scatters, keeps-gathered, "
-                "keeps-gradients, waits, broadcasts, ep-overlap or tp-overlap");
+                "keeps-gradients, waits, broadcasts, ep-overlap, tp-overlap or wgrad-overlap");
         if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_traits[schedule].may_wait)
             return ap_at_err(&item, err,
                              "waits: not under %s, whose stages would wait for each "
                              "other for ever",
+                             ap_schedule_names[schedule]);
+        if (1u << bit == AP_TRAINER_WGRAD_OVERLAP && ap_schedule_traits[schedule].splits)
+            return ap_at_err(&item, err,
+                             "wgrad-overlap: not under %s, which computes weights' "
+                             "gradients later",
                              ap_schedule_names[schedule]);
         *trainer |= 1u << bit;
     }

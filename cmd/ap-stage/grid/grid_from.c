@@ -45,7 +45,7 @@ static void add_keys(struct ap_arena *arena, const char *more, struct ap_line *l
         {"shard", "tp"},    {"shard", "cp"},     {"shard", "pp"},  {"shard", "dp"},
         {"shard", "zero"},  {"vpp", "pp"},       {"layers", "pp"}, {"layers", "vpp"},
         {"schedule", "pp"}, {"schedule", "vpp"}, {"sp", "tp=1"},   {"ring", "cp=1"},
-        {"a2a", "cp"}};
+        {"a2a", "cp"},      {"wgrad-overlap", "tp=1"}};
     struct ap_err err = {0};
     const char *text = more;
     char *rest = NULL;

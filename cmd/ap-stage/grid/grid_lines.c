@@ -142,7 +142,9 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
 {
     const unsigned trainer =
         ap_line_trainer(line) &
-        (bare ? (unsigned)(AP_TRAINER_EP_OVERLAP | AP_TRAINER_TP_OVERLAP) : ~0U);
+        (bare ? (unsigned)(AP_TRAINER_EP_OVERLAP | AP_TRAINER_TP_OVERLAP |
+                           AP_TRAINER_WGRAD_OVERLAP)
+              : ~0U);
     const struct stage_model *m = r->m;
     struct grid_at_once *a;
 

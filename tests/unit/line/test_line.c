@@ -22,7 +22,8 @@ static struct ap_line draw_line(struct ap_arena *arena)
     static const unsigned bits[] = {AP_TRAINER_PACKS,           AP_TRAINER_LOW_SUMS,
                                     AP_TRAINER_KEEPS_GATHERED,  AP_TRAINER_BROADCASTS,
                                     AP_TRAINER_KEEPS_GRADIENTS, AP_TRAINER_WAITS,
-                                    AP_TRAINER_EP_OVERLAP,      AP_TRAINER_TP_OVERLAP};
+                                    AP_TRAINER_EP_OVERLAP,      AP_TRAINER_TP_OVERLAP,
+                                    AP_TRAINER_WGRAD_OVERLAP};
 
     d->tensor = 1 + draw(3);
     d->sequence = d->tensor > 1 && draw(2);
@@ -55,7 +56,8 @@ static struct ap_line draw_line(struct ap_arena *arena)
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
         if (draw(2) && (bits[i] != AP_TRAINER_WAITS || line.chunks == 1) &&
             (bits[i] != AP_TRAINER_EP_OVERLAP || d->expert > 1) &&
-            (bits[i] != AP_TRAINER_TP_OVERLAP || d->sequence))
+            (bits[i] != AP_TRAINER_TP_OVERLAP || d->sequence) &&
+            (bits[i] != AP_TRAINER_WGRAD_OVERLAP || d->tensor > 1))
             line.trainer |= bits[i];
     if (draw(2)) {
         int *layers = AP_NEW_N(arena, ap_line_stages(&line), int);
