@@ -318,7 +318,7 @@ planted() {
     run scripts/lint-house operators "$root"
     [ "$status" -eq 0 ] || { echo "$output"; return 1; }
     local file
-    for file in libcommon/cost/conversion_bound.c cmd/ap-cost/calibrate/fit.c schemas/program.json \
+    for file in libcommon/cost/convert.c cmd/ap-cost/calibrate/fit.c schemas/program.json \
         python/autopar/collectives.py; do
         cp "$root/$file" "$root/whole"
         sed -i 's/ALL_PLANT//; s/"all-plant"//' "$root/$file"

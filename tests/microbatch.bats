@@ -57,8 +57,6 @@ END
         ap-shard --mesh 1 --microbatches 7 "$(imported mlp)"
     refuses 2 'each is supported with --serve only' \
         ap-shard --mesh 2 --microbatches 2 --microbatch each "$(imported mlp)"
-    refuses 2 'at most 5 other axes' \
-        ap-shard --mesh 1x1x1x1x1x2 --microbatches 2 "$(imported mlp)"
     planned "$(imported mlp)" 2 2 data >"$BATS_TEST_TMPDIR/p.json"
     for form in hlo jax; do
         refuses 2 'plan without --microbatches' ap-rewrite --to $form "$BATS_TEST_TMPDIR/p.json"

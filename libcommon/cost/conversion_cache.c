@@ -17,13 +17,12 @@ struct ap_conversion_cache {
     int n_axes, n, cap;
     struct ap_cached_conversion *entry;
     struct ap_index index; /* of entries, by key */
-    struct ap_bounds *bounds;
 };
 
 struct ap_conversion_cache *ap_conversion_cache_new(int n_axes)
 {
     struct ap_conversion_cache *cache = ap_xrealloc(NULL, sizeof *cache);
-    *cache = (struct ap_conversion_cache){.n_axes = n_axes, .bounds = ap_bounds_new()};
+    *cache = (struct ap_conversion_cache){.n_axes = n_axes};
     return cache;
 }
 
@@ -32,15 +31,9 @@ void ap_conversion_cache_free(struct ap_conversion_cache *cache)
     if (!cache)
         return;
     free(cache->entry);
-    ap_bounds_free(cache->bounds);
     ap_index_free(&cache->index);
     ap_arena_free(&cache->arena);
     free(cache);
-}
-
-struct ap_bounds *ap_conversion_cache_bounds(struct ap_conversion_cache *cache)
-{
-    return cache->bounds;
 }
 
 /* One word per axis; false when a stride does not fit. */

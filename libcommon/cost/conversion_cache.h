@@ -4,7 +4,6 @@
 #ifndef AP_CONVERSION_CACHE_H
 #define AP_CONVERSION_CACHE_H
 
-#include "cost/conversion_bound.h"
 #include "cost/convert.h"
 #include "layout/layout.h"
 
@@ -13,9 +12,6 @@ struct ap_conversion_cache;
 /* A cache of conversions on a mesh with this number of axes; the caller frees it. */
 struct ap_conversion_cache *ap_conversion_cache_new(int n_axes);
 void ap_conversion_cache_free(struct ap_conversion_cache *cache);
-
-/* Bounds on the rest of conversions (conversion_bound.h), valid as long as the cache. */
-struct ap_bounds *ap_conversion_cache_bounds(struct ap_conversion_cache *cache);
 
 struct ap_cached_conversion {
     double sec;

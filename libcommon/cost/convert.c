@@ -16,11 +16,8 @@
  * microbatch's, and a step is paid as often as there are microbatches: sums are thus
  * accumulated first and reduced over devices once.
  *
- * On more than four axes a bound on the rest (conversion_bound.c) guides the search (A*:
- * Hart, Nilsson and Raphael, 1968): layouts come in the order of cost so far plus bound.
- *
- * Cost: at most 5^axes layouts; on four axes of two some eighty are expanded, and equally
- * many on six with the bound. Results are kept (conversion_cache.c).
+ * Cost: at most 5^axes layouts; on four axes of two some eighty are expanded. Results are
+ * kept (conversion_cache.c).
  */
 #include "cost/alpa.h"
 #include "cost/cost.h"
@@ -31,21 +28,15 @@
 #include "base/array.h"
 #include "base/heap.h"
 #include "base/index_map.h"
-#include "cost/conversion_bound.h"
 #include "cost/conversion_cache.h"
 #include "layout/nested_split.h"
 
 enum { MAX_PLACES = 2 }; /* source's and target's */
 
-/* What a mixed step counts beside its seconds, where a bound counts each step 1: more
- * than another, less than two, however many there are. */
-#define MIXED (1 + 1.0 / 16)
-
 struct node {
     struct ap_layout at;
     int64_t local_bytes;
-    double sec;  /* from the source */
-    double left; /* to the target, at the least; 0 without a bound */
+    double sec; /* from the source */
     int n_steps, from;
     int n_mixed; /* of the steps: those whose blocks do not lie one after the other */
     bool done;
@@ -73,13 +64,11 @@ struct search {
     struct ap_index index; /* of nodes, by layout */
     struct ap_heap queue;  /* of struct candidate: one each time that a node is reached
                               more cheaply, and the first of them counts */
-    struct ap_bound_task bounded;
-    const struct ap_bound *bound; /* NULL: none */
 };
 
-/* A node by what it takes to reach the target through it. */
+/* A node by what it takes to reach it. */
 struct candidate {
-    double total, left;
+    double sec;
     int n_steps, node;
 };
 
@@ -230,10 +219,8 @@ static bool same_place(const struct ap_placement *p, const struct ap_placement *
 static bool before(const void *x, const void *y)
 {
     const struct candidate *a = x, *b = y;
-    if (a->total != b->total)
-        return a->total < b->total;
-    if (a->left != b->left)
-        return a->left < b->left;
+    if (a->sec != b->sec)
+        return a->sec < b->sec;
     if (a->n_steps != b->n_steps)
         return a->n_steps < b->n_steps;
     return a->node < b->node;
@@ -241,35 +228,8 @@ static bool before(const void *x, const void *y)
 
 static void push(struct search *s, int i)
 {
-    const struct node *v = &s->nodes[i];
-    /* of equal totals, which differ by rounding, the one nearest to the target */
-    const struct candidate c = {v->sec + v->left * (1 + 1e-13), v->left, v->n_steps, i};
+    const struct candidate c = {s->nodes[i].sec, s->nodes[i].n_steps, i};
     ap_heap_push(&s->queue, &c);
-}
-
-/* What is left from layout l to the target at the least. */
-static double left_of(const struct search *s, const struct ap_layout *l)
-{
-    struct ap_nested_split nested;
-    int got = -1; /* dimension of nested */
-    int32_t code = 0;
-
-    for (int a = 0; a < s->mesh->n_axes; a++) {
-        const struct ap_placement *p = &l->axis[a], *goal = &s->goal[a];
-        bool done = p->kind == goal->kind && p->red == goal->red && p->dim == goal->dim;
-        if (done && p->kind == AP_SPLIT && !s->bounded.loose) {
-            if (got != p->dim)
-                ap_nested_split_get(s->mesh, s->shape, l, p->dim, &nested);
-            got = p->dim;
-            done = ap_nested_split_stride(&nested, a) == goal->stride;
-        }
-        enum ap_axis_state state = p->kind == AP_REPLICATED ? AP_STATE_WHOLE
-                                   : done                   ? AP_STATE_DONE
-                                   : p->kind == AP_SPLIT    ? AP_STATE_SPLIT
-                                                            : AP_STATE_SUMS;
-        code += s->bound->weight[a][state];
-    }
-    return s->bound->left[code];
 }
 
 /* The node of layout l, a new one with infinite cost if there is none. */
@@ -290,7 +250,6 @@ static int node_of(struct search *s, const struct ap_layout *l)
         (struct node){.at = *l,
                       .local_bytes = ap_layout_local_bytes(s->mesh, s->shape, l),
                       .sec = INFINITY,
-                      .left = s->bound ? left_of(s, l) : 0,
                       .from = -1};
     return s->n++;
 }
@@ -303,7 +262,7 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
     const struct node *up = &s->nodes[from];
     struct node *v = &s->nodes[i];
 
-    if (v->done || v->left == INFINITY)
+    if (v->done)
         return;
     int64_t bytes = step_bytes(s->mesh, op, coll->axes, up->local_bytes, v->local_bytes);
     int64_t times = ap_layout_per_microbatch(s->mesh, &up->at) ||
@@ -320,8 +279,6 @@ static void relax(struct search *s, int from, enum ap_op op, const struct ap_col
         (double)times * ap_cost_collective(s->cost, op, coll->axes, counted);
     bool mixed = coll->split.outer > 1;
     double sec = up->sec + (s->fewest ? 1 : step_sec);
-    if (s->bound && !s->fewest)
-        sec += s->bound->step * (mixed ? MIXED : 1);
     /* sums of the same terms in another order are ties: of these the fewest steps, and of
        these the fewest whose blocks a library would have to copy together */
     int n_steps = up->n_steps + 1, n_mixed = up->n_mixed + mixed;
@@ -561,15 +518,11 @@ static void add_place(struct search *s, int a, const struct ap_placement *p)
         s->place[a][s->n_places[a]++] = *p;
 }
 
-/* Fills nodes; returns the target's, -1 if it was not reached. Bounds may be NULL. */
-static int run(struct search *s, struct ap_bounds *bounds, const struct ap_layout *from)
+/* Fills nodes; returns the target's, -1 if it was not reached. */
+static int run(struct search *s, const struct ap_layout *from)
 {
     struct candidate c;
 
-    if (bounds) {
-        s->bounded.fewest = s->fewest;
-        s->bound = ap_bounds_get(bounds, s->cost, &s->bounded);
-    }
     s->n = s->queue.n = 0;
     ap_index_clear(&s->index);
     int i = node_of(s, from);
@@ -607,64 +560,6 @@ static void write_path(const struct search *s, int goal, struct ap_step *steps,
         path->sec += steps[k].sec;
 }
 
-/*
- * Whether every axis that splits a dimension keeps its finest stride whatever other axes
- * do to the dimension, in all layouts that the search may meet.
- */
-static bool strides_hold(const struct search *s, const struct ap_layout *from)
-{
-    for (int d = 0; d < s->shape->rank; d++) {
-        int64_t parts = 1, size = s->shape->dims[d];
-        bool splits = false;
-        for (int a = 0; a < s->mesh->n_axes; a++) {
-            bool here = from->axis[a].kind == AP_PARTIAL;
-            for (int k = 0; k < s->n_places[a]; k++) {
-                const struct ap_placement *p = &s->place[a][k];
-                here |= p->kind == AP_SPLIT && p->dim == d;
-                splits |= p->kind == AP_SPLIT && p->dim == d;
-            }
-            if (here)
-                parts = ap_mul64(parts, s->mesh->size[a]);
-        }
-        /* or the first axes split it into single elements, and the others nothing */
-        bool powers = (size & (size - 1)) == 0;
-        for (int a = 0; a < s->mesh->n_axes; a++)
-            powers &= s->mesh->size[a] <= 2;
-        if (splits && size % parts != 0 && !powers)
-            return false;
-    }
-    return true;
-}
-
-/* Up to this many axes of devices the search looks everywhere: a bound finds the same
- * prices, but other paths among equal ones. */
-enum { MAX_UNBOUNDED_AXES = 4 };
-
-static bool is_bounded(const struct ap_cost *cost)
-{
-    return cost->mesh.n_axes - (cost->mesh.microbatch != 0) > MAX_UNBOUNDED_AXES &&
-           !cost->alpa.space && !cost->alpa.mixed;
-}
-
-/* What the bound has to know. */
-static void state_bound(struct search *s, const struct ap_layout *from)
-{
-    struct ap_bound_task *t = &s->bounded;
-
-    *t = (struct ap_bound_task){.bytes = ap_shape_bytes(s->shape),
-                                .loose = !strides_hold(s, from)};
-    look_at(s, from);
-    for (int a = 0; a < s->mesh->n_axes; a++) {
-        struct ap_placement p = finest(s, a);
-        bool done = t->loose ? p.dim == s->goal[a].dim : p.stride == s->goal[a].stride;
-        t->goal[a] = s->goal[a].kind;
-        t->sums |= p.kind == AP_PARTIAL || s->goal[a].kind == AP_PARTIAL;
-        done &= s->goal[a].kind == AP_SPLIT && p.dim == s->goal[a].dim;
-        if (p.kind == AP_SPLIT && !done)
-            t->split |= 1u << a;
-    }
-}
-
 static int search(const struct ap_cost *cost, const struct ap_shape *shape,
                   const struct ap_layout *from, const struct ap_layout *to,
                   struct ap_step *room, struct ap_path *path)
@@ -686,20 +581,13 @@ static int search(const struct ap_cost *cost, const struct ap_shape *shape,
         struct ap_placement p = finest(&s, a);
         add_place(&s, a, &p);
     }
-    struct ap_bounds *own = NULL, *bounds = NULL;
-    if (is_bounded(cost)) {
-        state_bound(&s, from);
-        bounds = cost->cache ? ap_conversion_cache_bounds(cost->cache)
-                             : (own = ap_bounds_new());
-    }
-    int goal = run(&s, bounds, from);
+    int goal = run(&s, from);
     if (goal >= 0 && s.nodes[goal].n_steps > AP_MAX_STEPS) {
         s.fewest = true; /* two steps an axis always do */
-        goal = run(&s, bounds, from);
+        goal = run(&s, from);
     }
     if (goal >= 0)
         write_path(&s, goal, room, path);
-    ap_bounds_free(own);
     free(s.nodes);
     ap_index_free(&s.index);
     ap_heap_free(&s.queue);

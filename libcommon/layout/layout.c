@@ -89,7 +89,7 @@ static int parse_axis(struct ap_arena *arena, const char **p, const char **name,
 int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
                   struct ap_err *err)
 {
-    static const char *const names[AP_MAX_AXES] = {"x", "y", "z", "w", "v", "u"};
+    static const char *const names[AP_MAX_STATED_AXES] = {"x", "y", "z", "w"};
     const char *p = text;
     bool named = strchr(text, '=') != NULL;
 
@@ -100,8 +100,9 @@ int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh
         if (parse_axis(arena, &p, &name, &size) || (name != NULL) != named)
             return ap_err_set(err, "mesh '%s': expected sizes such as 2x4 or dp=2,tp=4",
                               text);
-        if (mesh->n_axes == AP_MAX_AXES)
-            return ap_err_set(err, "mesh '%s': more than %d axes", text, AP_MAX_AXES);
+        if (mesh->n_axes == AP_MAX_STATED_AXES)
+            return ap_err_set(err, "mesh '%s': more than %d axes", text,
+                              AP_MAX_STATED_AXES);
         if (size < 1)
             return ap_err_set(err, "mesh '%s': an axis needs at least one device", text);
         for (int a = 0; name && a < mesh->n_axes; a++)

@@ -62,13 +62,17 @@ static inline bool ap_layout_per_microbatch(const struct ap_mesh *mesh,
 int ap_layout_unsplit(const struct ap_mesh *mesh, const struct ap_shape *shape,
                       struct ap_layout *l, int axis);
 
+/* Axes that a user may state. Tofu's halvings and lines of trainers make up to
+ * AP_MAX_AXES, where each conversion takes a search over 5^axes layouts. */
+#define AP_MAX_STATED_AXES 4
+
 #define AP_MAX_DEVICES      (1 << 20)
 #define AP_MAX_MICROBATCHES (1 << 20)
 /* Product of the sizes of all axes except the microbatch axis. */
 int64_t ap_mesh_devices(const struct ap_mesh *mesh);
 /* Product of the sizes of a set of axes: devices of one group of a collective over it. */
 int64_t ap_mesh_group(const struct ap_mesh *mesh, unsigned axes);
-/* "2x4", or "dp=2,tp=4"; names default to x, y, z, w, v, u. Axes of size 1 are kept. */
+/* "2x4", or "dp=2,tp=4"; names default to x, y, z, w. Axes of size 1 are kept. */
 int ap_mesh_parse(struct ap_arena *arena, const char *text, struct ap_mesh *mesh,
                   struct ap_err *err);
 

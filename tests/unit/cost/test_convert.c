@@ -482,112 +482,6 @@ static void test_all_pairs(void)
                   used[op]);
 }
 
-/* ---- meshes of many axes, on which a bound guides the search ---- */
-
-static struct ap_layout random_layout(const struct ap_mesh *mesh,
-                                      const struct ap_shape *shape, bool sums)
-{
-    for (;;) {
-        struct ap_layout l = ap_layout_replicated();
-        for (int a = 0; a < mesh->n_axes; a++) {
-            int d = (int)rnd((uint64_t)shape->rank);
-            int64_t stride = 1 + (int64_t)rnd((uint64_t)shape->dims[d]);
-            if (rnd(3) == 0 && sums)
-                l.axis[a] = (struct ap_placement){.kind = AP_PARTIAL, .red = AP_RED_SUM};
-            else if (rnd(3))
-                l.axis[a] = (struct ap_placement){
-                    .kind = AP_SPLIT, .dim = (uint8_t)d, .stride = rnd(2) ? 0 : stride};
-        }
-        if (ap_layout_canon(mesh, shape, &l) == 0)
-            return l;
-    }
-}
-
-/*
- * Axes of one device change no price, but on more than four axes conversions are found
- * under a bound: the same prices, in no more steps, by paths that are right. (Sums are
- * scattered over one dimension there that is not asked for, and over two on fewer axes.)
- */
-static void test_bounded(const char *few, const char *many, const int64_t *dims, int rank,
-                         enum ap_cost_variant variant)
-{
-    const int pairs = tap_cases(50);
-    struct ap_cost small, large;
-    struct ap_shape shape = {.dtype = AP_F32, .rank = rank, .dims = dims};
-    int wrong = 0, higher = 0, longer = 0;
-    bool sums = !few || rank == 1;
-
-    setup(&large, many, variant);
-    setup(&small, few ? few : many, variant);
-    for (int i = 0; i < pairs; i++) {
-        struct ap_layout from = random_layout(&small.mesh, &shape, sums);
-        struct ap_layout to = random_layout(&small.mesh, &shape, sums);
-        struct ap_step room[AP_MAX_STEPS], more[AP_MAX_STEPS];
-        struct ap_path path = {0}, want = {0};
-        bool ok = ap_convert(&large, &shape, &from, &to, room, &path) == 0 &&
-                  simulate(&large, &shape, &from, &to, &path);
-        if (!ok && wrong++ < 3)
-            complain(&large.mesh, &from, &to, &path);
-        if (!few || !ok)
-            continue;
-        ok = ap_convert(&small, &shape, &from, &to, more, &want) == 0;
-        wrong += !ok;
-        longer += ok && path.sec > want.sec * (1 - 1e-9) && path.n_steps > want.n_steps;
-        if (ok && path.sec > want.sec * (1 + 1e-9) && higher++ < 3) {
-            complain(&large.mesh, &from, &to, &path);
-            complain(&small.mesh, &from, &to, &want);
-        }
-    }
-    ap_cost_free(&small);
-    ap_cost_free(&large);
-    CHECK(wrong == 0 && higher == 0 && longer == 0,
-          "%s, rank %d, first size %lld: of %d conversions %d wrong, %d of a higher "
-          "price than on %s, %d longer",
-          many, rank, (long long)dims[0], pairs, wrong, higher, few ? few : "it", longer);
-}
-
-/* The same prices with a microbatch axis in front, and the same pairs refused. */
-static void test_bounded_microbatches(const int64_t *dims, int rank)
-{
-    const int pairs = tap_cases(150);
-    struct ap_cost small, large;
-    struct ap_shape shape = {.dtype = AP_F32, .rank = rank, .dims = dims};
-    int wrong = 0, found = 0;
-
-    setup_with(&large, "2x2x2x1x1", 4, AP_COST_DEFAULT);
-    setup_with(&small, "2x2x2", 4, AP_COST_DEFAULT);
-    for (int i = 0; i < pairs; i++) {
-        struct ap_layout from = random_layout(&small.mesh, &shape, rank == 1);
-        struct ap_layout to = random_layout(&small.mesh, &shape, rank == 1);
-        double got = ap_convert_sec(&large, &shape, &from, &to);
-        double want = ap_convert_sec(&small, &shape, &from, &to);
-        found += want < INFINITY;
-        wrong += want < INFINITY ? fabs(got - want) > 1e-9 * want : got != want;
-    }
-    ap_cost_free(&small);
-    ap_cost_free(&large);
-    CHECK(wrong == 0 && found > pairs / 3,
-          "microbatches, rank %d: of %d conversions, %d possible, %d of another price",
-          rank, pairs, found, wrong);
-}
-
-static void test_many_axes(void)
-{
-    static const char *const meshes[][2] = {
-        {"2x2x2", "2x2x2x1x1"}, {"2x2x2x2", "2x2x2x2x1"}, {"2x3x2", "2x3x2x1x1x1"},
-        {NULL, "2x2x2x2x2"},    {NULL, "2x2x2x2x2x2"},    {NULL, "2x3x1x2x2"}};
-    static const struct {
-        int rank;
-        int64_t dims[3];
-    } shapes[] = {{1, {64}}, {1, {36}}, {2, {8, 12}}, {2, {16, 5}}};
-
-    for (size_t m = 0; m < sizeof(meshes) / sizeof(*meshes); m++)
-        for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-            test_bounded(meshes[m][0], meshes[m][1], shapes[i].dims, shapes[i].rank,
-                         (enum ap_cost_variant)((m + i) % 3));
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        test_bounded_microbatches(shapes[i].dims, shapes[i].rank);
-}
 
 /* ---- named paths ---- */
 
@@ -746,7 +640,6 @@ int main(void)
     test_readme();
     test_table_2();
     test_all_pairs();
-    test_many_axes();
     ap_arena_free(&arena);
     return tap_done();
 }
