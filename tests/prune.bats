@@ -279,24 +279,3 @@ END
     ap-model moe --layers 4 --hidden 32 --heads 4 --seq 16 --vocab 64 --experts 4 | ap-prune |
         jq -e '.families.families[0] | .labels == ["moe/h_0+h_1", "moe/h_2+h_3"] and .weights == 33'
 }
-
-@test "prune: --dot has one instance of what repeats, and groups of other layers nowhere" {
-    local dir=$BATS_TEST_TMPDIR
-    for n in 3 6; do
-        ap-model gpt --layers $n --hidden 64 --heads 4 --vocab 100 --seq 16 --batch 2 |
-            ap-prune --dot "$dir/$n.dot" | jq -S 'del(.history)' >"$dir/$n.json"
-    done
-    head -n 1 "$dir/3.dot" | grep -qx 'digraph "gpt" {'
-    grep -q 'label="gpt/h_\*, 6 times"' "$dir/6.dot"
-    grep -q 'attn/q/w.*24 times' "$dir/6.dot" # q, k, v and o are alike
-    [ "$(grep -c ' -> ' "$dir/6.dot")" -gt 50 ]
-    # as many vertices and edges whatever the depth is, but for what joins the layers
-    [ "$(grep -c 'label=' "$dir/3.dot")" -eq "$(grep -c 'label=' "$dir/6.dot")" ]
-    # every vertex of an edge is there
-    [ -z "$(comm -13 <(grep -oE '^  g[0-9]+ \[' "$dir/6.dot" | tr -d ' [' | sort -u) \
-        <(grep -- '->' "$dir/6.dot" | grep -oE 'g[0-9]+' | sort -u))" ]
-    # the document is as without
-    diff "$dir/6.json" <(ap-model gpt --layers 6 --hidden 64 --heads 4 --vocab 100 --seq 16 --batch 2 |
-        ap-prune | jq -S 'del(.history)')
-    refuses 1 "/no/such" ap-prune --dot /no/such/x.dot "$dir/6.json"
-}

@@ -79,30 +79,16 @@ static const char *stats(struct ap_arena *arena, const struct ap_graph *g,
         f->n_trimmed);
 }
 
-static void write_dot(struct ap_arena *arena, const char *path, struct ap_graph *g,
-                      const struct ap_families *f)
-{
-    struct ap_buf text = {0};
-
-    prune_dot(arena, g, f, &text);
-    ap_tool_write_file(path, &text);
-    ap_buf_free(&text);
-}
-
 int main(int argc, char **argv)
 {
     int row = 0, order = 0;
     int64_t min_duplicate = 2, min_nodes = 8, max_depth = 20;
-    const char *dot_path = NULL;
     const struct ap_opt opts[] = {
         {"algorithm", AP_OPT_CHOICE, &row, "NAME",
          "how repetition is found; --algorithm=help lists the ways", &algos[0].choice,
          sizeof(algos[0]), 0, 0, NULL},
         {"depth-order", AP_OPT_CHOICE, &order, "NAME",
          "order in which scope visits the names", orders, sizeof(orders[0]), 0, 0, NULL},
-        {"dot", AP_OPT_STR, &dot_path, "FILE",
-         "also write the graph, with one of what repeats, for Graphviz", NULL, 0, 0, 0,
-         NULL},
         {"max-depth", AP_OPT_INT, &max_depth, "N", "names have at most N components (20)",
          NULL, 0, 1, 1000000, NULL},
         {"min-duplicate", AP_OPT_INT, &min_duplicate, "N",
@@ -124,7 +110,6 @@ int main(int argc, char **argv)
 
     ap_tool_start(&tool, argc, argv);
     check_options(&tool, &algos[row]);
-    ap_tool_check_file(&tool, "dot", dot_path);
     ap_tool_read_graph(&tool, &arena, &doc, &g);
     const struct prune_params params = {.min_duplicate = (int)min_duplicate,
                                         .min_nodes = (int)min_nodes,
@@ -139,8 +124,6 @@ int main(int argc, char **argv)
         ap_die(AP_BAD_INPUT, "%s: %s: wrong families, a bug: %s", doc.file,
                families.algorithm, err.msg);
     ap_families_to_json(&arena, &g, &families, &section.json);
-    if (dot_path)
-        write_dot(&arena, dot_path, &g, &families);
     ap_tool_write(&tool, &doc, &section, 1,
                   ap_arena_printf(&arena, ",\"algorithm\":\"%s\"", families.algorithm));
     return ap_tool_finish(&tool, stats(&arena, &g, &families, sec));

@@ -98,8 +98,4 @@ void prune_repeat(struct prune_space *s, const struct prune_draft *parent, int p
 void prune_finish(struct ap_arena *arena, const struct ap_graph *g,
                   const struct prune_draft *drafts, int n, struct ap_families *f);
 
-/* The graph with one instance of each family, as text for Graphviz. Groups the graph. */
-void prune_dot(struct ap_arena *arena, struct ap_graph *g, const struct ap_families *f,
-               struct ap_buf *out);
-
 #endif

@@ -397,7 +397,7 @@ void shard_job_run(struct shard_job *job, const struct shard_request *req)
 
     set_task(job, req);
     job->algorithm = row->name;
-    if (row->compares_rules || req->top > 0)
+    if (row->compares_rules)
         shard_list_named_plans(job->arena, &job->task);
     if (req->plan_path) {
         given_plan(job, req, &job->answer.plan);
@@ -478,8 +478,6 @@ struct shard_result shard_job_result(struct shard_job *job,
         .graph_fingerprint = ap_graph_fingerprint(job->arena, &job->graph),
         .cluster_fingerprint = ap_cluster_fingerprint(job->arena, &job->cluster),
     };
-    if (req->top > 0)
-        s.extra = shard_alternatives(job, sec, (int)req->top);
     ap_sharding_to_json(&s, &conv, &json);
     return (struct shard_result){
         .json = json,

@@ -172,9 +172,9 @@ static void check_mesh(const struct shard_request *req)
     bool is_auto = req->mesh_text && !strcmp(req->mesh_text, "auto");
 
     if (req->serve && (req->mesh_text || req->plan_path || req->start_path ||
-                       req->pins.n > 0 || req->top > 0))
+                       req->pins.n > 0))
         ap_die_usage("--serve: requests have their own mesh; it cannot be combined with "
-                     "--mesh, --plan, --start, --pin or --top");
+                     "--mesh, --plan, --start or --pin");
     if (req->serve && req->overlap)
         ap_die_usage("--serve: its prices are serial, without --overlap");
     if (!req->serve && !req->mesh_text && !req->plan_path && !req->start_path)
@@ -266,8 +266,6 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
         {"start", AP_OPT_STR, &req->start_path, "FILE",
          "start from a file's plan: the answer is never more expensive", NULL, 0, 0, 0,
          NULL},
-        {"top", AP_OPT_INT, &req->top, "K",
-         "list the K best distinct plans that were found", NULL, 0, 1, 1000, "more"},
         {"max-axes", AP_OPT_INT, &req->max_axes, "N", "--mesh auto: at most N axes (2)",
          NULL, 0, 1, AP_MAX_STATED_AXES, "more"},
         {"jobs", AP_OPT_INT, &req->jobs, "N",

@@ -253,7 +253,7 @@ struct shard_request {
     struct ap_list pins;
     int overlap;                               /* row of ap_overlap_modes */
     int f32_matmul;                            /* row of ap_f32_matmul_modes */
-    int64_t top, jobs, max_axes, microbatches; /* 0: 1, or the number of the plan file */
+    int64_t jobs, max_axes, microbatches; /* 0: 1, or the number of the plan file */
     int microbatch;                            /* 0: exact */
     bool serve;
     int space;                          /* SHARD_SPACE_... */
@@ -334,9 +334,6 @@ int shard_given_plan(struct ap_arena *arena, const struct shard_given *given,
  * differs in its microbatch axis. */
 void shard_choices_on_mesh(const struct shard_task *task, const struct ap_mesh *from,
                            struct ap_choice_vec *choice);
-
-/* top.c: the member "alternatives": the n best distinct plans at hand. */
-const char *shard_alternatives(struct shard_job *job, double objective, int n);
 
 /* Ends of pipes: where requests come in, and where answers go. */
 struct shard_pipes {
