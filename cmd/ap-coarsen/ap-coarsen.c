@@ -95,8 +95,6 @@ static const struct coarsen_algo algos[] = {
     {"operators", "blocks of equally many operators, in the program's order",
      coarsen_operators, false, " "},
     {"none", "one block", coarsen_none, false, " "},
-    {"exhaustive", "all cuts of a tiny graph's order, under alpa's costs",
-     coarsen_exhaustive, false, " cluster-cost balance eps cut "},
     {"given", "the document's own blocks, checked and completed", coarsen_given, false,
      " "},
     {0},

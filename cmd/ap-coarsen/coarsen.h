@@ -18,7 +18,7 @@ enum coarsen_balance { COARSEN_FLOPS, COARSEN_COUNT, COARSEN_INPUT_MEMORY };
 /* Where layers may begin. */
 enum coarsen_cut { COARSEN_CUT_ANYWHERE, COARSEN_CUT_MODULES };
 
-/* Options of alpa and exhaustive. */
+/* Options of alpa. */
 struct coarsen_alpa {
     int cost;    /* enum coarsen_cluster_cost */
     int balance; /* enum coarsen_balance */
@@ -74,6 +74,6 @@ typedef enum ap_exit coarsen_fn(struct ap_arena *arena, const struct ap_graph *g
                                 const struct coarsen_params *params,
                                 struct coarsen_answer *answer, struct ap_err *err);
 
-coarsen_fn coarsen_alpa, coarsen_rannc, coarsen_rhino, coarsen_layers, coarsen_exhaustive;
+coarsen_fn coarsen_alpa, coarsen_rannc, coarsen_rhino, coarsen_layers;
 
 #endif

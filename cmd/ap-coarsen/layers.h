@@ -1,6 +1,6 @@
 /*
  * The layer clustering problem: cut a list of operators into layers. The problem that
- * alpa solves and exhaustive enumerates; both take prices from here.
+ * alpa solves, and that its test enumerates.
  */
 #ifndef LAYERS_H
 #define LAYERS_H

@@ -15,7 +15,6 @@ static const struct solver solvers[] = {
     {{"exact", "reductions, bound, then proof"}, contest_exact},
     {{"local", "bound and local search, no proof"}, contest_local},
     {{"glpk", "integer program in GLPK, in the tight form"}, contest_glpk},
-    {{"exhaustive", "try every combination (up to 10^7)"}, contest_exhaustive},
     {{NULL, NULL}, NULL},
 };
 

@@ -38,10 +38,9 @@ struct contest_params {
 typedef int contest_solver(struct ap_arena *arena, const struct contest *p,
                            const struct contest_params *params, struct ap_solution *sol,
                            struct ap_err *err);
-contest_solver contest_auto;       /* bounds, proofs and searches share what they find */
-contest_solver contest_local;      /* the same without proofs */
-contest_solver contest_exact;      /* with proofs first */
-contest_solver contest_glpk;       /* one integer program of all that is left */
-contest_solver contest_exhaustive; /* the oracle: at most 10^7 combinations */
+contest_solver contest_auto;  /* bounds, proofs and searches share what they find */
+contest_solver contest_local; /* the same without proofs */
+contest_solver contest_exact; /* with proofs first */
+contest_solver contest_glpk;  /* one integer program of all that is left */
 
 #endif

@@ -3,6 +3,7 @@
 #define AP_CONTEST_GEN_H
 
 #include "contest.h"
+#include "contest_exhaustive.h"
 #include "solve_gen.h"
 
 #include <inttypes.h>

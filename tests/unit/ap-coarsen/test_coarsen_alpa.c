@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coarsen_exhaustive.h"
 #include "layers.h"
 #include "tap.h"
 
@@ -36,11 +37,12 @@ static const struct ap_attrs *dot_attrs(struct ap_arena *arena)
 /*
  * A parameter of each role, then n operators: dot of two, one of `light` a concatenate of
  * up to four. Small sizes make ties; shapes do not fit each other, which costs do not
- * look at.
+ * look at. Modules follow each other.
  */
 static void random_graph(struct ap_arena *arena, int n, int max_size, int light,
                          struct ap_graph *g)
 {
+    static const char *const modules[] = {"", "a", "a/b", "a/c", "d"};
     struct ap_node *nodes = AP_NEW_N(arena, n + 2, struct ap_node);
     const struct ap_attrs *dot = dot_attrs(arena);
     struct ap_err err = {{0}};
@@ -62,6 +64,7 @@ static void random_graph(struct ap_arena *arena, int n, int max_size, int light,
         if (in[0] == 1)
             in[0] = 0; /* something that is made of inputs */
         nodes[i].in = in;
+        nodes[i].scope = modules[5 * (i - 2) / n];
     }
     *g = (struct ap_graph){.name = "random", .n_nodes = n + 2, .nodes = nodes};
     CHECK(ap_graph_index(arena, g, "", &err) == 0, "random graph of %d operators %s", n,
@@ -129,7 +132,9 @@ static void test_random(int cost, int balance, double eps)
 {
     for (int i = 0; i < 200; i++) {
         struct ap_arena arena = {0};
-        struct coarsen_params p = {.alpa = {cost, balance, eps}};
+        struct coarsen_params p = {
+            .alpa = {cost, balance, eps,
+                     i % 3 ? COARSEN_CUT_ANYWHERE : COARSEN_CUT_MODULES}};
         struct ap_graph g;
         int n = 1 + below(14), solved = 0;
         bool ok = true;

@@ -6,6 +6,9 @@
  * then every way to place L - 1 cuts among n - 1 places, twice: for the least maximum,
  * and for the least sum and squares among those within the tie.
  */
+#ifndef AP_COARSEN_EXHAUSTIVE_H
+#define AP_COARSEN_EXHAUSTIVE_H
+
 #include <math.h>
 
 #include "layers.h"
@@ -24,7 +27,7 @@ struct trial {
     int best_cut[MAX_OPERATORS + 1];
 };
 
-static int64_t received(const struct layers *l, int first, int last)
+static inline int64_t received(const struct layers *l, int first, int last)
 {
     bool counted[MAX_OPERATORS] = {false};
     int64_t bytes = 0;
@@ -41,7 +44,7 @@ static int64_t received(const struct layers *l, int first, int last)
 }
 
 /* Alpa's rule as its code has it: operator by operator. */
-static bool may_be_layer(const struct trial *t, int first, int last)
+static inline bool may_be_layer(const struct trial *t, int first, int last)
 {
     const struct layers *l = t->l;
     bool allowed = false;
@@ -57,14 +60,14 @@ static bool may_be_layer(const struct trial *t, int first, int last)
     return allowed;
 }
 
-static bool is_allowed(const struct trial *t, int first, int last)
+static inline bool is_allowed(const struct trial *t, int first, int last)
 {
     const struct layers *l = t->l;
     return l->begins[last + 1] && may_be_layer(t, first, last) &&
            layers_cost(l, first, last, t->bytes[first][last]) <= t->at_most;
 }
 
-static bool is_better(const struct trial *t, const struct layer_score *score)
+static inline bool is_better(const struct trial *t, const struct layer_score *score)
 {
     const struct layer_score *best = &t->best;
 
@@ -77,7 +80,7 @@ static bool is_better(const struct trial *t, const struct layer_score *score)
 }
 
 /* Places the cuts after layer k, which starts at cut[k]. */
-static void place(struct trial *t, int k, struct layer_score so_far)
+static inline void place(struct trial *t, int k, struct layer_score so_far)
 {
     int n = t->l->n, first = t->cut[k], left = t->rule.n_layers - k - 1;
 
@@ -101,7 +104,7 @@ static void place(struct trial *t, int k, struct layer_score so_far)
     }
 }
 
-static bool try_all(struct trial *t, int n_layers, double at_most, bool only_max)
+static inline bool try_all(struct trial *t, int n_layers, double at_most, bool only_max)
 {
     t->rule = layers_rule(t->l, n_layers);
     t->at_most = at_most;
@@ -112,7 +115,7 @@ static bool try_all(struct trial *t, int n_layers, double at_most, bool only_max
     return t->found;
 }
 
-static bool exist(void *ctx, int n_layers, double at_most, double *found)
+static inline bool exist(void *ctx, int n_layers, double at_most, double *found)
 {
     struct trial *t = ctx;
     bool any = try_all(t, n_layers, at_most, true);
@@ -121,9 +124,10 @@ static bool exist(void *ctx, int n_layers, double at_most, double *found)
     return any;
 }
 
-enum ap_exit coarsen_exhaustive(struct ap_arena *arena, const struct ap_graph *g,
-                                const struct coarsen_params *params,
-                                struct coarsen_answer *answer, struct ap_err *err)
+static inline enum ap_exit
+coarsen_exhaustive(struct ap_arena *arena, const struct ap_graph *g,
+                   const struct coarsen_params *params, struct coarsen_answer *answer,
+                   struct ap_err *err)
 {
     struct layers l;
     struct trial *t = AP_NEW(arena, struct trial);
@@ -156,3 +160,5 @@ enum ap_exit coarsen_exhaustive(struct ap_arena *arena, const struct ap_graph *g
         t->best.squares);
     return AP_OK;
 }
+
+#endif

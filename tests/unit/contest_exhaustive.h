@@ -5,6 +5,9 @@
  * a prefix with a forbidden cost is skipped whole. The first of equal optima in the
  * order of the wheels wins. O(product of the strategy counts), at most 10^7.
  */
+#ifndef AP_CONTEST_EXHAUSTIVE_H
+#define AP_CONTEST_EXHAUSTIVE_H
+
 #include "contest.h"
 
 #include <math.h>
@@ -20,7 +23,7 @@ struct odometer {
     int *at;
 };
 
-static void odometer_init(struct ap_arena *arena, struct odometer *o,
+static inline void odometer_init(struct ap_arena *arena, struct odometer *o,
                           const struct contest *contest)
 {
     const struct ap_problem *p = &contest->costs;
@@ -43,7 +46,7 @@ static void odometer_init(struct ap_arena *arena, struct odometer *o,
 }
 
 /* What node i adds at its present strategy, given the lower nodes. */
-static double odometer_term(const struct odometer *o, int i)
+static inline double odometer_term(const struct odometer *o, int i)
 {
     const struct ap_problem *p = o->p;
     double c = p->cost[i][o->at[i]];
@@ -58,7 +61,7 @@ static double odometer_term(const struct odometer *o, int i)
 
 /* Turns the wheels; best gets the optimum. Returns the number of complete combinations.
  */
-static int64_t odometer_run(struct ap_arena *arena, struct odometer *o, int *best,
+static inline int64_t odometer_run(struct ap_arena *arena, struct odometer *o, int *best,
                             double *best_cost)
 {
     const struct ap_problem *p = o->p;
@@ -92,9 +95,10 @@ static int64_t odometer_run(struct ap_arena *arena, struct odometer *o, int *bes
     return seen;
 }
 
-int contest_exhaustive(struct ap_arena *arena, const struct contest *contest,
-                       const struct contest_params *params, struct ap_solution *sol,
-                       struct ap_err *err)
+static inline int contest_exhaustive(struct ap_arena *arena,
+                                     const struct contest *contest,
+                                     const struct contest_params *params,
+                                     struct ap_solution *sol, struct ap_err *err)
 {
     const struct ap_problem *p = &contest->costs;
     double n = 1;
@@ -123,3 +127,5 @@ int contest_exhaustive(struct ap_arena *arena, const struct contest *contest,
     sol->stopped = "optimal";
     return 0;
 }
+
+#endif
