@@ -171,8 +171,8 @@ static void check_mesh(const struct shard_request *req)
 {
     bool is_auto = req->mesh_text && !strcmp(req->mesh_text, "auto");
 
-    if (req->serve && (req->mesh_text || req->plan_path || req->start_path ||
-                       req->pins.n > 0))
+    if (req->serve &&
+        (req->mesh_text || req->plan_path || req->start_path || req->pins.n > 0))
         ap_die_usage("--serve: requests have their own mesh; it cannot be combined with "
                      "--mesh, --plan, --start or --pin");
     if (req->serve && req->overlap)

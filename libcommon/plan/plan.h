@@ -202,7 +202,6 @@ struct ap_sharding {
     int64_t device_bytes; /* written only: memory of a device; 0: not known */
     /* doc/fingerprint.h, cost.h; NULL: not given */
     const char *graph_fingerprint, *cluster_fingerprint;
-    const char *extra; /* written unchanged: members, each after a comma; or NULL */
 };
 
 void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversions *conv,

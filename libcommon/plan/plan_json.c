@@ -312,8 +312,6 @@ void ap_sharding_to_json(const struct ap_sharding *s, const struct ap_conversion
         put_conversion(plan, &conv->conv[i], out);
     }
     ap_buf_puts(out, "]");
-    if (s->extra)
-        ap_buf_puts(out, s->extra);
     ap_buf_putc(out, '}');
 }
 
