@@ -29,10 +29,8 @@ static const struct plan_algorithm *stage_algorithm(const struct stage_options *
 
 /* Plans for when what is recomputed takes no time. */
 struct light {
-    double reported_sec; /* as in struct plan_params */
     double bound;        /* of all of them */
-    struct ap_buf plans; /* struct plan_answer: the planner's, and those of others that it
-                            reports */
+    struct ap_buf plans; /* struct plan_answer */
 };
 
 /* Plans of one number of microbatches in so much memory; 1: there is none. */
@@ -41,11 +39,9 @@ static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
                           struct light *light, struct ap_err *err)
 {
     struct plan_answer one = {.replicas = 1, .chunks = 1};
-    struct plan_params params = r->params;
     struct ap_err why = {0};
 
-    params.reported_sec = light->reported_sec;
-    int rc = stage_algorithm(r)->run(arena, free, &params, &one, &why);
+    int rc = stage_algorithm(r)->run(arena, free, &r->params, &one, &why);
     if (rc == 0)
         rc = plan_judge(arena, free, &one, &why);
     if (rc < 0)
@@ -55,26 +51,45 @@ static int plan_light_one(struct ap_arena *arena, const struct stage_options *r,
     if (is_whole) /* with less memory it says nothing of all plans */
         light->bound = fmin(light->bound, one.bound);
     add_plan(&light->plans, &one);
-    for (int i = 0; i < one.n_others + one.n_reported; i++)
+    for (int i = 0; i < one.n_others; i++)
         add_plan(&light->plans, &one.others[i]);
     return 0;
+}
+
+/* Blocks times devices up to which rows beside auto are asked, too. */
+#define MOST_OF_ROWS 8192
+
+/* What other rows of the table find: a selection of what is recomputed may make any of
+ * their plans the best one (tests/auto.bats). */
+static void add_rows(struct ap_arena *arena, const struct stage_options *r,
+                     const struct plan_instance *free, struct light *light)
+{
+    if (stage_algorithm(r)->run != plan_auto ||
+        (int64_t)free->n_blocks * free->n_hosts * free->n_devices > MOST_OF_ROWS)
+        return;
+    for (const struct plan_algorithm *a = plan_algorithms(); a->name; a++) {
+        struct plan_answer one = {.replicas = 1, .chunks = 1};
+        struct ap_err why = {0};
+        if (a->run && a->run != plan_auto && a->run != plan_exhaustive &&
+            (free->n_kinds <= 1 || a->kinds) &&
+            a->run(arena, free, &r->params, &one, &why) == 0 &&
+            plan_judge(arena, free, &one, &why) == 0)
+            add_plan(&light->plans, &one);
+    }
 }
 
 /*
  * Plans for when what is recomputed takes no time, as out->others: with little of it they
  * may be the best. Some for each number of microbatches, which trade memory for time,
- * too, and some that leave memory for what is kept. The bound is of all of them. What the
- * planner hears of others is among them, so that it is no worse than they are, asked so;
- * first is its answer at the full price: slower plans cannot be better than that.
+ * too, and some that leave memory for what is kept. The bound is of all of them.
  */
 static int plan_light(struct ap_arena *arena, const struct stage_options *r,
-                      const struct plan_instance *inst, const struct plan_answer *first,
-                      struct plan_answer *out, struct ap_err *err)
+                      const struct plan_instance *inst, struct plan_answer *out,
+                      struct ap_err *err)
 {
     static const double shares[] = {1, 0.8, 0.6}; /* of the memory */
     struct plan_instance free = *inst;
-    struct light light = {.reported_sec = PLAN_UNDERESTIMATE * first->step_sec,
-                          .bound = INFINITY};
+    struct light light = {.bound = INFINITY};
     int rc = 0;
 
     free.ask = stage_oracle_ask_light;
@@ -85,6 +100,8 @@ static int plan_light(struct ap_arena *arena, const struct stage_options *r,
         for (size_t k = 0; k < sizeof shares / sizeof *shares && rc == 0; k++) {
             free.memory_bytes = (int64_t)(shares[k] * (double)inst->memory_bytes);
             rc = plan_light_one(arena, r, &free, k == 0, &light, err);
+            if (rc == 0)
+                add_rows(arena, r, &free, &light);
         }
     }
     out->bound = light.bound;
@@ -127,8 +144,6 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                    .resharding = (enum ap_resharding)r->resharding,
                    .limit_bytes = r->limits.memory_bytes,
                    .throughput = inst->inference && !r->params.latency}};
-    if (p->select) /* they may make less again than now */
-        p->params.reported_sec = INFINITY;
     start_oracle(arena, p, inst, pool);
 }
 
@@ -153,7 +168,7 @@ static int write_plan(struct ap_arena *arena, const struct planning *p,
                                         .given = p->in->r->start_path ? &given : NULL};
 
     *stages = p->stages;
-    if (p->select && plan_light(arena, p->in->r, inst, answer, &light, err))
+    if (p->select && plan_light(arena, p->in->r, inst, &light, err))
         return -1;
     return stage_result_make(arena, &of, answer, stages, out, err);
 }

@@ -312,21 +312,11 @@ static int make(struct ap_arena *arena, const struct pricing *x,
 
 /* Plans of the planner that are priced with their layouts, interleaved ones and others:
  * more where the estimated sends mislead (tests/stage.bats: slow links between hosts),
- * and memory does, which interleaved plans as written may need more of. What other
- * planners reported does not count, unless every price means a selection of what is
- * recomputed. */
+ * and memory does, which interleaved plans as written may need more of. */
 #define MOST_PRICED 4
 /* A stage as it is written may be so many times quicker than its front: plans of one
  * stage are priced although their estimate is that much slower (tests/stage.bats). */
 #define FRONT_SLACK 1.05
-/* Of its estimated sends a plan takes at least this share when it is priced: what another
- * planner reported is not priced if it is slower even so (scripts/bench/stage-table
- * --models gpt3-39b@64: at least 1.1 of them). */
-#define SENDS_SHARE 0.5
-/* Where less is recomputed than planned with, at least that share of a step is left: a
- * forward less. */
-#define LIGHT_SHARE 0.5
-
 static bool fits(const struct plan_instance *inst, const struct price *p)
 {
     return inst->memory_bytes == 0 || p->peak_bytes <= inst->memory_bytes;
@@ -394,7 +384,6 @@ static int price_plan(const struct pricing *x, const struct plan_answer *other,
 struct candidate {
     const struct plan_answer *plan;
     double estimate; /* of what the plan is to keep low */
-    bool reported;
 };
 
 static int compare_estimates(const void *pa, const void *pb)
@@ -428,7 +417,7 @@ static bool is_promising(const struct pricing *x, const struct candidate *c,
                          const struct best *best)
 {
     const bool fit = fits(x->inst, &best->price);
-    double slack = c->plan->n_stages == 1 ? FRONT_SLACK : 1, least = c->estimate;
+    const double slack = c->plan->n_stages == 1 ? FRONT_SLACK : 1;
 
     for (int i = 0; i < best->n_priced; i++)
         if (plan_same(&best->priced[i].plan, c->plan))
@@ -436,11 +425,7 @@ static bool is_promising(const struct pricing *x, const struct candidate *c,
     if (fit && !x->select && !(x->replan && x->replan->one_outline) &&
         has_quicker_twin(c, best))
         return false;
-    if (c->reported && !best->blank.throughput)
-        least =
-            (x->select ? LIGHT_SHARE : 1) *
-            (c->plan->least_sec + SENDS_SHARE * (c->plan->step_sec - c->plan->least_sec));
-    return !fit || least < slack * best->price.step_sec;
+    return !fit || c->estimate < slack * best->price.step_sec;
 }
 
 /* Plans that may be better than what is found, by the planner's estimate. */
@@ -448,18 +433,16 @@ static int price_all(const struct pricing *x, const struct plan_answer *first,
                      struct best *best, struct plan_answer *answer,
                      struct ap_stages *stages, struct ap_err *err)
 {
-    int n = first->n_others + first->n_reported, rc = 0;
+    int n = first->n_others, rc = 0;
     int left[2] = {MOST_PRICED, MOST_PRICED}; /* interleaved ones */
     struct candidate *list = ap_xrealloc(NULL, (size_t)n * sizeof *list);
 
     for (int i = 0; i < n; i++)
         list[i] = (struct candidate){.plan = &first->others[i],
-                                     .estimate = estimate_of(best, &first->others[i]),
-                                     .reported = i >= first->n_others};
+                                     .estimate = estimate_of(best, &first->others[i])};
     qsort(list, (size_t)n, sizeof *list, compare_estimates);
     for (int i = 0; i < n && rc == 0; i++)
-        if (is_promising(x, &list[i], best) &&
-            ((list[i].reported && !x->select) || left[list[i].plan->chunks > 1]-- > 0))
+        if (is_promising(x, &list[i], best) && left[list[i].plan->chunks > 1]-- > 0)
             rc = price_plan(x, list[i].plan, best, answer, stages, err);
     free(list);
     return rc;
@@ -528,28 +511,6 @@ static int price_lean(struct ap_arena *arena, const struct pricing *x, struct be
     return 0;
 }
 
-/*
- * Where the best plan's price is above every estimate of a plan that other planners
- * reported, the planner runs again and reports plans of any step.
- */
-static int price_reported(struct ap_arena *arena, const struct pricing *x,
-                          const struct plan_answer *first, struct best *best,
-                          struct plan_answer *answer, struct ap_stages *stages,
-                          struct ap_err *err)
-{
-    struct plan_params params = *x->replan->params;
-    struct plan_answer more = {.replicas = 1, .chunks = 1};
-    struct ap_err why = {0};
-
-    if (best->price.step_sec <= PLAN_UNDERESTIMATE * estimate_of(best, first))
-        return 0;
-    params.reported_sec = INFINITY;
-    int rc = x->replan->run(arena, x->inst, &params, &more, &why);
-    if (rc < 0)
-        return ap_err_set(err, "%s", why.msg);
-    return rc > 0 ? 0 : price_all(x, &more, best, answer, stages, err);
-}
-
 /* The plan where the search started, however slow it seems, and leaner ones of its stages
  * where it does not fit as it is written. */
 static int price_given(struct ap_arena *arena, const struct pricing *x, struct best *best,
@@ -586,8 +547,7 @@ static int find_best(struct ap_arena *arena, const struct pricing *x, struct bes
         return -1;
     note_priced(x->inst, &first, &best->price, best);
     if (price_all(x, &first, best, answer, stages, err) ||
-        (x->replan && (price_lean(arena, x, best, answer, stages, err) ||
-                       price_reported(arena, x, &first, best, answer, stages, err))) ||
+        (x->replan && price_lean(arena, x, best, answer, stages, err)) ||
         (x->given && price_given(arena, x, best, answer, stages, err)))
         return -1;
     for (int i = 0; x->light && i < x->light->n_others; i++)
@@ -606,7 +566,7 @@ static const struct plan_answer *fewest_stages(const struct plan_answer *first, 
 {
     const struct plan_answer *found = NULL;
 
-    for (int i = 0; i < first->n_others + first->n_reported; i++) {
+    for (int i = 0; i < first->n_others; i++) {
         const struct plan_answer *p = &first->others[i];
         const double slack = p->n_stages == 1 ? FRONT_SLACK : 1;
         if (p->n_stages >= least && p->step_sec <= slack * limit &&

@@ -152,17 +152,11 @@ struct plan_params {
     bool search_all;     /* rannc: goes on after the first number of stages that fits */
     bool latency;        /* inference: the time of one batch, not the slowest stage's */
     int64_t n_kept;      /* auto: plans that are simulated */
-    double reported_sec; /* auto: other planners' plans of up to this step are reported,
-                            however good its own are */
     int64_t work_limit;  /* 0: the planner's own */
     const struct plan_outline
         *given;           /* the only plan, or where auto starts; NULL: none */
     struct ap_work *work; /* shows the progress of the search; may be NULL */
 };
-
-/* Most that a plan's price with its layouts is over its estimate, as a factor: plans of
- * other planners whose estimate is within it are priced, too (tests/stage.bats). */
-#define PLAN_UNDERESTIMATE 1.1
 
 struct plan_answer {
     int n_stages;
@@ -181,11 +175,9 @@ struct plan_answer {
     double step_sec;
     double batch_sec;   /* inference: from one batch to the next, of many in a row */
     int64_t peak_bytes; /* of the fullest device, as plan_whole_bytes */
-    double least_sec;   /* step if sends took no time; 0: unknown */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
     int n_others;
-    int n_reported; /* after the others: what other planners found, of any step */
     const struct plan_answer *others;
 };
 

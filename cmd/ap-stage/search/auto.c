@@ -7,11 +7,11 @@
  * with sends between stages and what is paid once per step; the n_kept plans of least
  * estimate are simulated. Then a second programme gives the lower bound of each setting,
  * and settings whose bound is below the best plan are searched by branch and bound
- * (auto_tree.c) as far as the limits go. The best plan is compared with the plans of the
- * published planners. The answer's bound is the least bound of the settings that were not
- * searched to the end and of plans whose stages are no runs (auto_sets.c). Cost:
- * auto_labels.c's for each configuration that its device-seconds do not rule out. Source:
- * the dynamic programme is Alpa's (alpa.c) with the terms that Alpa leaves out.
+ * (auto_tree.c) as far as the limits go. The answer's bound is the least bound of the
+ * settings that were not searched to the end and of plans whose stages are no runs
+ * (auto_sets.c). Cost: auto_labels.c's for each configuration that its device-seconds do
+ * not rule out. Source: the dynamic programme is Alpa's (alpa.c) with the terms that Alpa
+ * leaves out.
  */
 #include "search/auto.h"
 
@@ -71,7 +71,7 @@ void auto_take(struct stage_search *search, double score, const struct plan_answ
     put_shortlist(search->arena, &search->final, score, a);
 }
 
-void auto_price_bare(struct stage_search *search, struct plan_answer *a)
+void auto_price_bare(struct stage_search *search, const struct plan_answer *a)
 {
     struct ap_arena scratch = {0};
     struct plan_instance bare = *search->inst;
@@ -79,10 +79,8 @@ void auto_price_bare(struct stage_search *search, struct plan_answer *a)
     struct ap_err why = {0};
 
     bare.n_values = 0;
-    if (!plan_judge(&scratch, &bare, &copy, &why)) {
-        a->least_sec = copy.step_sec;
+    if (!plan_judge(&scratch, &bare, &copy, &why))
         search->bare = least_of(search->bare, plan_score(&bare, search->params, &copy));
-    }
     ap_arena_free(&scratch);
 }
 
@@ -113,19 +111,10 @@ double auto_score(struct stage_search *search, struct space *sp, struct plan_ans
 
     if (!is_within(search, a) || plan_try(sp, a, &score, &why))
         return INFINITY;
-    a->least_sec = 0; /* fill_bare, if it is kept and lifts nothing now */
     if (search->inst->inference || auto_least_bare(a) < search->bare)
         auto_price_bare(search, a);
     auto_take(search, score, a, from);
     return score;
-}
-
-/* Of plans that are kept it is found after all. */
-static void fill_bare(struct stage_search *search, struct shortlist *l)
-{
-    for (int i = 0; i < l->n; i++)
-        if (l->plan[i].least_sec == 0)
-            auto_price_bare(search, &l->plan[i]);
 }
 
 int64_t auto_share(struct stage_search *search)
@@ -286,29 +275,32 @@ static int auto_settings(struct stage_search *search, struct space *sp,
     return all_configs(search, &pool, sp, err);
 }
 
-static void put_other(struct plan_answer *others, int *n, const struct plan_answer *first,
-                      const struct plan_answer *a)
-{
-    bool known = plan_same(first, a);
-    for (int i = 0; i < *n && !known; i++)
-        known = plan_same(&others[i], a);
-    if (!known)
-        others[(*n)++] = *a;
-}
-
-/* The finalists after the best, and what rules found. */
+/* The finalists after the best, and what people type, however slow: it may be simpler. */
 static void put_others(const struct stage_search *search, struct plan_answer *answer)
 {
     struct plan_answer *others =
-        AP_NEW_N(search->arena, SEARCH_FINALISTS + SEARCH_REPORTED, struct plan_answer);
+        AP_NEW_N(search->arena, SEARCH_FINALISTS + SEARCH_TYPED, struct plan_answer);
     int n = 0;
 
     for (int i = 1; i < search->final.n; i++)
         others[n++] = search->final.plan[i];
+    for (int i = 0; i < search->n_typed; i++) {
+        const struct plan_answer *a = &search->typed[i];
+        const double score = plan_score(search->inst, search->params, a);
+        int at = n;
+        bool known = plan_same(&search->final.plan[0], a);
+        for (int k = 0; k < n && !known; k++)
+            known = plan_same(&others[k], a);
+        if (known)
+            continue;
+        for (;
+             at > 0 && plan_score(search->inst, search->params, &others[at - 1]) > score;
+             at--)
+            others[at] = others[at - 1];
+        others[at] = *a;
+        n++;
+    }
     answer->n_others = n;
-    for (int i = 0; i < search->n_reported; i++)
-        put_other(others, &n, &search->final.plan[0], &search->reported[i]);
-    answer->n_reported = n - answer->n_others;
     answer->others = others;
 }
 
@@ -328,12 +320,11 @@ int plan_auto(struct ap_arena *arena, const struct plan_instance *inst,
                                   .instruction_limit = INSTRUCTION_LIMIT};
 
     space_init(&sp, arena, inst, params);
-    if (auto_rules(&search, &sp, true, err) || auto_settings(&search, &sp, err) ||
-        auto_rules(&search, &sp, false, err))
+    if (auto_rules(&search, true, err) || auto_settings(&search, &sp, err) ||
+        auto_rules(&search, false, err))
         return -1;
     if (!isfinite(search.least))
         return plan_none_fits("auto", err);
-    fill_bare(&search, &search.final);
     double sets = space_sets_bound(&sp);
     *answer = search.final.plan[0];
     answer->objective = search.least;

@@ -95,7 +95,7 @@ struct plan_answer setting_plan(const struct setting *set, const struct labels *
 /* ---- the search ---- */
 
 #define SEARCH_FINALISTS 16
-#define SEARCH_REPORTED  16 /* at least the number of rules */
+#define SEARCH_TYPED     8 /* at least the number of typed rules */
 
 /* The best few different plans, best first. */
 struct shortlist {
@@ -111,8 +111,8 @@ struct stage_search {
     struct plan_answer best;
     double least;           /* score of the best plan, INFINITY while there is none */
     struct shortlist final; /* distinct plans; the first is best */
-    int n_reported;
-    struct plan_answer reported[SEARCH_REPORTED]; /* what other planners found */
+    int n_typed;
+    struct plan_answer typed[SEARCH_TYPED]; /* the best of each typed rule */
     double bound; /* of all that is looked at and not searched to the end */
     double bare;  /* least step time of the simulated plans if sends took no time */
     int64_t n_asked, n_plans;
@@ -124,8 +124,8 @@ struct stage_search {
 /* Takes a judged plan for the best or one of the next. */
 void auto_take(struct stage_search *search, double score, const struct plan_answer *a,
                const char *from);
-/* least_sec is the plan's step if sends took no time, by its fronts. */
-void auto_price_bare(struct stage_search *search, struct plan_answer *a);
+/* Counts the plan's step if sends took no time, by its fronts. */
+void auto_price_bare(struct stage_search *search, const struct plan_answer *a);
 /* Seconds that a training step takes at least if sends took no time: of the busiest group
  * of devices, after the way through the stages before it, and with the way back or
  * what it does once. */
@@ -149,10 +149,9 @@ static inline bool auto_is_over(const struct stage_search *search, double bound)
  */
 void auto_tree(struct stage_search *search, const struct setting *set,
                const struct labels *bounds);
-/* typed: the plan of --start and grids that people type; else what published planners
- * find (auto_rules.c). -1: the oracle broke. */
-int auto_rules(struct stage_search *search, const struct space *sp, bool typed,
-               struct ap_err *err);
+/* typed: the plan of --start and grids that people type; else what rhino finds where
+ * blocks are no chain (auto_rules.c). -1: the oracle broke. */
+int auto_rules(struct stage_search *search, bool typed, struct ap_err *err);
 /* Whether every block is read by the next, so that stages can only be runs. */
 bool plan_is_chain(const struct plan_instance *inst);
 /* The bound of plans whose stages are not runs; INFINITY if there are none. */

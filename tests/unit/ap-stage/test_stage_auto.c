@@ -306,7 +306,7 @@ static void bare_steps(void)
         struct plan_instance bare = cases.inst;
         bare.n_values = 0;
         if (plan_auto(&arena, &bare, &params, &found, &err) == 0 && !bare.inference)
-            for (int i = -1; i < found.n_others + found.n_reported; i++)
+            for (int i = -1; i < found.n_others; i++)
                 for (double slower = 1; slower < 2000; slower *= 10) {
                     n++;
                     below += is_below(&arena, &bare, i < 0 ? &found : &found.others[i],
