@@ -70,7 +70,7 @@ plan() { sharded mlp 2x2 "${1:-ilp}"; }
 @test "cost: what the report says would help does help by as much" {
     local doc line half=$BATS_TEST_TMPDIR/half.json
     doc=$(plan)
-    line=$(ap-cost --details "$doc" | grep 'half the kernel-launch overhead')
+    line=$(ap-cost --details "$doc" | grep '^  half the kernel-launch overhead')
     jq '.launch_sec /= 2' "$CLUSTERS/cpu-8.json" >"$half"
     [ "$(ap-cost --cluster "$half" "$doc" | jq '.cost.step_sec * 1e8 | round / 100')" = \
         "$(awk '{ print $5 + 0 }' <<<"$line")" ]

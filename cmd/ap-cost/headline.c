@@ -65,6 +65,16 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
     ap_rates_find(arena, &out->says, &of, out->in_seconds ? price_aim_sec(in, plan) : 0,
                   recomputed, &out->rates);
     find_published(in, out);
+    out->fewest_microbatches = price_fewest_microbatches(in, plan);
+}
+
+/* Samples of the largest micro-batch that fits; 0: not known. */
+static int64_t largest_micro_batch(const struct headline *h)
+{
+    return h->fewest_microbatches > 0
+               ? h->says.line.micro_batch *
+                     (h->says.microbatches / h->fewest_microbatches)
+               : 0;
 }
 
 void headline_free(struct headline *h)
@@ -140,7 +150,10 @@ static void put_fit(const struct headline *h, struct ap_buf *out)
     price_put_bytes(out, limit, 0);
     ap_buf_puts(out, peak > limit ? ": does not fit, by " : ": fits, ");
     price_put_bytes(out, peak > limit ? peak - limit : limit - peak, 0);
-    ap_buf_puts(out, peak > limit ? "\n" : " to spare\n");
+    ap_buf_puts(out, peak > limit ? "" : " to spare");
+    if (largest_micro_batch(h) > 0)
+        ap_buf_printf(out, "; largest micro-batch of this plan: %lld",
+                      (long long)largest_micro_batch(h));
 }
 
 /* "105.9 GB of 250 GB on the host; its link works 2.04 s of a step" */
@@ -162,6 +175,7 @@ static void put_host(const struct headline *h, struct ap_buf *out)
 void headline_put(const struct headline *h, struct ap_buf *out)
 {
     const struct ap_plan_rates *r = &h->rates;
+    struct ap_buf line = {0};
 
     put_wrapped(h->words.data, out);
     if (h->best.len > 0)
@@ -170,10 +184,12 @@ void headline_put(const struct headline *h, struct ap_buf *out)
         ap_buf_printf(out, "of no use: %s\n", r->no_use);
     if (h->in_seconds && r->step_sec > 0) {
         put_speed(h, out);
-        ap_buf_printf(out, "MFU %.1f %%, HFU %.1f %% of the %s peak; ", 100 * r->mfu,
+        ap_buf_printf(&line, "MFU %.1f %%, HFU %.1f %% of the %s peak; ", 100 * r->mfu,
                       100 * r->hfu, r->flops.peak_of);
     }
-    put_fit(h, out);
+    put_fit(h, &line);
+    put_wrapped(line.data, out);
+    ap_buf_free(&line);
     if (h->host_bytes > 0)
         put_host(h, out);
     if (h->parameter_bytes > 0)
@@ -217,6 +233,8 @@ void headline_json(const struct headline *h, struct ap_buf *out)
         ap_put_int(out, "host_bytes", h->host_bytes);
         price_put_num(out, "host_link_sec", h->host_link_sec);
     }
+    if (largest_micro_batch(h) > 0)
+        ap_put_int(out, "largest_micro_batch", largest_micro_batch(h));
     if (h->parameter_bytes > 0) {
         ap_put_str(out, "precision", h->precision.data);
         price_put_num(out, "bytes_per_parameter", h->parameter_bytes);

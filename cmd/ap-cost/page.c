@@ -55,9 +55,8 @@ static void put_stage(const char *name, const struct ap_mesh *mesh, const char *
     ap_mesh_to_json(mesh, out);
 }
 
-static void put_changes(struct advice *a, double whole, struct ap_buf *out)
+static void put_changes(const struct advice *a, double whole, struct ap_buf *out)
 {
-    advice_sort(a);
     ap_put_key(out, "changes");
     ap_buf_puts(out, "[");
     for (int i = 0; i < a->n; i++) {
@@ -338,9 +337,16 @@ void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
 {
     struct headline head;
     struct advice changes;
+    struct ap_buf limit = {0};
 
+    price_changes(arena, in, p, &changes);
     headline_of_plan(arena, in, p, &head);
     put_head(file, &in->of.graph, &in->of.cluster, &head, p->price.step_sec, out);
+    advice_put_limit(&changes, &head, &limit);
+    if (limit.len > 0)
+        limit.data[limit.len - 1] = 0; /* its end of line */
+    ap_put_str(out, "limit", limit.len > 0 ? limit.data : "");
+    ap_buf_free(&limit);
     headline_free(&head);
     ap_put_key(out, "stages");
     ap_buf_putc(out, '[');
@@ -358,7 +364,6 @@ void page_put_plan(struct ap_arena *arena, const struct cost_input *in,
         put_schedule(arena, in, p->schedule, out);
     else
         put_rows(arena, in, p, out);
-    price_changes(arena, in, p, &changes);
     put_changes(&changes, price_aim_sec(in, p), out);
     put_named(arena, in, p, out);
     ap_buf_putc(out, '}');

@@ -142,6 +142,7 @@ struct headline {
        the link works in a step */
     int64_t host_bytes, host_limit_bytes;
     double host_link_sec;
+    int64_t fewest_microbatches; /* that fit; 0: not known */
     bool sure; /* the cluster says how far prices are from published runs */
     const struct ap_published *near; /* those of such plans; NULL: there are none */
     bool in_seconds;                 /* else there are no rates */
@@ -171,12 +172,20 @@ void price_to_json(struct ap_arena *arena, const struct cost_input *in,
 void price_report(struct ap_arena *arena, const struct cost_input *in,
                   const struct priced *plan, bool details, struct ap_buf *out);
 
-/* The three changes that save this plan most time, by pricing it again. */
-void price_advice(struct ap_arena *arena, const struct cost_input *in,
-                  const struct priced *plan, struct ap_buf *out);
+/* What a change has more of: what limits the plan, if no other change saves more. */
+enum limit {
+    LIMIT_COMPUTE,
+    LIMIT_BANDWIDTH,
+    LIMIT_LAUNCHES,
+    LIMIT_LINKS,
+    LIMIT_BUBBLE,
+    LIMIT_DEVICES,
+    LIMIT_MEMORY
+};
 
 /* Changes that make a plan quicker (advice.c). */
 struct change {
+    enum limit limit;
     const char *what;
     double sec;         /* of the plan after it */
     int64_t peak_bytes; /* likewise; 0: as before */
@@ -189,12 +198,19 @@ struct advice {
     int n;
     struct change list[2 * AP_MAX_LEVELS + AP_MAX_AXES + 8];
 };
-void advice_sort(struct advice *a);
-
-/* All changes that make the plan quicker; none where it is not priced in
- * seconds. */
+/* All changes that make the plan quicker, the quickest first; none where it is not priced
+ * in seconds. */
 void price_changes(struct ap_arena *arena, const struct cost_input *in,
                    const struct priced *plan, struct advice *out);
+/* The line "limited by ...": what the changes that save most have more of. Nothing where
+ * the plan is not priced in seconds. */
+void advice_put_limit(const struct advice *a, const struct headline *h,
+                      struct ap_buf *out);
+/* The three changes that save this plan most time; likewise. */
+void advice_put(const struct advice *a, const struct headline *h, struct ap_buf *out);
+/* The fewest microbatches, of n, n / 2, n / 4 ..., with which stages fit in memory; 0:
+ * not known. */
+int64_t price_fewest_microbatches(const struct cost_input *in, const struct priced *plan);
 
 /* When groups and conversions that take time run, by start (arena): one after the other,
  * or on two streams. */

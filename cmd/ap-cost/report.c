@@ -691,11 +691,13 @@ void price_report(struct ap_arena *arena, const struct cost_input *in,
 {
     const struct ap_pipeline_price *schedule = p->schedule;
     struct headline head;
+    struct advice changes;
     struct ap_buf rest = {0};
 
+    price_changes(arena, in, p, &changes);
     headline_of_plan(arena, in, p, &head);
     headline_put(&head, out);
-    headline_free(&head);
+    advice_put_limit(&changes, &head, out);
     if (schedule) {
         put_all_stages(in, schedule, &rest);
         if (details)
@@ -710,7 +712,8 @@ void price_report(struct ap_arena *arena, const struct cost_input *in,
         if (details)
             put_memory(in, p, &rest);
     }
-    price_advice(arena, in, p, &rest);
+    advice_put(&changes, &head, &rest);
+    headline_free(&head);
     if (schedule && details)
         put_stage_weights(in, schedule, &rest);
     price_fit_columns(&rest);
