@@ -14,9 +14,11 @@ def reckon($per_hour): .n_devices = n_devices
           else .unpriced = [.devices | keys[] | select($per_hour[.] == null)] end
       end;
 
+# Two descriptions of one device, such as a data sheet and what was measured.
+def retold($a; $b): ($a.devices | keys) == ($b.devices | keys) and $a.kind != $b.kind;
 # What a row costs beside time: money; without prices, devices, of the same kind alone.
-def beats($a; $b): $a.samples == $b.samples and $a.seq == $b.seq
-    and (if $a.money and $b.money then true else $a.kind == $b.kind and ($a.devices | keys) == ($b.devices | keys) end)
+def beats($a; $b): $a.samples == $b.samples and $a.seq == $b.seq and (retold($a; $b) | not)
+    and (($a.money and $b.money) or ($a.devices | keys) == ($b.devices | keys))
     and ([$a, $b] | map(if $a.money and $b.money then .money else .n_devices end)) as $cost
     | ($a.step_sec <= $b.step_sec and $cost[0] <= $cost[1])
       and ($a.step_sec < $b.step_sec or $cost[0] < $cost[1]);
@@ -47,6 +49,10 @@ def open_order: . as $all | (group_by([.samples, .seq])[] | map(select(.publishe
     (map(select(.published | not) | .cluster) | unique | select(. != [])
         | "no measured run is near the plan\(if length > 1 then "s" else "" end) of \(join(", "))");
 
+# Descriptions of one device that are not weighed against each other.
+def same_devices: map(select(.step_sec)) | group_by(.devices | keys)[] | select(map(.kind) | unique | length > 1)
+    | "\(.[0].devices | keys | join(", ")) is described by several presets (\(map(.cluster) | unique | join(", "))): their prices differ, not the hardware, and none dominates another";
+
 def words_of_choice: map(select(.step_sec)) as $planned
     | ($planned | least(.days)) as $quick | ($planned | least(.money)) as $cheap
     | (if $quick then "quickest: \($quick | named($planned)), \($quick.days | three) days" else empty end),
@@ -57,7 +63,7 @@ def words_of_choice: map(select(.step_sec)) as $planned
           else ($in | least(.money) // ($in | min_by(.device_hours))) as $best
             | "within \($days) day\(plural($most)): \($in | length) of \($planned | length), of which \($best | named($planned)) "
               + (if $best.money then "costs least" else "takes the fewest device-hours" end) end end),
-      ($planned | scaling), ($planned | open_order);
+      ($planned | scaling), ($planned | open_order), ($planned | same_devices);
 
 ($price[0] // {}) as $prices
 | map(if .why then . else reckon($prices.per_device_hour) end)

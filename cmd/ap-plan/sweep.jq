@@ -30,6 +30,7 @@ def cells($all): [
     ["MFU", if .mfu then .mfu | percent else null end],
     ["memory", if .peak_bytes then .peak_bytes | bytes else null end],
     ["of", if .peak_bytes then .peak_bytes + .spare_bytes | bytes else null end],
+    if ($all | several(.samples) or several(.seq)) then ["largest micro-batch", if .largest_micro_batch then .largest_micro_batch | tostring else null end] else empty end,
     if $all.tokens then
         ["days", if .days then .days | three else null end],
         ["device-hours", if .device_hours then .device_hours | grouped else null end] else empty end,
