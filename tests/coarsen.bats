@@ -189,6 +189,30 @@ chain() {
     done
 }
 
+@test "coarsen: layers of a decoder come after the encoder that they read, wherever the text lists their first product" {
+    local dims='lhs_contracting_dims={1}, rhs_contracting_dims={0}' name a b module k=2
+    {
+        printf 'HloModule m\nENTRY main {\n  x = f32[8,16] parameter(0)\n  y = f32[8,16] parameter(1)\n'
+        while read -r name a b module; do
+            [ "$name" != out ] || echo '  sum = f32[8,16] add(own, cross)'
+            echo "  $b = f32[16,16] parameter($k), metadata={op_name=\"$module.$b\"}"
+            echo "  ${name/out/ROOT out} = f32[8,16] dot($a, $b), $dims, metadata={op_name=\"jit(m)/${module//.//}/dot\"}"
+            k=$((k + 1))
+        done <<END
+own y w0 decoder.layers.0
+a x w1 encoder.layers.0
+b a w2 encoder.layers.1
+cross b w3 decoder.layers.0
+out sum w4 decoder.layers.1
+END
+        echo '}'
+    } >"$BATS_TEST_TMPDIR/two.hlo"
+    echo '{"*coder*": "weight"}' >"$BATS_TEST_TMPDIR/roles.json"
+    ap-import --roles "$BATS_TEST_TMPDIR/roles.json" "$BATS_TEST_TMPDIR/two.hlo" | ap-coarsen --algorithm layers |
+        jq -e '[.graph.nodes, .blocks.block_of] | transpose | map(select(.[0].op == "dot") | {(.[0].name): .[1]}) | add
+            == {own: 2, a: 0, b: 1, cross: 2, out: 3}'
+}
+
 @test "coarsen: options that are not looked at are refused" {
     doc=$(imported mlp)
     refuses 2 '--eps is for alpa, not for none' ap-coarsen --algorithm none --eps 1 "$doc"

@@ -138,6 +138,7 @@ static const char *name_of_contraction(const struct ap_graph *g,
 struct listing {
     struct ap_layer *layer; /* [layer] */
     int *group, *stem;      /* [layer]: its first contraction; number of its stem */
+    int *last;              /* [layer]: its last contraction */
     struct ap_names names, stems;
 };
 
@@ -183,6 +184,26 @@ static void merge_stems(struct listing *l, struct ap_layers *out)
     out->n_stems = n > 0;
 }
 
+/*
+ * Layers of several stems in the order of their last contractions: what a decoder's first
+ * layer makes of its own input may be listed before the encoder that it reads later.
+ */
+static void order_by_last(struct ap_arena *arena, const struct ap_nests *nests,
+                          struct listing *l)
+{
+    int *ends = AP_NEW_N(arena, nests->n + 1, int), n = 0; /* layer + 1, 0: of none */
+    struct ap_layer *old =
+        ap_arena_dup(arena, l->layer, sizeof *old * (size_t)l->names.n);
+
+    for (int i = 0; i < l->names.n; i++)
+        ends[l->last[i]] = i + 1;
+    for (int i = 0; i < nests->n; i++)
+        if (ends[i]) {
+            l->layer[n] = old[ends[i] - 1];
+            l->names.name[ends[i] - 1].value = n++;
+        }
+}
+
 /* The layers that have contractions, into out; their numbers by name into names. */
 static void list_layers(struct ap_arena *arena, const struct ap_graph *g,
                         const struct ap_nests *nests, const struct stems *stems,
@@ -191,14 +212,18 @@ static void list_layers(struct ap_arena *arena, const struct ap_graph *g,
     const int *origin = ap_weight_origins(arena, g, nests);
     struct listing l = {.layer = AP_NEW_N(arena, nests->n + 1, struct ap_layer),
                         .group = AP_NEW_N(arena, nests->n + 1, int),
-                        .stem = AP_NEW_N(arena, nests->n + 1, int)};
+                        .stem = AP_NEW_N(arena, nests->n + 1, int),
+                        .last = AP_NEW_N(arena, nests->n + 1, int)};
     struct numbered at;
 
     for (int i = 0; i < nests->n; i++) {
         const char *name = name_of_contraction(g, &nests->nest[i], origin);
         int n = l.names.n;
-        if (!name || !layer_of_name(stems, name, &at) ||
-            ap_names_get(&l.names, name, at.end) >= 0)
+        if (!name || !layer_of_name(stems, name, &at))
+            continue;
+        int known = ap_names_get(&l.names, name, at.end);
+        l.last[known < 0 ? n : known] = i;
+        if (known >= 0)
             continue;
         l.layer[n] =
             (struct ap_layer){ap_arena_strndup(arena, name, at.stem_len), at.number};
@@ -213,6 +238,8 @@ static void list_layers(struct ap_arena *arena, const struct ap_graph *g,
     *out = (struct ap_layers){.n = l.names.n, .layer = l.layer, .n_stems = l.stems.n};
     if (l.stems.n > 1 && take_turns(arena, g, nests, &l))
         merge_stems(&l, out);
+    else if (l.stems.n > 1)
+        order_by_last(arena, nests, &l);
     ap_names_free(&l.stems);
     *names = l.names;
 }

@@ -12,7 +12,7 @@ struct ap_layer {
 };
 
 struct ap_layers {
-    int n;                        /* in the order of their first forward contraction */
+    int n;                        /* in the order of their last forward contraction */
     const struct ap_layer *layer; /* 0: the names have no numbers */
     int n_stems;                  /* 2: encoder and decoder, say */
     /* [node]: layer of weights, states and operators; -1: before, between or after the
