@@ -187,13 +187,15 @@ static enum ap_phase decide(const struct phases *p, int i)
     return users < AP_BACKWARD ? AP_FORWARD : AP_BACKWARD;
 }
 
-/* Nodes without a name path take that of the first user. */
+/* Nodes without a module take that of the first user of their phase: what a module's
+ * backward pass reads may be the loss's. */
 static void inherit_scopes(struct ap_graph *g)
 {
     for (int i = g->n_nodes - 1; i >= 0; i--)
         for (int k = 0; k < g->nodes[i].n_in; k++) {
             struct ap_node *in = &g->nodes[g->nodes[i].in[k]];
-            if (!*in->scope && in->op != AP_OP_PARAMETER)
+            if (!*in->scope && in->op != AP_OP_PARAMETER &&
+                in->phase == g->nodes[i].phase)
                 in->scope = g->nodes[i].scope;
         }
 }
