@@ -64,7 +64,7 @@ class Layers(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.table = nn.EmbeddingBag(20, 8, mode="mean")
+        self.table = nn.EmbeddingBag(20, 8, mode="mean", sparse=True)
         self.rnn = nn.GRU(8, 8, batch_first=True, bidirectional=True)
         self.value = nn.utils.parametrizations.weight_norm(nn.Linear(16, 8))
         self.register_buffer("last", torch.zeros(8))
@@ -154,6 +154,13 @@ def counted():
 def layer_dropout():
     model, inputs = detached()
     model.drop = nn.Dropout(0.1)
+    return model, inputs
+
+
+def rnn_dropout():
+    torch.manual_seed(0)
+    model, inputs = case(lambda self, a, x: self.rnn(a(x)[:, None])[0][:, 0])()
+    model.rnn = nn.GRU(8, 8, 2, dropout=0.5)
     return model, inputs
 
 

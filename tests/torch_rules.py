@@ -161,8 +161,43 @@ case("bags", lambda w: F.embedding_bag(AT.view(4, 3), w, mode="mean") + F.embedd
         AT, w, torch.tensor([0, 3, 3, 8, 12]), mode="sum", include_last_offset=True) + F.embedding_bag(AT.view(4, 3), w, mode="max"), (5, 4))
 case("weighted bags", lambda w, s: F.embedding_bag(AT, w, torch.tensor([0, 3, 3, 8]), per_sample_weights=s, mode="sum"),
      (5, 4), (12,))
+case("bags by frequency", lambda w: F.embedding_bag(AT.view(4, 3), w, scale_grad_by_freq=True), (5, 4))
+case("maxima of bags", lambda w: F.embedding_bag(AT, w, torch.tensor([0, 3, 3, 8]), mode="max")
+     + F.embedding_bag(AT.view(4, 3), w, mode="max", padding_idx=2), (5, 4))
+case("conjugates", lambda x, y: torch.einsum("ij,kj->ik", torch.complex(x, y), torch.complex(y, x).conj()).imag
+     + torch.complex(x, y).tanh().real[:, :3] + torch.complex(x, y).mH.abs()[:3], (3, 4), (3, 4))
 case("grouped products", lambda x, w: F.grouped_mm(x, w, offs=torch.tensor([3, 3, 9, 12], dtype=torch.int32)), (12, 8), (4, 8, 16))
 case("attention", lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True, is_causal=True), (2, 4, 6, 8), (2, 2, 6, 8))
+
+# ---- kinks, ties and rows of zeros ----
+
+LINE = torch.tensor([-6., -3, -2, -1, -.5, -0., 0, 0, .5, 1, 1, 2, 3, 6, 7])
+TIES = torch.tensor([[1., 2, 2, 0], [0, 0, 0, 0], [-1, -1, 3, 3], [2, 2, 2, 2]])
+for name, function in {
+        "rectified": lambda x: F.relu(x) + F.relu6(x) + F.leaky_relu(x, 0.1) + F.prelu(x, torch.tensor([0.2])) + F.threshold(x, 1, 5),
+        "clamped": lambda x: F.hardtanh(x) + x.clamp(-1, 1) + x.clamp_min(0) + x.clamp(max=2) + torch.clamp(x, LINE[3], LINE[9]),
+        "exponential units": lambda x: F.elu(x) + F.celu(x) + F.selu(x) + F.softplus(x, 2, 2) + F.logsigmoid(x),
+        "hard units": lambda x: F.hardswish(x) + F.hardsigmoid(x) + F.softshrink(x, 0.5) + F.hardshrink(x, 0.5) + F.softsign(x),
+        "powers of zero": lambda x: x.abs() + x**0 + x.abs()**1.5 + x**3 + torch.sinc(x) + torch.special.entr(x.sigmoid()),
+        "smaller and larger": lambda x: torch.maximum(x, LINE.flip(0)) + torch.minimum(x, 2 - x) + torch.fmax(x, x * 1) + torch.fmin(x, LINE),
+        "angles": lambda x: torch.hypot(x, x * 2) + torch.atan2(x, x + 1) + x.acos().nan_to_num() + torch.copysign(x, -LINE)}.items():
+    CASES[name] = function, [LINE]
+for name, function in {
+        "largest of ties": lambda x: x.amax(1) + x.amin(0) + x.max(1)[0] + x.min(1)[0] + x.max() + x.min() + x.amax((0, 1)),
+        "running and sorted ties": lambda x: x.cummax(1)[0] + x.cummin(1)[0] + x.sort(1)[0] + x.sort(0, descending=True)[0],
+        "pools of ties": lambda x: F.max_pool1d(x, 2, 1) + F.adaptive_max_pool1d(x, 3) + F.max_pool2d(x[None], (1, 2), 1)[0],
+        "dilated pools": lambda x: F.max_pool2d(x[None], 2, 1, dilation=2),
+        "norms of zero rows": lambda x: sum(x.norm(p=p, dim=1) for p in (1, 2, 3, float("inf"))) + torch.linalg.matrix_norm(x * 0),
+        "scaled zero rows": lambda x: F.normalize(x, dim=1) + F.normalize(x, 1, 1) + F.layer_norm(x, (4,)) + F.cosine_similarity(x, x.flip(1))[:, None],
+        "spread of zero rows": lambda x: x.std(1) + x.var(1) + torch.std_mean(x, 1)[0] + F.pairwise_distance(x, x.detach(), eps=0),
+        "products of zeros": lambda x: x.prod(1) + x.cumprod(1)[:, 2] + x.prod(),
+        "equal points": lambda x: torch.cdist(x, x) + torch.cdist(x, x.detach(), 1) + torch.cdist(x, x.flip(1), float("inf")),
+        "masked rows": lambda x: x.masked_fill(x == 0, -float("inf")).softmax(1)[[0, 2, 3]] + F.scaled_dot_product_attention(
+            x[None], x[None], x[None], torch.arange(4)[:, None] > torch.arange(4))[0, 1:],
+        "losses at their kinks": lambda x: F.l1_loss(x, x.detach().flip(1)) + F.smooth_l1_loss(x, torch.ones(4, 4)) + F.huber_loss(
+            x, torch.ones(4, 4)) + F.margin_ranking_loss(x, x.detach().flip(1), torch.ones(4, 4)) + F.multi_margin_loss(x, AT[:4] % 4),
+        "complex zeros": lambda x: torch.complex(x, x * 0).abs() + torch.fft.fft(x).abs() + torch.sgn(torch.complex(x, x.flip(0))).real}.items():
+    CASES[name] = function, [TIES]
 
 
 class Case(nn.Module):

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -60,7 +61,7 @@ def train(model, step, args):
         losses.append(step(k))
         if k == 0:
             for stage in model if isinstance(model, torch.nn.ModuleList) else [model]:
-                whole = {p: getattr(p.grad, "full_tensor", p.grad.clone)()
+                whole = {p: getattr(p.grad, "full_tensor", p.grad.clone)().to_dense()
                          for p in stage.parameters() if p.grad is not None}
                 gradients |= {name: whole[p] for name, p
                               in stage.named_parameters(remove_duplicate=False) if p in whole}
@@ -75,7 +76,7 @@ def alone(args):
     def step(_):
         with sdpa_kernel(SDPBackend.MATH):  # as under a plan on CPUs
             loss = loss_in(model(**inputs))
-        loss.backward()
+            loss.backward()  # which may run parts of the forward pass again
         return loss.item()
     return train(model, step, args)
 
@@ -146,7 +147,8 @@ def start(args, processes):
         try:
             mp.start_processes(work, (args, processes, f"{folder}/store"), nprocs=processes, start_method="fork")
         except mp.ProcessRaisedException as e:
-            raise Failed(str(e).strip().splitlines()[-1]) from None
+            lines = str(e).strip().splitlines()
+            raise Failed(([x for x in lines if re.match(r"[\w.]+(Error|Exception)\b", x)] or lines)[-1]) from None
 
 
 def main():

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._decomp import decompositions as torch_decompositions
 from torch._functorch import aot_autograd
 from torch._functorch._aot_autograd import descriptors
 from torch._subclasses import FakeTensorMode, fake_tensor
@@ -27,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import StepError
 from . import known
+from .known import dense_gradients, patched
 
 
 def fail(message):
@@ -122,18 +124,6 @@ class LossOf(nn.Module):
 
 
 @contextlib.contextmanager
-def patched(owner, **values):
-    old = {name: getattr(owner, name) for name in values}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in old.items():
-            setattr(owner, name, value)
-
-
-@contextlib.contextmanager
 def named_scopes(model):
     """Tells the tracer, by hooks, which module of the model runs: node.meta["custom"]["scope"]."""
     outer, hooks, meta = [], [], torch.fx.traceback
@@ -211,6 +201,21 @@ def without_memory():
         yield
 
 
+def layer_by_layer(layers):
+    """PyTorch's decomposition of recurrent layers, with the dropout between them, which it leaves out."""
+    def run(x, hidden, params, biases, n, dropout, train, both_ways, batch_first, one):
+        x, width, last = x.transpose(0, 1) if batch_first else x, len(hidden) // n, []
+        for k in range(n):
+            part = slice(k * width, (k + 1) * width)
+            x, made = layers(x, hidden[part], params[part], biases, 1, 0.0, train, both_ways, False, one)
+            last += made
+            if dropout and train and k < n - 1:
+                x = torch.dropout(x, dropout, True)
+        return x.transpose(0, 1) if batch_first else x, last
+
+    return run
+
+
 def decompositions():
     """PyTorch's own of the operators that have no rule."""
     from .lower import has_rule  # which imports this file
@@ -230,6 +235,8 @@ def joint_graph(model, inputs):
         stack.enter_context(patched(torch.compiler, _is_exporting_flag=True,
                                     _is_compiling_flag=True))
         stack.enter_context(patched(FunctionalTensor, tolist=known.tolist))
+        stack.enter_context(patched(torch_decompositions, _rnn_helper=layer_by_layer(torch_decompositions._rnn_helper)))
+        stack.enter_context(dense_gradients())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(named_scopes(model))
         stack.enter_context(torch.fx.traceback.preserve_node_meta())

@@ -6,6 +6,8 @@ Where such a tensor is made of constants and buffers alone, Known computes it be
 what is read, or has a size that depends on values, is taken from there. Buffers whose values were read
 must not change from step to step: Known.read names them. All other reads are PyTorch's to refuse.
 """
+import contextlib
+
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.overrides import TorchFunctionMode
@@ -157,3 +159,28 @@ class Known(TorchFunctionMode):
         for x, y in zip(out, tree_leaves(real)):
             if isinstance(x, torch.Tensor) and not is_real(x) and x.shape == y.shape and x.dtype == y.dtype:
                 x._autopar_value = Value(y, buffers)
+
+
+# ---- functions of PyTorch in whose place others are ----
+
+
+@contextlib.contextmanager
+def patched(owner, **values):
+    old = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def dense_gradients():
+    """Of embeddings with sparse=True, too."""
+    embedding, bag = torch.embedding, torch.embedding_bag
+    with patched(torch, embedding=lambda w, x, padding=-1, scale=False, sparse=False: embedding(w, x, padding, scale),
+                 embedding_bag=lambda w, x, offsets, scale=False, mode=0, sparse=False, *rest: bag(
+                     w, x, offsets, scale, mode, False, *rest)):
+        yield

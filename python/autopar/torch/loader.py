@@ -36,6 +36,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .. import planned
 from .gather import Gathers, Places, evened
+from .known import dense_gradients
 from .ops import Rules
 
 VERSION = 1
@@ -491,17 +492,18 @@ class Plan(planned.Plan):
         return change
 
     def distribute_buffers(self, model):
-        """Buffers that the forward pass changes are replicated DTensors."""
+        """Buffers, and parameters without a gradient, that the forward pass changes are replicated DTensors."""
         for name in self.document["buffers"]:
             if name == RANDOM_KEY:
                 continue
             path, _, own = name.rpartition(".")
             module = self.submodule(model, path)
-            if module is None or own not in module._buffers:
+            held = module and next((h for h in (module._buffers, module._parameters) if own in h), None)
+            if held is None:
                 self.lack(f"the module has no buffer '{name}' of the plan")
                 continue
-            module._buffers[own] = distribute_tensor(
-                module._buffers[own], self.mesh, [Replicate()] * self.mesh.ndim)
+            whole = distribute_tensor(held[own].detach(), self.mesh, [Replicate()] * self.mesh.ndim)
+            held[own] = nn.Parameter(whole, False) if isinstance(held[own], nn.Parameter) else whole
 
     # ---- activations ----
 
@@ -602,6 +604,7 @@ class Plan(planned.Plan):
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(implicit_replication())
+            stack.enter_context(dense_gradients())
             stack.enter_context(Rules())
             stack.enter_context(Gathers(self.places, self.depart))
             self.places.start()

@@ -80,7 +80,8 @@ UNARY = {
     "atanh": lax.atanh, "erf": lax.erf, "erfc": lax.erfc, "erfinv": lax.erf_inv,
     "lgamma": lax.lgamma, "digamma": lax.digamma, "floor": lax.floor, "ceil": lax.ceil,
     "sign": lax.sign, "sgn": lax.sign, "sigmoid": lax.logistic, "bitwise_not": lax.bitwise_not,
-    "conj_physical": lax.conj, "_conj": lax.conj, "resolve_conj": lax.conj,
+    "conj_physical": lax.conj, "_conj_physical": lax.conj, "_conj": lax.conj, "resolve_conj": lax.conj,
+    "_neg_view": lax.neg,
     "special_i0e": lax.bessel_i0e, "special_i1e": lax.bessel_i1e,
     "i0": lambda x: lax.bessel_i0e(x) * lax.exp(lax.abs(x)),
     "special_i1": lambda x: lax.bessel_i1e(x) * lax.exp(lax.abs(x)),
@@ -92,8 +93,8 @@ UNARY = {
     "log10": lambda x: lax.log(x) * like(x, 1 / math.log(10)),
 }
 ROUNDING = {"floor", "ceil", "trunc", "round"}
-EXACT = ROUNDING | {"abs", "neg", "sign", "sgn", "bitwise_not", "relu", "square", "conj_physical",
-                   "_conj", "resolve_conj"}
+EXACT = ROUNDING | {"abs", "neg", "_neg_view", "sign", "sgn", "bitwise_not", "relu", "square", "conj_physical",
+                   "_conj_physical", "_conj", "resolve_conj"}
 for unary_name, unary_function in UNARY.items():
     def unary(of, x, f=unary_function, name=unary_name):
         if not jnp.iscomplexobj(x):
@@ -128,7 +129,13 @@ def logical(f):
                                 for a in (x, y)))
 
 
+def but_nan(f):
+    """f of both operands; where one is no number, the other."""
+    return lambda x, y: jnp.where(jnp.isnan(x), y, jnp.where(jnp.isnan(y), x, f(x, y)))
+
+
 BINARY = {
+    "fmax": but_nan(lax.max), "fmin": but_nan(lax.min),
     "mul": lambda x, y: x & y if x.dtype == jnp.bool_ else x * y, "maximum": lax.max, "minimum": lax.min, "fmod": lax.rem, "atan2": lax.atan2,
     "remainder": remainder, "bitwise_and": lax.bitwise_and, "bitwise_or": lax.bitwise_or,
     "bitwise_xor": lax.bitwise_xor, "hypot": jnp.hypot,

@@ -138,6 +138,9 @@ def chosen_places(parts, flat):
 @rule("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
 def max_pool_backward(of, grad, x, kernel, stride, padding, dilation, ceil, _):
     n = 3 if "3d" in of.node.target._schema.name else 2
+    if set(per_dim(dilation, n)) != {1}:  # of which JAX has no derivative
+        at = places_of_maxima(x, grad.shape[-n:], per_dim(kernel, n), stride, padding, dilation)
+        return scattered(grad, at, x.shape, n)
     pool = lambda a: max_pool(a, per_dim(kernel, n), stride, padding, dilation, ceil)
     return jax.vjp(pool, x)[1](grad)[0]
 

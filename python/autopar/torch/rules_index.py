@@ -206,7 +206,12 @@ def embedding_bag_backward(of, grad, index, offsets, offset2bag, bag_size, best,
     zero = jnp.zeros((n, grad.shape[1]), grad.dtype)
     if mode == 2:
         columns = lax.broadcasted_iota(jnp.int64, grad.shape, 1)
+        grad = jnp.where(best < 0, jnp.zeros_like(grad), grad)  # of empty bags
+        best = lax.max(best, jnp.zeros_like(best))
         return zero.at[best, columns].add(grad, mode="promise_in_bounds", wrap_negative_indices=False)
+    if scale_grad:
+        number = jnp.zeros(n, grad.dtype).at[index].add(like(grad, 1), mode="promise_in_bounds")
+        weights = (1 if weights is None else weights) / rows_of(number, index)
     even = bags(of, 2, index.size)
     if weights is not None or padding >= 0 or not even or even[0] != grad.shape[0]:
         bag = by_bag(of, index, offsets, grad.shape[0])
@@ -244,12 +249,23 @@ def share_of(index, bag, n, mode, weights, padding):
 
 
 def ragged_bags(of, weight, index, offsets, mode, weights, padding):
-    if mode == 2:
-        raise NotImplementedError("an EmbeddingBag of maxima whose bags differ in size")
     n = of.results[0].shape[0]
     bag = by_bag(of, index, offsets, n)
+    if mode == 2:
+        return maxima_of_bags(weight, index, bag, n, padding)
     rows = rows_of(weight, index) * share_of(index, bag, n, mode, weights, padding)[:, None]
     return jnp.zeros((n, weight.shape[1]), weight.dtype).at[bag].add(rows, mode="promise_in_bounds"), None, None, None
+
+
+def maxima_of_bags(weight, index, bag, n, padding):
+    """Zero for an empty bag, whose index is -1."""
+    within = (lax.broadcasted_iota(bag.dtype, (n, bag.size), 0) == bag[None]) & (index != padding)[None]
+    shape = (*within.shape, weight.shape[1])
+    rows = jnp.where(spread(within, shape, (0, 1)), spread(rows_of(weight, index), shape, (1, 2)), like(weight, -jnp.inf))
+    full = spread(total(within.astype(jnp.int64), (1,)) > 0, (n, weight.shape[1]), (0,))
+    best = index.astype(jnp.int64).at[lax.argmax(rows, 1, jnp.int64)].get(mode="promise_in_bounds")
+    made = lax.reduce_max(rows, (1,))
+    return jnp.where(full, made, jnp.zeros_like(made)), None, None, jnp.where(full, best, -jnp.ones_like(best))
 
 
 @rule("_embedding_bag_per_sample_weights_backward")
