@@ -56,8 +56,9 @@ def configuration(path):
     try:
         made = CONFIG_MAPPING[kind].from_dict(members)
     except Exception as error:  # whatever its checks raise
-        raise StepError(f"{path}: {blamed(CONFIG_MAPPING[kind], members)}{said(error)}") from error
-    made.use_cache = False
+        raise StepError(f"{path}: {blamed(CONFIG_MAPPING[kind], members)}{said(error)}"
+                        f"{absent(CONFIG_MAPPING[kind], members)}") from error
+    made.use_cache, made.members = False, list(members)
     return made
 
 
@@ -74,6 +75,16 @@ def said(error):
     """The first line of a message that says something."""
     lines = [line.strip() for line in str(error).splitlines()]
     return f"{type(error).__name__}: {' '.join(lines)[:300]}"
+
+
+def absent(kind, members):
+    """The members that the file leaves out, and that may be why sizes do not fit: what they are instead."""
+    from transformers import PreTrainedConfig
+
+    base = PreTrainedConfig.__dataclass_fields__
+    own = {k: f.default for k, f in kind.__dataclass_fields__.items() if k not in base and k not in members}
+    sizes = [f"{k} ({v})" for k, v in own.items() if v is None or type(v) is int]
+    return f"; absent, and therefore as transformers has it: {', '.join(sizes)}" if sizes else ""
 
 
 def class_of(config):
@@ -103,7 +114,7 @@ def module_of(config, path):
         model.tie_weights()
         return model.train()
     except Exception as error:  # whatever the class raises of sizes that do not fit
-        raise StepError(f"{path}: {said(error)}") from error
+        raise StepError(f"{path}: {said(error)}{absent(type(config), config.members)}") from error
 
 
 def experts_with_places(self, hidden_states, top_k_index, top_k_weights):

@@ -304,7 +304,7 @@ class Lowering:
         if number not in self.numbers:
             self.numbers[number] = self.compute(node)
         value = self.numbers[number]
-        if isinstance(value, Elements):  # the form is made in this module's scope
+        if isinstance(value, Elements) and str(node.target) not in WHOLE:  # the form is made in this module's scope
             value.array(tuple(node.meta["val"].shape))
         return value
 
@@ -353,8 +353,9 @@ class Lowering:
                                      and of.shape_of(node.args[0]) == of.shape):
             value = self.values[node.args[0]]
             return Elements(value.array(of.shape)) if isinstance(value, Known) else value
-        if name in WHOLE:
-            return self.checked(of, WHOLE[name](of, *node.args, **node.kwargs))
+        if name in WHOLE:  # has the form in which leading dimensions are apart: readers make theirs
+            value = WHOLE[name](of, *node.args, **node.kwargs)
+            return self.checked(of, value, next(iter(value.forms)))
         kwargs = {k: self.array(v) for k, v in node.kwargs.items() if k not in rules.IGNORED}
         try:
             made = rules.TABLE[name](of, *self.array(node.args), **kwargs)
@@ -367,10 +368,10 @@ class Lowering:
         return self.checked(of, Elements(made))
 
     @staticmethod
-    def checked(of, value):
+    def checked(of, value, form=None):
         """A rule's array has the type and size that PyTorch says."""
-        array = value.array(of.shape)
-        if (array.dtype != of.dtype or array.shape != of.shape):
+        array = value.array(form or of.shape)
+        if array.dtype != of.dtype or (array.size != math.prod(of.shape) if form else array.shape != of.shape):
             raise AssertionError(f"{of.node.target}: {array.dtype}{list(array.shape)} for "
                                  f"{of.dtype.__name__}{list(of.shape)}")
         return value
