@@ -117,6 +117,12 @@ by_hand() {
     refuses 3 '' ap-stage --quiet --no-history --cluster cpu-4 --memory 1MB --for megatron --recompute none \
         "$BATS_FILE_TMPDIR/gpt.json"
     ap-rewrite --quiet --to megatron "$plan" | grep -q -- --optimizer-cpu-offload
+    # over a fast link layers keep what they need on the host instead of running again
+    jq '.host_link = {out_bytes_per_sec: 2e10, in_bytes_per_sec: 2e10}' "$CLUSTERS/cpu-4.json" >"$BATS_TEST_TMPDIR/fast.json"
+    for cluster in "$BATS_TEST_TMPDIR/fast.json" "$CLUSTERS/cpu-4.json"; do
+        ap-stage --quiet --no-history --cluster "$cluster" --memory 1400000 "$BATS_FILE_TMPDIR/gpt.json"
+    done | jq -se 'map(.stages) | (.[0].line | test("offload=activations") and (test("recompute") | not)) and
+        (.[1].line | test("recompute=full")) and .[0].objective_sec < .[1].objective_sec'
     # neither does a host that is too small
     jq '.host_link.memory_bytes = 1000' "$BATS_FILE_TMPDIR/four.json" >"$BATS_TEST_TMPDIR/small.json"
     refuses 3 '' ap-stage --quiet --no-history --cluster "$BATS_TEST_TMPDIR/small.json" --memory 1MB --for megatron \

@@ -123,11 +123,44 @@ static void bound(const struct grid_rows *r, struct grid_candidate *row)
     ap_arena_free(&scratch);
 }
 
+/* Whether the line may offload this. */
+static bool may_offload(const struct grid_rows *r, const struct ap_line *line)
+{
+    const struct ap_trainer *trainer = r->want->space->trainer;
+
+    return !(line->offload & ~r->offloads) &&
+           !(trainer && ap_trainer_check(trainer, line, &r->facts, &(struct ap_err){0}));
+}
+
+bool grid_offload(const struct grid_rows *r, struct grid_candidate *row)
+{
+    struct grid_candidate best = *row;
+
+    best.tried |= (uint8_t)(1 << row->line.offload);
+    best.known = GRID_TOO_LARGE;
+    for (unsigned what = 1; what <= r->offloads; what++) {
+        struct grid_candidate with = *row;
+        with.line.offload = what;
+        with.known = GRID_LISTED;
+        with.bytes = 0;
+        with.tried = (uint8_t)(1 << row->line.offload | row->tried);
+        if (with.tried >> what & 1 || !may_offload(r, &with.line))
+            continue;
+        if (r->sharding[row->shard].measured)
+            bound(r, &with);
+        if (with.known < GRID_PRICED &&
+            (best.known == GRID_TOO_LARGE || with.step_sec < best.step_sec))
+            best = with;
+    }
+    *row = best;
+    return row->known != GRID_TOO_LARGE;
+}
+
 void grid_bound(const struct grid_rows *r, struct grid_candidate *row)
 {
     bound(r, row);
-    if (row->known == GRID_TOO_LARGE && grid_offload(r, row))
-        bound(r, row);
+    if (row->known == GRID_TOO_LARGE)
+        (void)grid_offload(r, row);
 }
 
 void grid_bound_bare(const struct grid_rows *r, struct grid_candidate *row)

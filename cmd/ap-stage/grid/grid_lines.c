@@ -79,7 +79,7 @@ static double least_bytes(const struct lister *w, const struct ap_line *l)
     const double summed = w->facts.experts > 0 && d->zero >= 1 ? sharded : model;
     double bytes = all->weights / (d->zero == 3 ? sharded : model);
 
-    if (!l->offload)
+    if (!(l->offload & AP_LINE_OFFLOAD_OPTIMIZER))
         bytes += (all->states + all->masters) / (d->zero >= 1 ? sharded : model);
 
     if (several && (d->zero == 1 || d->zero == 2))
@@ -327,14 +327,14 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
     struct grid_candidate row = {.line = *line, .cut = cut, .shard = shard};
 
     row.bytes = least_bytes(l, line);
-    if (is_too_large(l, line, row.bytes)) {
-        if (!grid_offload(r, &row) ||
-            is_too_large(l, &row.line, row.bytes = least_bytes(l, &row.line))) {
+    while (is_too_large(l, &row.line, row.bytes)) {
+        if (!grid_offload(r, &row)) {
             r->n_too_large++;
             return;
         }
-        line = &row.line;
+        row.bytes = least_bytes(l, &row.line);
     }
+    line = &row.line;
     row.step_sec = least_sec(l, line, &r->cut[cut], microbatches);
     if (row.step_sec >= grid_limit(r->want)) {
         r->least_sec = fmin(r->least_sec, row.step_sec);
@@ -615,9 +615,13 @@ int grid_list(struct grid_rows *r, struct ap_err *err)
     ap_line_facts_find(r->arena, &r->m->graph, &r->m->nests, &l.facts);
     l.facts.world = devices;
     r->facts = l.facts;
-    if (r->m->cluster.host_link.out_bytes_per_sec > 0 &&
-        l.stored.states + l.stored.masters > 0)
-        r->host = line_mark_offloaded(r->arena, &r->model, AP_LINE_OFFLOAD_OPTIMIZER);
+    if (r->m->cluster.host_link.out_bytes_per_sec > 0) {
+        r->offloads =
+            (l.stored.states + l.stored.masters > 0 ? AP_LINE_OFFLOAD_OPTIMIZER : 0U) |
+            (r->model.layers.n > 0 ? AP_LINE_OFFLOAD_ACTIVATIONS : 0U);
+        r->offloads &= space->trainer ? space->trainer->offloads : ~0U;
+        r->host = line_mark_offloaded(r->arena, &r->model, r->offloads);
+    }
     r->sequence = l.facts.sequence;
     for (int64_t tp = 1; tp <= host; tp = next_of(space, tp, devices))
         for (int64_t pp = 1; pp <= (space->pipelines ? devices / tp : 1); pp++) {

@@ -353,8 +353,11 @@ static void add_block(struct sum *sum, const struct grid_measure *block)
     to->copied_bytes += m->copied_bytes;
     to->kept_bytes += m->kept_bytes;
     to->host_bytes += m->host_bytes;
+    to->host_flight_bytes += m->host_flight_bytes;
     for (int i = 0; i < 3; i++)
         to->step_link_sec[i] += m->step_link_sec[i];
+    for (int i = 0; i < 2; i++)
+        to->pass_link_sec[i] += m->pass_link_sec[i];
     for (int i = 0; i < 2; i++) {
         to->host_sec[i] += m->host_sec[i];
         to->gather_sec[i] += m->gather_sec[i];
@@ -419,7 +422,7 @@ static void add_up(const struct grid_rows *r, const struct grid_measure *of,
         add_block(sum, &of[part * GRID_MOST_BLOCKS + at]);
     }
     if (r->far_kept)
-        sum->m.kept_bytes = 0;
+        sum->m.kept_bytes = sum->m.host_flight_bytes = 0;
 }
 
 /* As price_stage of pipeline_price.c makes it of the whole stage, but of its bytes only
@@ -446,13 +449,20 @@ static void make_stage(struct ap_stage_measure *m, double share, bool is_first,
         .flight_bytes = point[0].microbatch_bytes};
 }
 
-/* Blocks are measured with the optimizer on the host; here it is on the device. */
-static void keep_optimizer(struct ap_stage_measure *m)
+/* Blocks are measured with all on the host that may be there; what the line does not
+ * offload is on the device. */
+static void keep_rest(unsigned offload, struct ap_stage_measure *m)
 {
-    m->fixed_bytes += m->host_bytes;
-    m->host_bytes = 0;
-    for (int i = 0; i < 3; i++)
-        m->step_link_sec[i] = 0;
+    if (!(offload & AP_LINE_OFFLOAD_OPTIMIZER)) {
+        m->fixed_bytes += m->host_bytes;
+        m->host_bytes = 0;
+        memset(m->step_link_sec, 0, sizeof m->step_link_sec);
+    }
+    if (!(offload & AP_LINE_OFFLOAD_ACTIVATIONS)) {
+        m->kept_bytes += m->host_flight_bytes;
+        m->host_flight_bytes = 0;
+        memset(m->pass_link_sec, 0, sizeof m->pass_link_sec);
+    }
 }
 
 /* Whether two runs of blocks have the same parts. */
@@ -492,8 +502,7 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
         else
             ap_stage_add_packs(&r->at_once[row->at_once].micro, &sum.packs, s->cost,
                                &sum.m);
-        if (!row->line.offload || s->is_bare) /* which has larger shards */
-            keep_optimizer(&sum.m);
+        keep_rest(s->is_bare ? 0 : row->line.offload, &sum.m); /* bare: larger shards */
         make_stage(&sum.m, s->cost->cluster.collective_share[AP_OP_ALL_TO_ALL], i == 0,
                    &stage[i]);
         memcpy(before, blocks, sizeof before);

@@ -136,21 +136,6 @@ static void push(struct search *s, int row)
     s->heap[at] = row;
 }
 
-bool grid_offload(const struct grid_rows *r, struct grid_candidate *row)
-{
-    const struct ap_trainer *trainer = r->want->space->trainer;
-    struct ap_line line = row->line;
-
-    line.offload |= AP_LINE_OFFLOAD_OPTIMIZER;
-    if (!r->host || line.offload == row->line.offload ||
-        (trainer && ap_trainer_check(trainer, &line, &r->facts, &(struct ap_err){0})))
-        return false;
-    row->line = line;
-    row->bytes = 0;
-    row->known = GRID_LISTED;
-    return true;
-}
-
 void grid_price(const struct grid_rows *r, double below, struct grid_candidate *row)
 {
     struct ap_arena own = {0};

@@ -24,7 +24,10 @@ struct grid_candidate {
     enum grid_known known;
     double step_sec; /* no step is below; of a timed or priced line the step */
     double bytes;    /* likewise, of the fullest device */
-    bool was_priced; /* before it was offloaded */
+    /* what was offloaded when it did not fit: 1 << bits of enum ap_line_offload, 1 for
+       nothing */
+    uint8_t tried;
+    bool was_priced; /* with one of these */
 };
 
 /* Blocks of the stages: end[stage] is the block after its last. */
@@ -88,10 +91,10 @@ struct grid_rows {
     const struct stage_model *m;
     const struct grid_want *want;
     struct line_model model;
-    /* with these, what does not fit is tried with its optimizer on the host
-       (grid_offload); host: [node] what that would be; NULL: there is no link to the host
-     */
     struct ap_line_facts facts;
+    /* what lines that do not fit may offload, and [node] all of that: with it blocks are
+       measured; 0, NULL: the cluster has no link to the host, or the trainer no flag */
+    unsigned offloads;
     const bool *host;
     int n_parts;
     struct grid_part *part;
@@ -136,9 +139,6 @@ void grid_price(const struct grid_rows *r, double below, struct grid_candidate *
 /* grid_lines.c: fills row, cut, sharding and at_once. */
 int grid_list(struct grid_rows *r, struct ap_err *err);
 
-/* Offloads a row that does not fit; false: it is offloaded, or cannot be. */
-bool grid_offload(const struct grid_rows *r, struct grid_candidate *row);
-
 /* ---- grid_parts.c ---- */
 
 /* Fills part and what follows it. */
@@ -163,5 +163,8 @@ struct ap_sim_stage *grid_stages(const struct grid_rows *r,
 void grid_bound_bare(const struct grid_rows *r, struct grid_candidate *row);
 void grid_bound(const struct grid_rows *r, struct grid_candidate *row);
 void grid_simulate(const struct grid_rows *r, struct grid_candidate *row);
+/* A row that does not fit offloads what was not tried, of which the bound is least;
+ * false: it has no such plan. */
+bool grid_offload(const struct grid_rows *r, struct grid_candidate *row);
 
 #endif
