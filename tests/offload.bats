@@ -7,7 +7,8 @@ load helpers
 setup_file() {
     local dir=$BATS_FILE_TMPDIR
     # a link of 200 MB/s out and 100 MB/s in; both at once carry 125 MB/s in sum
-    jq '.host_link = {out_bytes_per_sec: 2e8, in_bytes_per_sec: 1e8, both_bytes_per_sec: 1.25e8, memory_bytes: 8e8}' \
+    jq '.host_link = {out_bytes_per_sec: 2e8, in_bytes_per_sec: 1e8, both_bytes_per_sec: 1.25e8, memory_bytes_per_sec: 1e8,
+        memory_bytes: 8e8}' \
         "$CLUSTERS/cpu-4.json" >"$dir/four.json"
     jq '.host_link = {out_bytes_per_sec: 1e9, in_bytes_per_sec: 1e9}' "$CLUSTERS/cpu-8.json" >"$dir/eight.json"
     ap-model --no-history gpt --layers 4 --hidden 64 --heads 4 --seq 16 --vocab 128 --batch 16 --recipe mixed |
@@ -95,6 +96,19 @@ by_hand() {
     ap-cost --report "$with" | grep -q ' of 800 MB on the host; the link to it works .* ms of a step'
 }
 
+@test "trainers that update on the host: gradients go out, weights come in, cores read and write" {
+    line dp=4,zero=1,mbs=1,packs,offload=optimizer,host-update | jq -e '.graph.nodes as $n |
+        def elems: capture("\\[(?<d>[0-9,]*)\\]").d | reduce (split(",")[] | tonumber) as $d (1; . * $d);
+        ([.stages.offload[] | $n[.] | select(.role == "weight") | .shape | elems] | add / 4) as $weights |
+        ([4 * $weights / 2e8, 2 * $weights / 1e8, 6 * $weights / 1.25e8] | max) as $link | (30 * $weights / 1e8) as $cores |
+        ((.cost.plan.host_link_sec - $link) / $link | fabs < 1e-9) and
+        ((.cost.stages[0].update_sec - $cores) / $cores | fabs < 1e-9)'
+    refuses 3 'memory_bytes_per_sec' ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/eight.json" \
+        --grid dp=8,zero=1,mbs=1,offload=optimizer,host-update "$BATS_FILE_TMPDIR/gpt.json"
+    refuses 2 'the optimizer is not offloaded' ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
+        --grid dp=4,zero=1,mbs=1,host-update "$BATS_FILE_TMPDIR/gpt.json"
+}
+
 @test "activations on the host: a pass takes as long as its copies, and the device has less" {
     local without=$BATS_TEST_TMPDIR/without.json with=$BATS_TEST_TMPDIR/with.json
     line pp=2,dp=2,mbs=1 >"$without"
@@ -131,13 +145,12 @@ by_hand() {
 
 @test "flags of Megatron and DeepSpeed that offload are written, and read back" {
     local dir=$BATS_TEST_TMPDIR
-    line dp=4,zero=1,mbs=1,packs,offload=optimizer | ap-rewrite --to megatron >"$dir/megatron.sh" 2>"$dir/said"
+    line dp=4,zero=1,mbs=1,packs,offload=optimizer,host-update | ap-rewrite --quiet --to megatron >"$dir/megatron.sh"
     grep -q -- '--use-precision-aware-optimizer' "$dir/megatron.sh"
-    grep -q 'the host updates' "$dir/said"
     { echo WORLD_SIZE=4; cat "$dir/megatron.sh"; } >"$dir/train.sh"
     ap-stage --quiet --no-history --cluster "$BATS_FILE_TMPDIR/four.json" --from "megatron:$dir/train.sh" \
-        "$BATS_FILE_TMPDIR/gpt.json" | jq -e '.stages.line | test("offload=optimizer")'
-    line dp=4,zero=2,mbs=1,packs,offload=optimizer | ap-rewrite --quiet --to deepspeed >"$dir/ds.json"
+        "$BATS_FILE_TMPDIR/gpt.json" | jq -e '.stages.line | test("offload=optimizer.*host-update")'
+    line dp=4,zero=2,mbs=1,packs,offload=optimizer,host-update | ap-rewrite --quiet --to deepspeed >"$dir/ds.json"
     jq -e '.zero_optimization.offload_optimizer.device == "cpu"' "$dir/ds.json"
     refuses 3 'no flag of it says so' line_to torchtitan dp=4,zero=3,mbs=1,offload=optimizer
     refuses 3 'only with the distributed optimizer' line_to megatron dp=4,mbs=1,offload=optimizer

@@ -289,6 +289,9 @@ static int get_host_link(const json_t *o, const struct ap_at *at,
                    (json_object_get(from, "both_bytes_per_sec") &&
                     get_amount(from, &here, "both_bytes_per_sec", rates,
                                &link->both_bytes_per_sec, err)) ||
+                   (json_object_get(from, "memory_bytes_per_sec") &&
+                    get_amount(from, &here, "memory_bytes_per_sec", rates,
+                               &link->memory_bytes_per_sec, err)) ||
                    (json_object_get(from, "memory_bytes") &&
                     ap_get_int(from, &here, "memory_bytes", 1, INT64_MAX,
                                &link->memory_bytes, err))
@@ -501,6 +504,8 @@ static void put_host_link(const struct ap_host_link *link, struct ap_buf *out)
     put_num(out, "in_bytes_per_sec", link->in_bytes_per_sec);
     if (link->both_bytes_per_sec > 0)
         put_num(out, "both_bytes_per_sec", link->both_bytes_per_sec);
+    if (link->memory_bytes_per_sec > 0)
+        put_num(out, "memory_bytes_per_sec", link->memory_bytes_per_sec);
     if (link->memory_bytes > 0)
         ap_put_int(out, "memory_bytes", link->memory_bytes);
     ap_buf_putc(out, '}');

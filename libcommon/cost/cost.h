@@ -43,7 +43,9 @@ struct ap_host_kind {
 struct ap_host_link {
     double out_bytes_per_sec, in_bytes_per_sec; /* 0: not known, nothing is offloaded */
     double both_bytes_per_sec; /* sum of both directions at once; 0: they do not meet */
-    int64_t memory_bytes;      /* a device's part of the host's memory; 0: not known */
+    /* what the host's cores read and write, a device's part; 0: not known */
+    double memory_bytes_per_sec;
+    int64_t memory_bytes; /* a device's part of the host's memory; 0: not known */
 };
 
 #define AP_MAX_KINDS  8

@@ -62,6 +62,7 @@ static const struct key {
     {"ep-overlap", TRAINER, AP_TRAINER_EP_OVERLAP, 0, 0, 0, NULL},
     {"tp-overlap", TRAINER, AP_TRAINER_TP_OVERLAP, 0, 0, 0, NULL},
     {"wgrad-overlap", TRAINER, AP_TRAINER_WGRAD_OVERLAP, 0, 0, 0, NULL},
+    {"host-update", TRAINER, AP_TRAINER_HOST_UPDATE, 0, 0, 0, NULL},
 };
 #define N_KEYS ((int)(sizeof keys / sizeof *keys))
 
@@ -395,6 +396,9 @@ static int check(const struct ap_line *line, struct ap_err *err)
                           "wgrad-overlap: not with %s, which computes weights' gradients "
                           "later",
                           ap_schedule_names[line->schedule]);
+    if (line->trainer & AP_TRAINER_HOST_UPDATE &&
+        !(line->offload & AP_LINE_OFFLOAD_OPTIMIZER))
+        return ap_err_set(err, "host-update: the optimizer is not offloaded");
     if (d->sequence && d->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
     if (d->exchange > 1 && d->context % d->exchange)

@@ -343,13 +343,6 @@ int ap_line_facts_agree(const struct ap_line_facts *said,
     return *err->msg ? -1 : 0;
 }
 
-void trainer_note_offload(struct ap_notes *notes)
-{
-    ap_note(notes,
-            "the host updates what is offloaded there; the price has the device do "
-            "it, with copies in and out");
-}
-
 bool trainer_is_fp8(const struct ap_line_facts *f)
 {
     return f->compute == AP_F8E4M3FN || f->compute == AP_F8E5M2;

@@ -163,7 +163,8 @@ static struct ap_trainer_habits habits(const struct ap_line *line)
 
     return (struct ap_trainer_habits){
         (zero < 3 ? AP_TRAINER_PACKS : 0) | (line->pipeline > 1 ? AP_TRAINER_WAITS : 0) |
-            (zero < 2 ? AP_TRAINER_KEEPS_GRADIENTS : 0),
+            (zero < 2 ? AP_TRAINER_KEEPS_GRADIENTS : 0) |
+            (line->offload ? AP_TRAINER_HOST_UPDATE : 0),
         zero == 0 || line->pipeline > 1 ? AP_OVERLAP_NEVER : AP_OVERLAP_ASKED,
         trainer_expert_tensor(line)};
 }
@@ -212,11 +213,9 @@ static void write_json(const struct ap_trainer *own, const struct ap_line *l,
                   (long long)d->zero);
     if (d->zero > 0)
         ap_buf_printf(out, ", \"overlap_comm\": %s", l->overlap ? "true" : "false");
-    if (l->offload) {
+    if (l->offload)
         ap_buf_puts(out, ", \"offload_optimizer\": {\"device\": \"cpu\", "
                          "\"pin_memory\": true}");
-        trainer_note_offload(notes);
-    }
     ap_buf_puts(out, "}");
     if (f->compute == AP_BF16 || f->compute == AP_F16)
         ap_buf_printf(out, ",\n  \"%s\": {\"enabled\": true}",
@@ -351,7 +350,6 @@ static void read_offload(struct reading *r, struct ap_line *line)
         return;
     }
     line->offload = AP_LINE_OFFLOAD_OPTIMIZER;
-    trainer_note_offload(r->notes);
 }
 
 static void read_zero(struct reading *r, struct ap_line *line)

@@ -22,8 +22,6 @@ enum trainer_degree { TRAINER_TP, TRAINER_PP, TRAINER_CP, TRAINER_EP };
 const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree which,
                          char *text, size_t size);
 
-/* What a trainer does with an offloaded optimizer, and the price does not. */
-void trainer_note_offload(struct ap_notes *notes);
 /* Whether contractions read 8 bits; whether gradients have 16. */
 bool trainer_is_fp8(const struct ap_line_facts *f);
 bool trainer_is_low(const struct ap_line_facts *f);

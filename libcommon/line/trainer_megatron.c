@@ -150,9 +150,10 @@ static struct ap_trainer_habits habits(const struct ap_line *line)
 {
     const bool tensor = line->degrees.tensor > 1;
 
-    return (struct ap_trainer_habits){
-        AP_TRAINER_PACKS | (tensor ? AP_TRAINER_WGRAD_OVERLAP : 0), AP_OVERLAP_ASKED,
-        line->degrees.tensor};
+    return (struct ap_trainer_habits){AP_TRAINER_PACKS |
+                                          (tensor ? AP_TRAINER_WGRAD_OVERLAP : 0U) |
+                                          (line->offload ? AP_TRAINER_HOST_UPDATE : 0U),
+                                      AP_OVERLAP_ASKED, line->degrees.tensor};
 }
 
 /* ---- writing ---- */
@@ -308,8 +309,6 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
         ap_buf_puts(out, "# before Blackwell: export CUDA_DEVICE_MAX_CONNECTIONS=1\n");
     if (d->zero > 1 && l->pipeline > 1)
         ap_note(notes, "Megatron-LM's own tests of --use-megatron-fsdp have no pipeline");
-    if (l->offload)
-        trainer_note_offload(notes);
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     put_model(facts, out, notes);
     trainer_put_flag(out, "--tensor-model-parallel-size", d->tensor);

@@ -612,7 +612,6 @@ static void read_offload(struct trainer_reading *r)
 
     if (on(r, "--optimizer-cpu-offload")) {
         r->said->line.offload = AP_LINE_OFFLOAD_OPTIMIZER;
-        trainer_note_offload(r->notes);
         if (strtod(part, NULL) != 1)
             ap_err_set(r->err, "--optimizer-offload-fraction %.40s: a line offloads all",
                        part);

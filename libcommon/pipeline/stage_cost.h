@@ -41,9 +41,12 @@ enum ap_trainer_trait {
     AP_TRAINER_TP_OVERLAP = 256,
     /* sends gradients of activations that tensor parallelism sums beside the products for
        weights' gradients of the same layer, which do not need them */
-    AP_TRAINER_WGRAD_OVERLAP = 512
+    AP_TRAINER_WGRAD_OVERLAP = 512,
+    /* the host updates offloaded parameters: gradients in f32 go out, what passes read
+       comes in */
+    AP_TRAINER_HOST_UPDATE = 1024
 };
-#define AP_N_TRAINER 10
+#define AP_N_TRAINER 11
 extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
 /* Puts the member "trainer": ",\"trainer\":[...]"; nothing if it is 0. */
 void ap_trainer_put(unsigned trainer, struct ap_buf *out);
@@ -139,7 +142,7 @@ struct ap_stage_measure {
        which a forward brings the latter out and a backward in, and a step brings the
        former out, in, and both beside each other */
     double host_bytes, host_flight_bytes;
-    double pass_link_sec[2], step_link_sec[3];
+    double pass_link_sec[2], step_link_sec[4]; /* [3]: in which the host updates */
     /* the part for scalars of forward, backward, sync and update */
     double scalar_sec[4];
     double slack_sec;       /* see struct ap_stage_point */

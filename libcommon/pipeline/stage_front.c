@@ -88,7 +88,7 @@ static void wait_for_link(const struct ap_stage_measure *m, struct ap_stage_poin
     point->link_sec[2] = fmax(step[2], fmax(step[0], step[1]));
     point->forward_sec = fmax(point->forward_sec, point->link_sec[0]);
     point->backward_sec = fmax(point->backward_sec, point->link_sec[1]);
-    point->update_sec = fmax(point->update_sec, point->link_sec[2]);
+    point->update_sec = fmax(point->update_sec, fmax(point->link_sec[2], step[3]));
     point->host_bytes = (int64_t)m->host_bytes;
     point->host_flight_bytes = (int64_t)m->host_flight_bytes;
 }

@@ -197,13 +197,22 @@ static void add_host_value(const struct batch *b, int node, double bytes,
         m->pass_link_sec[1] += bytes / link->in_bytes_per_sec;
         return;
     }
+    double out = bytes;
     for (int phase = 0; phase < AP_N_PHASES; phase++)
         in += read_in >> phase & 1 ? bytes : 0;
+    if (b->fact->micro.trainer & AP_TRAINER_HOST_UPDATE) {
+        /* of a master: its gradient out, and the copy that passes read in */
+        const struct ap_node *n = &b->plan->graph->nodes[node];
+        const double copy = (double)ap_stage_master_copy_bytes(b->plan->graph, node);
+        out = n->role == AP_ROLE_WEIGHT ? bytes : 0;
+        in = out * copy / (double)ap_shape_bytes(&n->shape);
+        m->step_link_sec[3] += (2 * bytes + out + in) / link->memory_bytes_per_sec;
+    }
     m->host_bytes += bytes;
-    m->step_link_sec[0] += bytes / link->out_bytes_per_sec;
+    m->step_link_sec[0] += out / link->out_bytes_per_sec;
     m->step_link_sec[1] += in / link->in_bytes_per_sec;
     if (link->both_bytes_per_sec > 0)
-        m->step_link_sec[2] += (bytes + in) / link->both_bytes_per_sec;
+        m->step_link_sec[2] += (out + in) / link->both_bytes_per_sec;
 }
 
 static void add_value(const struct batch *b, int node, double bytes, bool split,

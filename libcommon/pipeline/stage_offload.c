@@ -41,6 +41,19 @@ bool ap_stage_is_optimizers(const struct ap_graph *g, int node)
             (n->role == AP_ROLE_WEIGHT && ap_stage_master_copy_bytes(g, node) > 0));
 }
 
+bool ap_host_link_does(const struct ap_host_link *link, unsigned trainer)
+{
+    return link->out_bytes_per_sec > 0 &&
+           (!(trainer & AP_TRAINER_HOST_UPDATE) || link->memory_bytes_per_sec > 0);
+}
+
+const char *ap_host_link_lacks(unsigned trainer)
+{
+    return trainer & AP_TRAINER_HOST_UPDATE
+               ? " with memory_bytes_per_sec, which the host's update needs"
+               : "";
+}
+
 void ap_stages_put_offload(const struct ap_stages *s, struct ap_buf *out)
 {
     if (s->n_offloaded > 0)
@@ -77,9 +90,9 @@ int ap_stages_read_offload(struct ap_arena *arena, const json_t *o,
     for (int k = 0; k < (cluster->n_kinds ? cluster->n_kinds : 1); k++) {
         const struct ap_cluster *of =
             cluster->n_kinds ? cluster->kind[k].devices : cluster;
-        if (s->n_offloaded > 0 && of->host_link.out_bytes_per_sec == 0)
-            return ap_at_err(&list, err, "cluster %s has no host_link for %s",
-                             cluster->name, of->device);
+        if (s->n_offloaded > 0 && !ap_host_link_does(&of->host_link, s->trainer))
+            return ap_at_err(&list, err, "cluster %s has no host_link for %s%s",
+                             cluster->name, of->device, ap_host_link_lacks(s->trainer));
     }
     return 0;
 }

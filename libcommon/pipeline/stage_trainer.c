@@ -12,8 +12,9 @@
 #include <string.h>
 
 const char *const ap_trainer_names[AP_N_TRAINER] = {
-    "packs", "low-sums",   "scatters",   "keeps-gathered", "keeps-gradients",
-    "waits", "broadcasts", "ep-overlap", "tp-overlap",     "wgrad-overlap"};
+    "packs",           "low-sums",      "scatters",   "keeps-gathered",
+    "keeps-gradients", "waits",         "broadcasts", "ep-overlap",
+    "tp-overlap",      "wgrad-overlap", "host-update"};
 
 static const enum ap_op kinds[AP_N_PACKED] = {AP_OP_ALL_REDUCE, AP_OP_REDUCE_SCATTER,
                                               AP_OP_ALL_GATHER, AP_OP_ALL_TO_ALL,
@@ -53,7 +54,8 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule sc
             return ap_at_err(
                 &item, err,
                 "expected packs, low-sums, scatters, keeps-gathered, "
-                "keeps-gradients, waits, broadcasts, ep-overlap, tp-overlap or wgrad-overlap");
+                "keeps-gradients, waits, broadcasts, ep-overlap, tp-overlap, "
+                "wgrad-overlap or host-update");
         if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_traits[schedule].may_wait)
             return ap_at_err(&item, err,
                              "waits: not under %s, whose stages would wait for each "

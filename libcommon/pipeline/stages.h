@@ -197,6 +197,10 @@ const bool *ap_stages_host_of(struct ap_arena *arena, const struct ap_stages *s,
 /* Whether a node is a state of the optimizer with dimensions, or a weight that passes
  * read as a copy in fewer bytes only. */
 bool ap_stage_is_optimizers(const struct ap_graph *g, int node);
+/* Whether a link will do for a plan of these traits (enum ap_trainer_trait), and what
+ * else than a link one needs, for a message. */
+bool ap_host_link_does(const struct ap_host_link *link, unsigned trainer);
+const char *ap_host_link_lacks(unsigned trainer);
 /* Writes the member "offload", if there is one, and reads it: refuses other values than
  * these and forward ones, and clusters of which no link to the host is known. */
 void ap_stages_put_offload(const struct ap_stages *s, struct ap_buf *out);

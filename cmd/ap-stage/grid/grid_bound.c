@@ -123,13 +123,15 @@ static void bound(const struct grid_rows *r, struct grid_candidate *row)
     ap_arena_free(&scratch);
 }
 
-/* Whether the line may offload this. */
-static bool may_offload(const struct grid_rows *r, const struct ap_line *line)
+/* Whether the line may offload this; what the trainer then does is added. */
+static bool may_offload(const struct grid_rows *r, struct ap_line *line)
 {
     const struct ap_trainer *trainer = r->want->space->trainer;
+    struct ap_err why = {0};
 
     return !(line->offload & ~r->offloads) &&
-           !(trainer && ap_trainer_check(trainer, line, &r->facts, &(struct ap_err){0}));
+           !(trainer && (ap_trainer_check(trainer, line, &r->facts, &why) ||
+                         ap_trainer_settle(trainer, &r->facts, line, &why)));
 }
 
 bool grid_offload(const struct grid_rows *r, struct grid_candidate *row)

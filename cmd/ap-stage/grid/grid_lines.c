@@ -141,10 +141,11 @@ static int find_at_once(struct grid_rows *r, int64_t microbatches,
                         const struct ap_line *line, bool bare)
 {
     const unsigned trainer =
-        ap_line_trainer(line) &
-        (bare ? (unsigned)(AP_TRAINER_EP_OVERLAP | AP_TRAINER_TP_OVERLAP |
-                           AP_TRAINER_WGRAD_OVERLAP)
-              : ~0U);
+        (ap_line_trainer(line) &
+         (bare ? (unsigned)(AP_TRAINER_EP_OVERLAP | AP_TRAINER_TP_OVERLAP |
+                            AP_TRAINER_WGRAD_OVERLAP)
+               : ~0U)) |
+        (r->want->space->trainer && r->offloads ? AP_TRAINER_HOST_UPDATE : 0U);
     const struct stage_model *m = r->m;
     struct grid_at_once *a;
 
@@ -619,6 +620,8 @@ int grid_list(struct grid_rows *r, struct ap_err *err)
         r->offloads =
             (l.stored.states + l.stored.masters > 0 ? AP_LINE_OFFLOAD_OPTIMIZER : 0U) |
             (r->model.layers.n > 0 ? AP_LINE_OFFLOAD_ACTIVATIONS : 0U);
+        if (space->trainer && r->m->cluster.host_link.memory_bytes_per_sec == 0)
+            r->offloads = 0;
         r->offloads &= space->trainer ? space->trainer->offloads : ~0U;
         r->host = line_mark_offloaded(r->arena, &r->model, r->offloads);
     }

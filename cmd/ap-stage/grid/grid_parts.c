@@ -354,7 +354,7 @@ static void add_block(struct sum *sum, const struct grid_measure *block)
     to->kept_bytes += m->kept_bytes;
     to->host_bytes += m->host_bytes;
     to->host_flight_bytes += m->host_flight_bytes;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         to->step_link_sec[i] += m->step_link_sec[i];
     for (int i = 0; i < 2; i++)
         to->pass_link_sec[i] += m->pass_link_sec[i];

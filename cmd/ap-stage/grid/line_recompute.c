@@ -235,9 +235,10 @@ int line_list_offloaded(const struct line_maker *k, struct ap_err *err)
                               : "states of an optimizer, nor weights in two types");
     for (int i = 0; i < (c->n_kinds ? c->n_kinds : 1) && host; i++) {
         const struct ap_cluster *of = c->n_kinds ? c->kind[i].devices : c;
-        if (of->host_link.out_bytes_per_sec == 0)
-            return ap_err_set(err, "offload: cluster %s has no host_link for %s", c->name,
-                              of->device);
+        if (!ap_host_link_does(&of->host_link, k->stages->trainer))
+            return ap_err_set(err, "offload: cluster %s has no host_link for %s%s",
+                              c->name, of->device,
+                              ap_host_link_lacks(k->stages->trainer));
     }
     return 0;
 }
