@@ -168,18 +168,17 @@ non_constant() {
     [ "$(blocks mlp '.blocks | .objective < 1.11 * .bound and .objective > 1.1 * .bound')" = true ]
 }
 
-@test "rannc §IV-C: without coarsening the search asks for stages far out of proportion to the blocks: over 24 h for 48 layers" {
-    local k asked=()
+@test "rannc §IV-C: without coarsening the search asks for stages far out of proportion to the blocks, for 2 % of the step" {
+    local k asked=() sec=() out=$BATS_TEST_TMPDIR/plan.json
     for k in 8 64; do
-        ap-model bert --layers 12 --hidden 64 --heads 4 --seq 16 --vocab 100 --batch 32 | ap-prune |
+        ap-model bert --layers 12 --hidden 256 --heads 4 --seq 128 --vocab 1000 --batch 32 | ap-prune |
             ap-coarsen --algorithm rannc --blocks $k -o "$BATS_TEST_TMPDIR/blocks.json" 2>/dev/null
         asked+=("$(ap-stage --algorithm rannc --cluster p3x1 --microbatches 8 --shard-command 'ap-shard --serve --algorithm data' \
-            --stats -o /dev/null "$BATS_TEST_TMPDIR/blocks.json" 2>&1 | jq .asked)")
+            --stats -o "$out" "$BATS_TEST_TMPDIR/blocks.json" 2>&1 | jq .asked)")
+        sec+=("$(jq .stages.objective_sec "$out")")
     done
     # stages that are identical are asked for once: fewer than the square
-    shows "stages asked for: ${asked[0]} with 8 blocks, ${asked[1]} with 64, in proportion to these" \
-        "$((asked[1] * 48 * 586 / 10 / 64)) with all $((48 * 586 / 10)) components of 48 layers; a day has 86400 seconds"
+    shows "stages asked for: ${asked[0]} with 8 blocks, ${asked[1]} with 64; steps ${sec[*]} s"
     [ "${asked[1]}" -gt $((20 * asked[0])) ]
-    # 58.6 components a layer (§III-A): at a second for a profile, 48 layers alone take longer than a day
-    [ $((asked[1] * 48 * 586 / 10 / 64)) -gt $((24 * 3600)) ]
+    jq -en "${sec[1]} <= ${sec[0]} and ${sec[1]} > 0.95 * ${sec[0]}"
 }
