@@ -82,6 +82,19 @@ const char *stage_result_words(struct ap_arena *arena, const struct stage_model 
     return text;
 }
 
+/* The plan of the least measure, where another one is quicker. */
+static void put_own(const struct plan_answer *a, struct ap_buf *out)
+{
+    ap_buf_puts(out, "{\"measured\":");
+    ap_json_num(out, a->objective);
+    ap_put_int(out, "microbatches", a->microbatches);
+    ap_put_key(out, "stages");
+    for (int s = 0; s < a->n_stages; s++)
+        ap_buf_printf(out, "%s[%d,%d,%d]", s > 0 ? "," : "[", a->stage[s].lo,
+                      a->stage[s].hi, a->stage[s].hosts * a->stage[s].devices);
+    ap_buf_puts(out, "]}");
+}
+
 static const char *history(struct ap_arena *arena, const struct stage_model *m,
                            const struct plan_answer *answer, const struct stage_result *r)
 {
@@ -98,6 +111,10 @@ static const char *history(struct ap_arena *arena, const struct stage_model *m,
         ap_put_str(&out, "measure", answer->measure);
         ap_put_key(&out, "measured");
         ap_json_num(&out, answer->objective);
+    }
+    if (answer->own && answer->own->n_stages > 0 && !plan_same(answer->own, answer)) {
+        ap_put_key(&out, "own");
+        put_own(answer->own, &out);
     }
     const char *text = ap_arena_strdup(arena, out.data);
     ap_buf_free(&out);
@@ -428,7 +445,7 @@ static bool is_promising(const struct pricing *x, const struct candidate *c,
     return !fit || c->estimate < slack * best->price.step_sec;
 }
 
-/* Plans that may be better than what is found, by the planner's estimate. */
+/* Plans that may be better than what is found, by the planner's estimate; alpa's all. */
 static int price_all(const struct pricing *x, const struct plan_answer *first,
                      struct best *best, struct plan_answer *answer,
                      struct ap_stages *stages, struct ap_err *err)
@@ -442,7 +459,8 @@ static int price_all(const struct pricing *x, const struct plan_answer *first,
                                      .estimate = estimate_of(best, &first->others[i])};
     qsort(list, (size_t)n, sizeof *list, compare_estimates);
     for (int i = 0; i < n && rc == 0; i++)
-        if (is_promising(x, &list[i], best) && left[list[i].plan->chunks > 1]-- > 0)
+        if (is_promising(x, &list[i], best) &&
+            (first->own || left[list[i].plan->chunks > 1]-- > 0))
             rc = price_plan(x, list[i].plan, best, answer, stages, err);
     free(list);
     return rc;

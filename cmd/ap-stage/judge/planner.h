@@ -177,6 +177,8 @@ struct plan_answer {
     int64_t peak_bytes; /* of the fullest device, as plan_whole_bytes */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
+    /* alpa: of the least objective, which is the paper's choice; NULL: this one */
+    const struct plan_answer *own;
     int n_others;
     const struct plan_answer *others;
 };

@@ -1,18 +1,20 @@
 /*
  * Problem: cut a line of blocks into stages and the cluster into submeshes so that a
- * pipeline of B microbatches is fast: minimise sum of t_i + (B - 1) max t_i + max u_i,
- * t_i being a stage's forward and backward of one microbatch, u_i what it pays once per
- * step (sums of gradients, update), which the paper leaves out; a stage with s stages
- * from it to the end holds min(s, B) microbatches and must fit. Idea: for each t_max,
- * f(k, d) = least sum for the blocks from k on with d devices when no stage is above
- * t_max; few stages leave more memory, so that f keeps one value for each number of
+ * pipeline of B microbatches is fast: minimise sum of t_i + (B - 1) max t_i + u_1, t_i
+ * being a stage's forward and backward of one microbatch, u_1 what the first stage pays
+ * once per step (sums of gradients, update), which the paper leaves out; a stage with s
+ * stages from it to the end holds min(s, B) microbatches and must fit. Idea: for each
+ * t_max, f(k, d) = least sum for the blocks from k on with d devices when no stage is
+ * above t_max; few stages leave more memory, so that f keeps one value for each number of
  * stages that no smaller number equals. t_max goes over the stages' distinct times from
  * the least that is feasible (found by bisection), in gaps of at least epsilon, and ends
- * once B t_max is no better than the best. This is done for all u, then for those below
- * the max u of the plan found: the rest of the sum rises as u falls, until it alone is no
- * better than the best plan. Cost: for a t_max, usable stages x devices x labels;
- * O(blocks^2 submeshes) values of it. Source: Zheng et al., "Alpa" (OSDI 2022),
- * section 5.2, equations 2 to 5, and its code.
+ * once B t_max is no better than the best. Every plan that this meets, one for each
+ * number of stages and of devices under each t_max, is simulated (alpa_quickest.c): the
+ * quickest is the answer, the one of the least sum, the paper's, is kept beside it, and
+ * t_max ends later where that is slow. Cost: for a t_max, usable stages x devices x
+ * labels; O(blocks^2 submeshes) values
+ * of it. Source: Zheng et al., "Alpa" (OSDI 2022), section 5.2, equations 2 to 5, and its
+ * code.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -53,8 +55,7 @@ struct dp {
     double *best_sum; /* [stages]: of the state in work */
     struct label *best;
     int64_t work;
-    bool counts;       /* inference: a stage counts 1 */
-    double once_below; /* only stages that pay less once per step */
+    bool counts; /* inference: a stage counts 1 */
 };
 
 /* ---- pieces ---- */
@@ -99,7 +100,7 @@ static void add_points(struct dp *dp, int hi, int mesh, const struct plan_front 
 /* The full mesh is for the whole model. */
 static bool only_whole(const struct dp *dp, int mesh)
 {
-    return mesh_size(&dp->c->mesh[mesh]) == dp->n_devices && !dp->limits->idle;
+    return mesh_size(&dp->c->mesh[mesh]) == dp->n_devices;
 }
 
 static bool fits_somehow(const struct plan_instance *inst, int kind,
@@ -264,7 +265,8 @@ static void fill_state(struct dp *dp, int k, int d, double bound)
         dp->work += 1 + n;
         for (int l = at; l < at + n; l++) {
             int s = dp->label[l].n_stages + 1;
-            double sum = dp->label[l].sum + (dp->counts ? 1 : q->sec);
+            double sum =
+                dp->label[l].sum + (dp->counts ? 1 : q->sec + (k == 0 ? q->once : 0));
             if (s > q->most_behind)
                 break; /* labels have rising numbers of stages */
             if (sum >= dp->best_sum[s] || dp->prefix[k] + sum >= bound)
@@ -282,7 +284,7 @@ static void choose_active(struct dp *dp, double t_max)
     for (int k = 0; k < dp->n; k++) {
         dp->first_active[k] = n;
         for (int i = dp->first_candidate[k]; i < dp->first_candidate[k + 1]; i++)
-            if (dp->candidate[i].sec <= t_max && dp->candidate[i].once < dp->once_below)
+            if (dp->candidate[i].sec <= t_max)
                 dp->active[n++] = i;
     }
     dp->first_active[dp->n] = n;
@@ -298,10 +300,17 @@ static double weight_of(const struct dp *dp, int d)
     return weight;
 }
 
-/* The best label of all blocks with no stage above t_max, -1 for none. */
-static int solve(struct dp *dp, double t_max, double bound)
+static bool is_wanted(const struct dp *dp, const struct label *l)
 {
-    int best = -1, all = dp->c->counts.width - 1;
+    return dp->limits->n_stages == 0 || l->n_stages == dp->limits->n_stages;
+}
+
+/* Fills the states with no stage above t_max. The least sum of all blocks on all devices,
+ * or on some of them where they may be idle; INFINITY for none. */
+static double solve(struct dp *dp, double t_max, double bound)
+{
+    int all = dp->c->counts.width - 1;
+    double least = INFINITY;
 
     dp->n_all = 0;
     choose_active(dp, t_max);
@@ -312,27 +321,24 @@ static int solve(struct dp *dp, double t_max, double bound)
         dp->label = ap_xrealloc(NULL, (size_t)dp->cap * sizeof *dp->label);
     }
     dp->label[dp->n_all++] = (struct label){.candidate = -1, .next = -1};
-    for (int d = 0; d <= (dp->limits->idle ? all : 0); d++) {
-        dp->first[state(dp, dp->n, d)] = 0;
-        dp->n_labels[state(dp, dp->n, d)] = 1;
-    }
-    for (int k = dp->n - 1; k > 0; k--) {
+    dp->first[state(dp, dp->n, 0)] = 0;
+    dp->n_labels[state(dp, dp->n, 0)] = 1;
+    for (int k = dp->n - 1; k >= 0; k--) {
         /* what is in front needs devices too */
         double front = dp->device_sec[k] / t_max * (1 - 1e-9);
         for (int d = 0; d <= all; d++)
-            if (d == 0 || weight_of(dp, d) > dp->c->capacity - front)
+            if (d == 0 || (k > 0 && weight_of(dp, d) > dp->c->capacity - front))
                 dp->n_labels[state(dp, k, d)] = 0;
             else
                 fill_state(dp, k, d, bound);
     }
-    fill_state(dp, 0, all, bound);
-    int at = dp->first[state(dp, 0, all)];
-    for (int l = at; l < at + dp->n_labels[state(dp, 0, all)]; l++)
-        if ((dp->limits->n_stages == 0 ||
-             dp->label[l].n_stages == dp->limits->n_stages) &&
-            (best < 0 || dp->label[l].sum < dp->label[best].sum))
-            best = l;
-    return best;
+    for (int d = dp->limits->idle ? 1 : all; d <= all; d++) {
+        const struct label *l = &dp->label[dp->first[state(dp, 0, d)]];
+        for (int i = 0; i < dp->n_labels[state(dp, 0, d)]; i++)
+            if (is_wanted(dp, &l[i]))
+                least = fmin(least, l[i].sum);
+    }
+    return least;
 }
 
 static void unroll(const struct dp *dp, int label, struct plan_answer *a)
@@ -361,15 +367,6 @@ static void unroll(const struct dp *dp, int label, struct plan_answer *a)
     }
 }
 
-static double once_sec(const struct plan_answer *a)
-{
-    double most = 0;
-
-    for (int s = 0; s < a->n_stages; s++)
-        most = fmax(most, a->stage[s].point->sync_sec + a->stage[s].point->update_sec);
-    return most;
-}
-
 double alpa_objective(const struct plan_instance *inst, const struct plan_answer *a)
 {
     double sum = 0, most = 0;
@@ -380,7 +377,8 @@ double alpa_objective(const struct plan_instance *inst, const struct plan_answer
     }
     if (inst->inference)
         return a->n_stages * most * (double)a->microbatches;
-    return sum + (double)(a->microbatches - 1) * most + once_sec(a);
+    return sum + (double)(a->microbatches - 1) * most + a->stage[0].point->sync_sec +
+           a->stage[0].point->update_sec;
 }
 
 /* ---- t_max ---- */
@@ -420,7 +418,7 @@ static int first_at_least(const double *t, int n, double x)
 }
 
 /* First of the times under which there is a plan; n for none below the limit. */
-static int first_feasible(struct dp *dp, const double *t, int n)
+static int first_feasible(struct dp *dp, const double *t, int n, double below)
 {
     double b = (double)dp->c->microbatches;
     double least = dp->device_sec[dp->n] / dp->c->capacity * (1 - 1e-9);
@@ -429,15 +427,15 @@ static int first_feasible(struct dp *dp, const double *t, int n)
     for (double x = least * 1.1;; x *= 1.3) {
         hi = first_at_least(t, n, x);
         hi = hi < n ? hi : n - 1;
-        if (lo >= n || t[lo] * b >= dp->limits->below)
+        if (lo >= n || t[lo] * b >= below)
             return n;
-        if (solve(dp, t[hi], INFINITY) >= 0)
+        if (isfinite(solve(dp, t[hi], INFINITY)))
             break;
         lo = hi + 1;
     }
     while (lo < hi) {
         int mid = lo + (hi - lo) / 2;
-        if (solve(dp, t[mid], INFINITY) >= 0)
+        if (isfinite(solve(dp, t[mid], INFINITY)))
             hi = mid;
         else
             lo = mid + 1;
@@ -450,10 +448,9 @@ static int first_feasible(struct dp *dp, const double *t, int n)
 struct sweep {
     struct dp *dp;
     const double *t;
-    double best; /* without what is paid once */
-    struct plan_answer *answer;
+    struct alpa_plans *plans;
     int64_t limit;
-    bool found, limited;
+    bool limited;
 };
 
 /* The objective of a sum and a maximum; 1 / of the number of stages for inference. */
@@ -463,30 +460,53 @@ static double total(const struct dp *dp, double sum, double max)
     return dp->counts ? sum * max * b : sum + (b - 1) * max;
 }
 
+/* Plans of objectives below this are looked for: they may be the least, or the quickest,
+ * since sends take time. */
+static double reach(const struct alpa_plans *p)
+{
+    double own = p->own.n_stages > 0 ? p->own.objective : INFINITY;
+    double quickest = p->quickest.n > 0 ? p->quickest.score[0] : INFINITY;
+
+    return fmax(own, quickest);
+}
+
+/* Of the states of all blocks the plans of each number of stages, on fewer devices where
+ * these are better. */
+static void take_plans(struct sweep *w)
+{
+    struct dp *dp = w->dp;
+    struct plan_answer a, *own = &w->plans->own;
+    struct ap_err why = {0};
+    int all = dp->c->counts.width - 1;
+
+    for (int d = all; d > 0; d--) {
+        int at = dp->first[state(dp, 0, d)];
+        for (int i = at; i < at + dp->n_labels[state(dp, 0, d)]; i++) {
+            const struct label *l = &dp->label[i];
+            if (!is_wanted(dp, l) || l->sum >= dp->best_sum[l->n_stages])
+                continue;
+            dp->best_sum[l->n_stages] = l->sum;
+            unroll(dp, i, &a);
+            alpa_take(dp->sp, w->plans, &a);
+            if ((d == all || dp->limits->idle) &&
+                (own->n_stages == 0 || a.objective < own->objective) &&
+                plan_place(dp->sp->inst, &a, &why) == 0)
+                *own = plan_copy(dp->sp->arena, &a);
+            alpa_take_fastest(dp->sp, w->plans, &a, 0, a.n_stages);
+        }
+    }
+    for (int s = 0; s <= dp->n; s++)
+        dp->best_sum[s] = INFINITY;
+}
+
 /* Least sum below the maximum t[i]; only plans with a maximum from t[from] on are of
  * interest. INFINITY: no such plan is better than the best. */
 static double sum_at(struct sweep *w, int i, int from)
 {
-    struct dp *dp = w->dp;
-    double least = total(dp, 0, w->t[from]);
-    struct plan_answer a;
-    struct ap_err why = {0};
-    int label =
-        solve(dp, w->t[i], dp->counts ? INFINITY : (w->best - least) * (1 + 1e-12));
+    double bound = reach(w->plans) - total(w->dp, 0, w->t[from]);
+    double sum = solve(w->dp, w->t[i], w->dp->counts ? INFINITY : bound * (1 + 1e-12));
 
-    if (label < 0)
-        return INFINITY;
-    double sum = dp->label[label].sum;
-    unroll(dp, label, &a);
-    a.objective = alpa_objective(dp->sp->inst, &a);
-    double per_microbatch = a.objective - once_sec(&a);
-    dp->sp->n_plans++;
-    if (per_microbatch < w->best && plan_place(dp->sp->inst, &a, &why) == 0) {
-        w->best = per_microbatch;
-        *w->answer = a;
-        w->answer->stopped = "done";
-        w->found = true;
-    }
+    take_plans(w);
     return sum;
 }
 
@@ -494,7 +514,7 @@ static double sum_at(struct sweep *w, int i, int from)
 static void between(struct sweep *w, int lo, double sum_lo, int hi, double sum_hi)
 {
     if (hi - lo < 2 || w->t[hi] - w->t[lo] < w->dp->sp->params->epsilon_sec ||
-        sum_hi >= sum_lo || total(w->dp, sum_hi, w->t[lo + 1]) >= w->best)
+        sum_hi >= sum_lo || total(w->dp, sum_hi, w->t[lo + 1]) >= reach(w->plans))
         return;
     if (w->dp->work > w->limit) {
         w->limited = true;
@@ -502,53 +522,29 @@ static void between(struct sweep *w, int lo, double sum_lo, int hi, double sum_h
     }
     int mid = lo + (hi - lo) / 2;
     double sum = sum_at(w, mid, lo + 1);
-    between(w, lo, sum_lo, mid, isfinite(sum) ? sum : INFINITY);
+    between(w, lo, sum_lo, mid, sum);
     between(w, mid, sum, hi, sum_hi);
 }
 
-static int sweep(struct dp *dp, const double *t, int n, double below,
-                 struct plan_answer *answer)
+static void sweep(struct dp *dp, const double *t, int n, struct alpa_plans *plans)
 {
-    struct sweep w = {.dp = dp, .t = t, .best = below, .answer = answer};
-    double b = (double)dp->c->microbatches;
-    int first = first_feasible(dp, t, n);
+    struct sweep w = {.dp = dp, .t = t, .plans = plans};
+    int first = first_feasible(dp, t, n, reach(plans));
 
     w.limit = dp->sp->params->work_limit ? dp->sp->params->work_limit : WORK_LIMIT;
     w.limit += dp->work;
     if (first >= n)
-        return 1;
+        return;
     double sum = sum_at(&w, first, first);
-    int last = first_at_least(t, n, w.best / b);
+    int last = first_at_least(t, n, reach(plans) / (double)dp->c->microbatches);
     last = last < n ? last : n - 1;
     if (last > first)
         between(&w, first, sum, last, sum_at(&w, last, first + 1));
-    if (w.found && w.limited)
-        answer->stopped = "work limit";
-    return w.found ? 0 : 1;
-}
-
-/* The least of the whole objective: sweeps with less and less that is paid once. */
-static int sweep_once(struct dp *dp, const double *t, int n, struct plan_answer *answer)
-{
-    double best = dp->limits->below;
-    struct plan_answer a;
-    int rc = 1;
-
-    for (dp->once_below = INFINITY; sweep(dp, t, n, best, &a) == 0;) {
-        double once = once_sec(&a), sum = a.objective - once;
-        if (a.objective < best) {
-            best = a.objective;
-            *answer = a;
-            rc = 0;
-        }
-        /* a better one has no lower sum, and so less that is paid once than both */
-        dp->once_below = fmin(once, best - sum - dp->sp->params->epsilon_sec);
-    }
-    return rc;
+    plans->limited |= w.limited;
 }
 
 int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *limits,
-                struct plan_answer *answer, struct ap_err *err)
+                struct alpa_plans *plans, struct ap_err *err)
 {
     struct ap_arena scratch = {0};
     struct dp dp = {.sp = sp,
@@ -578,8 +574,9 @@ int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *li
         dp.first_active = AP_NEW_N(&scratch, dp.n + 1, int);
         dp.active = AP_NEW_N(&scratch, n_candidates + 1, int);
         double *t = list_times(&dp, &n_times);
-        rc = sweep_once(&dp, t, n_times, answer);
+        sweep(&dp, t, n_times, plans);
         free(t);
+        rc = 0;
     }
     free(dp.candidate);
     free(dp.label);
@@ -624,9 +621,9 @@ static int alpa_all(const char *name, struct ap_arena *arena,
                     const double *end, struct plan_answer *answer, struct ap_err *err)
 {
     struct space sp;
-    int found = 1;
+    struct alpa_plans plans = {.limited = false};
     bool gpipe = params->schedule == AP_SCHEDULE_GPIPE;
-    struct alpa_limits limits = {.schedule_gpipe = gpipe, .below = INFINITY};
+    struct alpa_limits limits = {.schedule_gpipe = gpipe};
 
     if (check_schedule(name, inst, params, err))
         return -1;
@@ -644,17 +641,17 @@ static int alpa_all(const char *name, struct ap_arena *arena,
             limits.allowed = end ? allowed : NULL;
             if (end)
                 equal_cuts(&sp, end, s, allowed);
-            int rc = alpa_search(&sp, &c, &limits, answer, err);
-            if (rc < 0)
+            if (alpa_search(&sp, &c, &limits, &plans, err))
                 return -1;
-            if (rc == 0) {
-                found = 0;
-                limits.below = answer->objective;
-            }
         }
     }
-    if (found)
+    if (plans.own.n_stages == 0 && (end || plans.quickest.n == 0))
         return plan_none_fits(name, err);
+    if (end) /* as the paper has it */
+        *answer = plans.own;
+    else
+        alpa_put_quickest(&sp, &plans, answer);
+    answer->stopped = plans.limited ? "work limit" : "done";
     answer->n_asked = sp.n_asked;
     answer->n_plans = sp.n_plans;
     return plan_judge(arena, inst, answer, err);

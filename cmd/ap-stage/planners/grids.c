@@ -30,7 +30,7 @@ static void consider(struct grid *g, struct plan_answer *a)
 {
     struct ap_err why = {0};
     double score;
-    if (g->found && !g->sp.inst->inference && auto_least_bare(a) >= g->least)
+    if (g->found && !g->sp.inst->inference && plan_least_bare(a) >= g->least)
         return;
     if (plan_try(&g->sp, a, &score, &why) || (g->found && score >= g->least))
         return;
@@ -297,11 +297,10 @@ static int single_devices(struct grid *g, int replicas, bool idle, struct ap_err
     for (int i = 0; i < inst->n_microbatches; i++)
         for (int gpipe = 0; gpipe < 2; gpipe++) {
             struct config c;
-            struct plan_answer a;
+            struct alpa_plans plans = {.limited = false};
             struct alpa_limits limits = {.n_stages = g->sp.params->n_stages,
                                          .idle = idle,
-                                         .schedule_gpipe = gpipe,
-                                         .below = INFINITY};
+                                         .schedule_gpipe = gpipe};
             int asked = g->sp.params->schedule;
             if (asked >= 0 && asked != AP_SCHEDULE_INFERENCE &&
                 asked != (gpipe ? AP_SCHEDULE_GPIPE : AP_SCHEDULE_1F1B))
@@ -309,11 +308,10 @@ static int single_devices(struct grid *g, int replicas, bool idle, struct ap_err
             if (!config_init(&g->sp, &c, replicas, inst->microbatches[i], &one, 1) ||
                 (!idle && c.hosts * c.devices > g->sp.n))
                 continue;
-            int rc = alpa_search(&g->sp, &c, &limits, &a, err);
-            if (rc < 0)
+            if (alpa_search(&g->sp, &c, &limits, &plans, err))
                 return -1;
-            if (rc == 0)
-                consider(g, &a);
+            if (plans.own.n_stages > 0)
+                consider(g, &plans.own);
         }
     return 0;
 }

@@ -38,28 +38,6 @@ static bool is_within(struct stage_search *search, const struct plan_answer *a)
     return true;
 }
 
-static void put_shortlist(struct ap_arena *arena, struct shortlist *l, double score,
-                          const struct plan_answer *a)
-{
-    int at = 0;
-    if (l->n == SEARCH_FINALISTS && score >= l->score[l->n - 1])
-        return;
-    while (at < l->n && !plan_same(&l->plan[at], a))
-        at++;
-    if (at == SEARCH_FINALISTS)
-        at--;
-    if (at < l->n && score >= l->score[at])
-        return;
-    if (at == l->n)
-        l->n++;
-    for (; at > 0 && l->score[at - 1] > score; at--) {
-        l->plan[at] = l->plan[at - 1];
-        l->score[at] = l->score[at - 1];
-    }
-    l->plan[at] = plan_copy(arena, a);
-    l->score[at] = score;
-}
-
 void auto_take(struct stage_search *search, double score, const struct plan_answer *a,
                const char *from)
 {
@@ -68,7 +46,7 @@ void auto_take(struct stage_search *search, double score, const struct plan_answ
         search->best = plan_copy(search->arena, a);
         search->from = from;
     }
-    put_shortlist(search->arena, &search->final, score, a);
+    shortlist_put(search->arena, &search->final, score, a);
 }
 
 void auto_price_bare(struct stage_search *search, const struct plan_answer *a)
@@ -84,25 +62,6 @@ void auto_price_bare(struct stage_search *search, const struct plan_answer *a)
     ap_arena_free(&scratch);
 }
 
-double auto_least_bare(const struct plan_answer *a)
-{
-    int groups = plan_groups(a);
-    double b = (double)a->microbatches, way = 0, back = 0, least = 0;
-
-    for (int g = 0; g < groups; g++) {
-        double all = way, once = 0;
-        for (int s = g; s < a->n_stages; s += groups) {
-            const struct plan_point *p = a->stage[s].point;
-            all += b * (p->forward_sec + p->backward_sec);
-            once += p->update_sec + p->sync_sec;
-        }
-        least = most_of(least, all + most_of(back, once));
-        way += a->stage[g].point->forward_sec;
-        back += a->stage[g].point->backward_sec;
-    }
-    return least * (1 - 1e-9);
-}
-
 double auto_score(struct stage_search *search, struct space *sp, struct plan_answer *a,
                   const char *from)
 {
@@ -111,7 +70,7 @@ double auto_score(struct stage_search *search, struct space *sp, struct plan_ans
 
     if (!is_within(search, a) || plan_try(sp, a, &score, &why))
         return INFINITY;
-    if (search->inst->inference || auto_least_bare(a) < search->bare)
+    if (search->inst->inference || plan_least_bare(a) < search->bare)
         auto_price_bare(search, a);
     auto_take(search, score, a, from);
     return score;
@@ -279,7 +238,7 @@ static int auto_settings(struct stage_search *search, struct space *sp,
 static void put_others(const struct stage_search *search, struct plan_answer *answer)
 {
     struct plan_answer *others =
-        AP_NEW_N(search->arena, SEARCH_FINALISTS + SEARCH_TYPED, struct plan_answer);
+        AP_NEW_N(search->arena, SHORTLIST + SEARCH_TYPED, struct plan_answer);
     int n = 0;
 
     for (int i = 1; i < search->final.n; i++)

@@ -94,15 +94,7 @@ struct plan_answer setting_plan(const struct setting *set, const struct labels *
 
 /* ---- the search ---- */
 
-#define SEARCH_FINALISTS 16
-#define SEARCH_TYPED     8 /* at least the number of typed rules */
-
-/* The best few different plans, best first. */
-struct shortlist {
-    int n;
-    struct plan_answer plan[SEARCH_FINALISTS];
-    double score[SEARCH_FINALISTS];
-};
+#define SEARCH_TYPED 8 /* at least the number of typed rules */
 
 struct stage_search {
     struct ap_arena *arena; /* of best */
@@ -126,10 +118,6 @@ void auto_take(struct stage_search *search, double score, const struct plan_answ
                const char *from);
 /* Counts the plan's step if sends took no time, by its fronts. */
 void auto_price_bare(struct stage_search *search, const struct plan_answer *a);
-/* Seconds that a training step takes at least if sends took no time: of the busiest group
- * of devices, after the way through the stages before it, and with the way back or
- * what it does once. */
-double auto_least_bare(const struct plan_answer *a);
 /* Simulates a plan and takes it if it is better. false: the limit was met. */
 bool auto_try(struct stage_search *search, struct space *sp, struct plan_answer *a,
               const char *from);

@@ -154,7 +154,7 @@ static bool improve(struct given *g, int s, bool all, double *score)
     for (int i = 0; i < g->front[s]->n; i++) {
         copy_points(g->now.stage, g->best, n);
         if (!set_point(g, s, all, &g->front[s]->point[i]) ||
-            (!g->sp.inst->inference && auto_least_bare(&g->now) >= *score))
+            (!g->sp.inst->inference && plan_least_bare(&g->now) >= *score))
             continue;
         double its = auto_score(&g->search, &g->sp, &g->now, "plan");
         if (its < *score) {

@@ -226,6 +226,47 @@ int plan_none_fits(const char *name, struct ap_err *err)
     return 1;
 }
 
+double plan_least_bare(const struct plan_answer *a)
+{
+    int groups = plan_groups(a);
+    double b = (double)a->microbatches, way = 0, back = 0, least = 0;
+
+    for (int g = 0; g < groups; g++) {
+        double all = way, once = 0;
+        for (int s = g; s < a->n_stages; s += groups) {
+            const struct plan_point *p = a->stage[s].point;
+            all += b * (p->forward_sec + p->backward_sec);
+            once += p->update_sec + p->sync_sec;
+        }
+        least = fmax(least, all + fmax(back, once));
+        way += a->stage[g].point->forward_sec;
+        back += a->stage[g].point->backward_sec;
+    }
+    return least * (1 - 1e-9);
+}
+
+void shortlist_put(struct ap_arena *arena, struct shortlist *l, double score,
+                   const struct plan_answer *a)
+{
+    int at = 0;
+    if (l->n == SHORTLIST && score >= l->score[l->n - 1])
+        return;
+    while (at < l->n && !plan_same(&l->plan[at], a))
+        at++;
+    if (at == SHORTLIST)
+        at--;
+    if (at < l->n && score >= l->score[at])
+        return;
+    if (at == l->n)
+        l->n++;
+    for (; at > 0 && l->score[at - 1] > score; at--) {
+        l->plan[at] = l->plan[at - 1];
+        l->score[at] = l->score[at - 1];
+    }
+    l->plan[at] = plan_copy(arena, a);
+    l->score[at] = score;
+}
+
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err)
 {
     sp->n_plans++;

@@ -102,6 +102,19 @@ struct plan_answer plan_copy(struct ap_arena *arena, const struct plan_answer *a
  */
 double plan_score(const struct plan_instance *inst, const struct plan_params *params,
                   const struct plan_answer *a);
+/* Seconds that a training step takes at least if sends took no time: of the busiest group
+ * of devices, after the way through the stages before it, and with the way back or
+ * what it does once. */
+double plan_least_bare(const struct plan_answer *a);
+/* The best few different plans, best first. */
+#define SHORTLIST 16
+struct shortlist {
+    int n;
+    struct plan_answer plan[SHORTLIST];
+    double score[SHORTLIST];
+};
+void shortlist_put(struct ap_arena *arena, struct shortlist *l, double score,
+                   const struct plan_answer *a);
 /* Judges and scores; 1: the plan does not fit, or has other submeshes than params allow.
  */
 int plan_try(struct space *sp, struct plan_answer *a, double *score, struct ap_err *err);
@@ -130,15 +143,31 @@ int plan_rannc_loops(int n_hosts, int n_devices, struct plan_rannc_loop loop[32]
 struct alpa_limits {
     const bool *allowed; /* [lo * n + hi], NULL: all runs */
     int n_stages;        /* 0: any */
-    bool idle;           /* devices may be left over */
+    bool idle;           /* the least sum may leave devices over, as others do */
     bool schedule_gpipe; /* all microbatches in flight */
-    double below;        /* objective: only plans below this are looked for */
 };
-/* 0, 1: nothing below the limit, -1. */
+/* The plans that searches have met, in the space's arena. */
+struct alpa_plans {
+    struct plan_answer own;    /* of the least objective, 0 stages: none */
+    struct shortlist quickest; /* simulated */
+    bool limited;              /* a search met its limit of work */
+};
+/* Adds to the plans; what is no better than those is not looked for. -1: the oracle
+ * broke. */
 int alpa_search(struct space *sp, struct config *c, const struct alpa_limits *limits,
-                struct plan_answer *answer, struct ap_err *err);
-/* Σ t + (B - 1) max t + the most that a stage pays once per step; stages x max t x B for
+                struct alpa_plans *plans, struct ap_err *err);
+/* Σ t + (B - 1) max t + what the first stage pays once per step; stages x max t x B for
  * inference. */
 double alpa_objective(const struct plan_instance *inst, const struct plan_answer *a);
+/* Simulates a plan, fills its objective, and keeps it if it is among the quickest
+ * (alpa_quickest.c). */
+void alpa_take(struct space *sp, struct alpa_plans *plans, struct plan_answer *a);
+/* The same where `n` stages from `first` on have the points that are quickest over a
+ * step: the sum sees what the first stage pays once only. */
+void alpa_take_fastest(struct space *sp, struct alpa_plans *plans,
+                       const struct plan_answer *like, int first, int n);
+/* The quickest plan after improvement, the others, and the paper's choice. */
+void alpa_put_quickest(struct space *sp, struct alpa_plans *plans,
+                       struct plan_answer *answer);
 
 #endif

@@ -290,7 +290,7 @@ static int is_below(struct ap_arena *arena, const struct plan_instance *bare,
         p->sync_sec *= s % 3 ? slower : 1;
         a.stage[s].point = p;
     }
-    double least = auto_least_bare(&a);
+    double least = plan_least_bare(&a);
     return plan_judge(arena, bare, &a, &err) == 0 && least > 0 && least <= a.step_sec;
 }
 
