@@ -329,7 +329,8 @@ static int make(struct ap_arena *arena, const struct pricing *x,
 
 /* Plans of the planner that are priced with their layouts, interleaved ones and others:
  * more where the estimated sends mislead (tests/stage.bats: slow links between hosts),
- * and memory does, which interleaved plans as written may need more of. */
+ * and memory does, which interleaved plans as written may need more of. What
+ * people type does not count: there is little of it. */
 #define MOST_PRICED 4
 /* A stage as it is written may be so many times quicker than its front: plans of one
  * stage are priced although their estimate is that much slower (tests/stage.bats). */
@@ -460,7 +461,8 @@ static int price_all(const struct pricing *x, const struct plan_answer *first,
     qsort(list, (size_t)n, sizeof *list, compare_estimates);
     for (int i = 0; i < n && rc == 0; i++)
         if (is_promising(x, &list[i], best) &&
-            (first->own || left[list[i].plan->chunks > 1]-- > 0))
+            (first->own || list[i].plan->typed ||
+             left[list[i].plan->chunks > 1]-- > 0))
             rc = price_plan(x, list[i].plan, best, answer, stages, err);
     free(list);
     return rc;

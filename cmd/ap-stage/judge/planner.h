@@ -175,6 +175,7 @@ struct plan_answer {
     double step_sec;
     double batch_sec;   /* inference: from one batch to the next, of many in a row */
     int64_t peak_bytes; /* of the fullest device, as plan_whole_bytes */
+    bool typed;         /* auto: of the grids that people type */
     /* other plans that are nearly as good, best first, judged: for whoever prices plans
        more closely */
     /* alpa: of the least objective, which is the paper's choice; NULL: this one */

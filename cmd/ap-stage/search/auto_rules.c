@@ -30,8 +30,8 @@ static bool applies(const struct stage_search *search, const struct rule *r)
     if (search->inst->n_kinds > 1 ||
         (asked > AP_SCHEDULE_1F1B && asked != AP_SCHEDULE_INFERENCE))
         return false;
-    if (r->run == plan_inter_only) /* without gradients scalars may be most of the work */
-        return search->inst->inference && size <= 8192;
+    if (r->run == plan_inter_only) /* scalars may be most of small models' work */
+        return size <= (search->inst->inference ? 8192 : 1024);
     if (r->run == plan_rhino)
         return size <= (search->inst->least ? 8192 : 1024) && search->inst->flops &&
                !plan_is_chain(search->inst);
@@ -56,6 +56,7 @@ static int run_rule(struct stage_search *search, const struct rule *r, struct ap
     search->n_plans += a.n_plans;
     if (rc != 0)
         return 0;
+    a.typed = r->typed;
     auto_price_bare(search, &a);
     auto_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
     assert(search->n_typed < SEARCH_TYPED);
