@@ -31,7 +31,7 @@ static bool applies(const struct stage_search *search, const struct rule *r)
         (asked > AP_SCHEDULE_1F1B && asked != AP_SCHEDULE_INFERENCE))
         return false;
     if (r->run == plan_inter_only) /* scalars may be most of small models' work */
-        return size <= (search->inst->inference ? 8192 : 1024);
+        return size <= (search->inst->inference ? 8192 : 128);
     if (r->run == plan_rhino)
         return size <= (search->inst->least ? 8192 : 1024) && search->inst->flops &&
                !plan_is_chain(search->inst);
@@ -56,11 +56,11 @@ static int run_rule(struct stage_search *search, const struct rule *r, struct ap
     search->n_plans += a.n_plans;
     if (rc != 0)
         return 0;
-    a.typed = r->typed;
+    a.typed = r->run != plan_rhino;
     auto_price_bare(search, &a);
     auto_take(search, plan_score(search->inst, search->params, &a), &a, r->name);
     assert(search->n_typed < SEARCH_TYPED);
-    if (r->typed)
+    if (a.typed)
         search->typed[search->n_typed++] = plan_copy(search->arena, &a);
     return 0;
 }
@@ -74,7 +74,7 @@ int auto_rules(struct stage_search *search, bool typed, struct ap_err *err)
         {"none", plan_none, true, 0},
         {"intra-only", plan_intra_only, true, 0},
         {"equal-replicas", plan_equal_replicas, true, 0},
-        {"inter-only", plan_inter_only, true, 0},
+        {"inter-only", plan_inter_only, false, 0}, /* of runs that are known by then */
         {"rhino", plan_rhino, false, 0},
         {"rhino", plan_rhino, false, 0.2},
         {"rhino", plan_rhino, false, 0.5},
