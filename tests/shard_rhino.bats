@@ -241,6 +241,36 @@ param_bytes() {
         ap-shard --algorithm rhino --mesh 4 --no-padding "$f"
 }
 
+@test "rhino, ilp and rules: a pin with a stride cuts the dimension, for all readers" {
+    local f=$BATS_TEST_TMPDIR algorithm pin name gpt mlp
+    mlp=$(model mlp --layers 2 --hidden 64 --features 24 --classes 10 --batch 8)
+    gpt=$(model gpt --layers 2 --hidden 64 --heads 4 --seq 16 --vocab 64 --batch 8)
+    for algorithm in rhino ilp data; do
+        # no reshape cuts the first; the second has heads of 16, which do not fit 8 x 4
+        for pin in "$mlp mlp/fc_0/w=S0/12" "$gpt gpt/h_1/attn/q/w=S1/32"; do
+            name=${pin#* }
+            ap-shard --quiet --mesh 4 --algorithm $algorithm --pin "$name" "${pin% *}" >"$f/p.json"
+            jq -e --arg name "${name%=*}" --arg layout "${name#*=}" '.sharding.layouts as $l
+                | .graph.nodes | to_entries[] | select(.value.name == $name)
+                | .value.pin == "4:" + $layout and $l[.key] == $layout' "$f/p.json"
+            ap-rewrite "$f/p.json" | ap-exec -n 4 --verify
+        done
+    done
+    ap-cost "$f/p.json" | jq -e '.cost.step_sec > 0'
+    # the document keeps it, as an imported sharding
+    ap-shard --quiet --mesh 4 --algorithm rhino "$f/p.json" |
+        jq -e '.sharding.layouts[[.graph.nodes[] | .pin != null] | index(true)] == "S1/32"'
+    refuses 3 "a run of dimension 0 has 2 elements, axis x 4 devices" \
+        ap-shard --algorithm rhino --mesh 4 --pin 'mlp/fc_0/w=S0/2' "$mlp"
+    refuses 2 "'S0/10': strides do not divide the dimension" \
+        ap-shard --algorithm rhino --mesh 4 --pin 'mlp/fc_0/w=S0/10' "$mlp"
+    refuses 2 "tap keeps no pins" ap-shard --algorithm tap --mesh 4 --pin 'mlp/fc_0/w=S0/12' "$mlp"
+    refuses 2 "a pin with a stride is for one mesh" \
+        ap-shard --mesh auto --cluster "$CLUSTERS/cpu-8.json" --pin 'mlp/fc_0/w=S0/12' "$mlp"
+    refuses 3 "the pinned layout --pin 'mlp/fc_1/b=S0' on mesh axis x" \
+        ap-shard --algorithm rhino --no-padding --mesh 4 --pin 'mlp/fc_1/b=S0' "$mlp"
+}
+
 @test "rhino: --explain tells cones, segments, strategies and cuts; levels by both names" {
     local f=$BATS_TEST_TMPDIR/explained
     ap-shard --algorithm rhino --level O2 --mesh 2x2 --explain "$f" "$(imported gpt2l)" >"$f.o2"

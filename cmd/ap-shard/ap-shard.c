@@ -43,12 +43,13 @@ int main(int argc, char **argv)
 
     /* what was derived from an older plan goes */
     struct ap_new_section out[] = {
-        {.name = "cluster"},  {.name = "sharding", .json = result.json},
-        {.name = "stages"},   {.name = "cost"},
-        {.name = "program"},  {.name = "pipeline"},
-        {.name = "placement"}};
+        {.name = "cluster"},   {.name = "sharding", .json = result.json},
+        {.name = "stages"},    {.name = "cost"},
+        {.name = "program"},   {.name = "pipeline"},
+        {.name = "placement"}, {.name = "graph", .graph = &job.graph}};
     ap_cluster_to_json(&job.cluster, &out[0].json);
-    ap_tool_write(&tool, &doc, out, (int)(sizeof out / sizeof *out), result.found);
+    int n = (int)(sizeof out / sizeof *out) - !job.pins.cut;
+    ap_tool_write(&tool, &doc, out, n, result.found);
     ap_cost_free(&job.cost);
     return ap_tool_finish(&tool,
                           ap_arena_printf(&arena, "%s%s", result.found, result.stats));

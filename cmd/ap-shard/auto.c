@@ -69,6 +69,8 @@ static _Noreturn void search_view(struct shard_job *job, const struct shard_requ
     if (dup2(fileno(v->messages), STDERR_FILENO) < 0)
         _exit(AP_BAD_INPUT);
     shard_job_place(job, req, doc, &v->mesh);
+    if (job->pins.cut)
+        ap_die_usage("--mesh auto: a pin with a stride is for one mesh");
     shard_job_run(job, req);
     struct shard_result r = shard_job_result(job, req);
     struct header h = {r.objective, r.bound, r.json.len, strlen(r.found),

@@ -187,6 +187,13 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
             ap_die_usage("--mesh: %s", err.msg);
         devices = halves;
     }
+    if (req->pin_mode == 0 &&
+        shard_pins_read(arena, &job->graph, &devices, &job->pins, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
+    if (shard_pins_add(arena, &job->graph, &devices, &req->pins, &job->pins, &err))
+        ap_die_usage("%s", err.msg);
+    if (job->pins.cut && ap_nests_build(arena, &job->graph, &job->nests, &err))
+        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
     timed = devices;
     if (ap_mesh_add_microbatches(&timed, n, &err))
         ap_die_usage("--microbatches: %s", err.msg);
@@ -210,11 +217,6 @@ void shard_job_place(struct shard_job *job, const struct shard_request *req,
         job->memory_bytes = strcmp(req->memory_text, "device") == 0
                                 ? job->cluster.memory_bytes
                                 : mem_size_parse(req->memory_text);
-    if (req->pin_mode == 0 &&
-        shard_pins_read(arena, &job->graph, &devices, &job->pins, &err))
-        ap_die(AP_BAD_INPUT, "%s: %s", doc->file, err.msg);
-    if (shard_pins_add(arena, &job->graph, &devices, &req->pins, &job->pins, &err))
-        ap_die_usage("%s", err.msg);
     job->device_pins = job->pins;
     if (shard_pins_on_mesh(arena, &job->pins, &job->nests, mesh, job->microbatch_choice,
                            &err))

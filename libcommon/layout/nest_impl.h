@@ -73,7 +73,8 @@ void ap_rule_add_cut(struct ap_rule *rule, int port, int dim, int n, const int64
 struct ap_bounds {
     int n;
     int64_t minor[2];
-    int64_t stripe; /* the boundary below the stripes of a sequence, or 0 */
+    int64_t run, devices; /* the stride of a pin and the devices that share a run, or 0 */
+    int64_t stripe;       /* the boundary below the stripes of a sequence, or 0 */
 };
 
 /* All dimensions of all nodes in classes that share factors. */

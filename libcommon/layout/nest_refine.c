@@ -8,17 +8,20 @@
  * on the other where it divides; if the sides do not fit, the gcd of the sizes next to an
  * aligned boundary still does. A worklist carries boundaries through reshapes until
  * nothing changes. A class takes at most two boundaries (three factors), which must form
- * a chain of divisors; later ones are dropped. Cost: a reshape is looked at once, and
- * again for each boundary that its classes win (at most two each), so linear in the
- * graph.
+ * a chain of divisors; later ones are dropped. Strides of pins come first. Cost: a
+ * reshape is looked at once, and again for each boundary that its classes win (at most
+ * two each), so linear in the graph.
  */
 #include "layout/nest_impl.h"
 
 #include <assert.h>
+#include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/csr.h"
 #include "base/union_find.h"
+#include "graph/attr_text.h"
 
 /* ---- boundaries of one dimension ---- */
 
@@ -33,6 +36,8 @@ static bool bounds_add(struct ap_bounds *b, int64_t size, int64_t minor)
     int64_t above = i > 0 ? b->minor[i - 1] : size;
     int64_t below = i < b->n ? b->minor[i] : 1;
     if (b->n == 2 || above % minor != 0 || minor % below != 0)
+        return false;
+    if (minor < b->run && b->run / minor % b->devices != 0)
         return false;
     if (i < b->n)
         b->minor[i + 1] = b->minor[i];
@@ -338,6 +343,31 @@ static void add_stripes(const struct ap_refine *r, int id)
     }
 }
 
+/* The strides of a pin in the own notation, such as 2x4:S0/16,R. */
+static void add_pin(const struct ap_refine *r, int id)
+{
+    const struct ap_node *n = &r->g->nodes[id];
+    const char *size = n->pin;
+    const char *text = size && isdigit((unsigned char)*size) ? strchr(size, ':') : NULL;
+    struct ap_placement p;
+    struct ap_err ignored;
+
+    for (size_t pos = 1; text && !ap_placement_parse(text, &pos, &p, &ignored); pos++) {
+        char *end;
+        int64_t devices = strtoll(size, &end, 10);
+        size = end + 1;
+        if (p.kind == AP_SPLIT && p.stride > 0 && devices > 0 && p.dim < n->shape.rank &&
+            p.stride < n->shape.dims[p.dim]) {
+            struct ap_bounds *b = &r->bounds[r->class[r->dim_start[id] + p.dim]];
+            bounds_add(b, n->shape.dims[p.dim], p.stride);
+            b->devices = ap_mul64(b->run == p.stride ? b->devices : 1, devices);
+            b->run = p.stride;
+        }
+        if (text[pos] != ',')
+            return;
+    }
+}
+
 int ap_refine_build(struct ap_arena *arena, const struct ap_graph *g,
                     struct ap_rule *rule, struct ap_refine *refine, struct ap_err *err)
 {
@@ -359,6 +389,8 @@ int ap_refine_build(struct ap_arena *arena, const struct ap_graph *g,
     }
     for (int d = 0; d < n_dims; d++)
         refine->class[d] = ap_sets_root(refine->class, d);
+    for (int v = 0; v < g->n_nodes; v++)
+        add_pin(refine, v);
     for (int v = 0; v < g->n_nodes; v++)
         if (g->nodes[v].op == AP_OP_DOT)
             add_stripes(refine, v);

@@ -5,6 +5,7 @@
  */
 #include "plan/pins.h"
 
+#include "layout/nested_split.h"
 #include "plan/layout_to_choice.h"
 
 struct ap_pins ap_pins_none(struct ap_arena *arena, const struct ap_graph *g)
@@ -73,12 +74,13 @@ static int refuse(const struct fitter *f, const struct ap_nest *nest, int m,
     const char *why = NULL;
 
     for (int a = 0; a < f->mesh->n_axes && !why; a++) {
-        const struct ap_layout *l = &f->layout[m];
-        if (l->axis[a].kind == AP_SPLIT && shape->dims[l->axis[a].dim] < f->mesh->size[a])
+        const struct ap_placement *p = &f->layout[m].axis[a];
+        if (p->kind == AP_SPLIT && ap_stride(p, shape->dims[p->dim]) < f->mesh->size[a])
             why = ap_arena_printf(f->arena,
-                                  "dimension %d has %lld elements, axis %s %lld "
+                                  "%sdimension %d has %lld elements, axis %s %lld "
                                   "devices",
-                                  l->axis[a].dim, (long long)shape->dims[l->axis[a].dim],
+                                  p->stride ? "a run of " : "", p->dim,
+                                  (long long)ap_stride(p, shape->dims[p->dim]),
                                   f->mesh->name[a], (long long)f->mesh->size[a]);
     }
     for (int k = 0; k < nest->n_members && !why; k++) {

@@ -10,6 +10,7 @@ struct ap_pins {
     struct ap_layout *layout; /* per node */
     const char **asker;       /* per node: "--pin 'a=R'", NULL for an imported sharding */
     int n, n_dropped;
+    bool cut; /* a pin of the command line has a stride: its node keeps it */
 };
 
 struct ap_pins ap_pins_none(struct ap_arena *arena, const struct ap_graph *g);

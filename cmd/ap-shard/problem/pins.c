@@ -354,7 +354,27 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
 
 /* ---- pins of the command line, and microbatches ---- */
 
-int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
+/* Gives the node a pin with a stride: the nests of every reader have factors for it. */
+static void keep_stride(struct ap_arena *arena, struct ap_node *node,
+                        const struct ap_mesh *mesh, struct ap_pins *pins, int k)
+{
+    const struct ap_layout *l = &pins->layout[k];
+    struct ap_buf text = {0};
+    bool cut = false;
+
+    for (int a = 0; a < mesh->n_axes; a++) {
+        cut |= l->axis[a].kind == AP_SPLIT && l->axis[a].stride > 0;
+        ap_buf_printf(&text, "%s%lld", a ? "x" : "", (long long)mesh->size[a]);
+    }
+    ap_buf_putc(&text, ':');
+    ap_layout_print(mesh, l, &text);
+    if (cut)
+        node->pin = ap_arena_strdup(arena, text.data);
+    pins->cut |= cut;
+    ap_buf_free(&text);
+}
+
+int shard_pins_add(struct ap_arena *arena, struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_list *list,
                    struct ap_pins *pins, struct ap_err *err)
 {
@@ -379,6 +399,9 @@ int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
         if (!any)
             return ap_err_set(err, "%s: the graph has no such node", asker);
     }
+    for (int k = 0; pins->pinned && k < g->n_nodes; k++)
+        if (pins->asker[k])
+            keep_stride(arena, &g->nodes[k], mesh, pins, k);
     return 0;
 }
 

@@ -113,9 +113,11 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
 
 /*
  * Adds the pins of the command line, GLOB=LAYOUT: a later pin of a node replaces earlier
- * pins and the imported sharding. -1 if there is no such node, or it has no such layout.
+ * pins and the imported sharding. A layout with a stride becomes the node's own pin, so
+ * that nests built from now on have the factors for it. -1 if there is no such node, or it
+ * has no such layout.
  */
-int shard_pins_add(struct ap_arena *arena, const struct ap_graph *g,
+int shard_pins_add(struct ap_arena *arena, struct ap_graph *g,
                    const struct ap_mesh *mesh, const struct ap_list *list,
                    struct ap_pins *pins, struct ap_err *err);
 /* Pins name layouts on the devices' axes alone. On a mesh with a microbatch axis, makes

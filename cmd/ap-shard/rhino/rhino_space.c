@@ -359,7 +359,9 @@ static int list_group(struct rhino_axis *ax, int group, struct ap_err *err)
                           "%s: no strategy has the pinned layout %s on mesh axis %s (use "
                           "--pins ignore to drop imported shardings)",
                           nodes[pin < 0 ? nest->members[0] : pin].name,
-                          pin < 0 ? "-" : nodes[pin].pin,
+                          pin < 0                      ? "-"
+                          : ax->task->pins->asker[pin] ? ax->task->pins->asker[pin]
+                                                       : nodes[pin].pin,
                           ax->task->cost->mesh.name[ax->axis]);
     ax->factor[group] = list;
     ax->n[group] = n;
