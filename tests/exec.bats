@@ -157,11 +157,6 @@ partitioned() {
     ap-exec --check -n 1 "$ONE"
 }
 
-@test "exec: a program for several devices per rank is refused" {
-    jq -c '.program.devices_per_rank = 2' "$ONE" >"$BATS_TEST_TMPDIR/two.json"
-    refuses 1 "/program: is for several devices per rank, which cannot be run" ap-exec --check "$BATS_TEST_TMPDIR/two.json"
-}
-
 @test "exec: a document without a program says what to do" {
     run --separate-stderr ap-exec "$BATS_FILE_TMPDIR/graph.json"
     [ "$status" -eq 1 ]

@@ -280,8 +280,6 @@ int ap_program_from_json(struct ap_arena *arena, const json_t *o, const struct a
     *prog = (struct ap_program){0};
     if (!json_is_object(o))
         return ap_at_err(at, err, "expected an object");
-    if (json_object_get(o, "devices_per_rank"))
-        return ap_at_err(at, err, "is for several devices per rank, which cannot be run");
     struct ap_at mesh_at = {at, "mesh", 0};
     int64_t n_ranks;
     if (ap_mesh_from_json(arena, json_object_get(o, "mesh"), &mesh_at, &prog->mesh,
