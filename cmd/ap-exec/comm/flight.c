@@ -9,7 +9,8 @@
  * communicator of their own, and begin in the order in which the jobs were added.
  *
  * Cost: a test for each job under way at each look, and the memory of the blocks that are
- * under way to their sums: a job that finds ROOM_BYTES of them waits till some are summed.
+ * under way to their sums: a job that finds ROOM_BYTES of them waits till some are
+ * summed.
  */
 #include "comm/flight.h"
 
@@ -35,15 +36,15 @@ struct flight {
     struct flight_job job;
     enum round round;
     MPI_Request request;
-    int *count, *at; /* [rank]: bytes of an all-reduce's blocks, and where they begin */
+    int *count, *at;   /* [rank]: bytes of an all-reduce's blocks, and where they begin */
     int *same, *place; /* [rank]: of the blocks that this rank sums, likewise */
-    int room; /* until the blocks are summed */
+    int room;          /* until the blocks are summed */
 };
 
 struct flights {
     struct comm *c;
     void (*check)(struct comm *c, int rc, const char *what);
-    struct flight *flight; /* in the order in which they were added */
+    struct flight *flight;      /* in the order in which they were added */
     int n, n_over, n_made, cap; /* added; taken; that have lists */
     struct room *room;
     int n_rooms, cap_rooms;
@@ -104,8 +105,8 @@ static void begin_sum(struct flights *f, struct flight *x)
     x->round = SUM;
     if (j->of.op == AP_OP_REDUCE_SCATTER)
         f->check(f->c,
-                 MPI_Ialltoall(j->send, bytes, MPI_BYTE, blocks, bytes, MPI_BYTE,
-                               j->comm, &x->request),
+                 MPI_Ialltoall(j->send, bytes, MPI_BYTE, blocks, bytes, MPI_BYTE, j->comm,
+                               &x->request),
                  "MPI_Ialltoall");
     else
         f->check(f->c,
@@ -119,8 +120,8 @@ static void end_sum(struct flights *f, struct flight *x)
     const struct flight_job *j = &x->job;
     const bool scatters = j->of.op == AP_OP_REDUCE_SCATTER;
     const int64_t n = scatters ? j->of.n : x->count[j->me] / ap_dtype_size(j->of.dtype);
-    comm_combine((char *)j->recv + (scatters ? 0 : x->at[j->me]),
-                 f->room[x->room].blocks, j->n_ranks, n, j->of.dtype, j->of.red);
+    comm_combine((char *)j->recv + (scatters ? 0 : x->at[j->me]), f->room[x->room].blocks,
+                 j->n_ranks, n, j->of.dtype, j->of.red);
     f->room[x->room].taken = false;
     x->round = scatters ? OVER : SUMMED;
 }
@@ -160,7 +161,8 @@ void flights_progress(struct flights *f)
     }
 }
 
-/* Memory for so many bytes of blocks, as soon as there may be more; returns its number. */
+/* Memory for so many bytes of blocks, as soon as there may be more; returns its number.
+ */
 static int take_room(struct flights *f, int64_t bytes)
 {
     int best = -1;

@@ -6,9 +6,9 @@
 #include "doc/npy.h"
 
 struct source {
-    const char *dir;           /* DIR/K.npy, see arrays.h; NULL: none */
-    const char *batches;       /* DIR/S/K.npy: inputs of step S; NULL: none */
-    struct arrays *files;      /* data_load's own */
+    const char *dir;      /* DIR/K.npy, see arrays.h; NULL: none */
+    const char *batches;  /* DIR/S/K.npy: inputs of step S; NULL: none */
+    struct arrays *files; /* data_load's own */
     bool seeded; /* parameters without a file come from the seed; states are 0 anyway */
     bool small_ints; /* seeded floats are integers in [-2, 2] */
     uint64_t seed;

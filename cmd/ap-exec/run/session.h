@@ -54,8 +54,8 @@ struct session {
     bool keep;  /* parameters and results of the last step are kept */
     double sec; /* of all steps so far */
     int64_t n_batches;
-    int64_t start_bytes; /* of memory_start, before anything was prepared */
-    const char *batches; /* a folder per step; NULL: inputs do not change */
+    int64_t start_bytes;        /* of memory_start, before anything was prepared */
+    const char *batches;        /* a folder per step; NULL: inputs do not change */
     struct profile *profile;    /* NULL: none */
     struct trace *trace;        /* NULL: none */
     struct exec_timing *timing; /* of `alone`; NULL: none */
@@ -88,7 +88,7 @@ struct session_opts {
     bool keep;       /* parameters and results of the last step */
     bool keep_start; /* parameters before the first one */
     bool observed;   /* a profile and a timeline, where the settings ask for them */
-    bool timed; /* seconds by kind of kernel (timing.c) */
+    bool timed;      /* seconds by kind of kernel (timing.c) */
     struct exec_noise *noise;
     const struct session_hook *hook; /* NULL: none */
 };

@@ -564,8 +564,8 @@ int compare_goldens(struct ap_arena *arena, const struct session *s, const char 
     if (ap_npy_read(ap_arena_printf(arena, "%s/losses.npy", dir), &losses, NULL, err))
         return -1;
     for (int64_t i = 0; s->loss >= 0 && i < s->steps && i < losses.elems; i++) {
-        const double e = loss_error(s->losses[i],
-                                    data_number(losses.data, losses.dtype, i));
+        const double e =
+            loss_error(s->losses[i], data_number(losses.data, losses.dtype, i));
         cmp->loss_error = e > cmp->loss_error ? e : cmp->loss_error;
     }
     free(losses.data);

@@ -22,7 +22,8 @@ enum { OPERATORS = 1, COLLECTIVES, N_TRACKS_OF_PROGRAM = COLLECTIVES };
 /* of a pipeline, in front of these */
 enum { MICROBATCHES = 1, SENDS, RECEIVES, N_TRACKS_OF_LANE = RECEIVES };
 
-/* Beyond the processes of ap-cost --trace, so that one file can have the events of both. */
+/* Beyond the processes of ap-cost --trace, so that one file can have the events of both.
+ */
 enum { FIRST_PID = 1 << 20 };
 
 /* A call, or an instruction of the lane. */
