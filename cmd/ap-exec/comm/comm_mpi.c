@@ -19,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Bytes of a tensor that is summed at a time: it bounds the memory for other ranks'
  * blocks, which no buffer plan knows, and keeps them in the cache. */
@@ -28,13 +27,6 @@
  * kernels of some microseconds do not wait for them; scripts/bench/overlap-gain takes as
  * long with 0 and with 2 ms. */
 #define LOOK_SEC 1e-4
-/* A rank that waits for messages looks for them all the time at first. Then it sleeps for
- * a part of what it has waited so far, so that it leaves the processor to others, and an
- * idle one takes their load: two stages of two ranks on two cores
- * (scripts/bench/hosts-table) take two thirds of the time. */
-#define SPIN_SEC       2e-4
-#define PAUSE_SHARE    0.05
-#define MOST_PAUSE_SEC 1e-3
 /* Bytes of a tensor up to which an all-reduce gathers everything and adds up on every
  * rank: one latency instead of two. */
 #define SMALL_BYTES 2048
@@ -75,6 +67,7 @@ struct mpi {
     int ticket;              /* of the last one that was */
     struct mpi *root;        /* of the job, which has the messages between stages */
     double looked;           /* there: when progress last looked */
+    struct flights *flying;  /* there: to which a collective was added last, or NULL */
     char *blocks, *sum;      /* n blocks received; a padded copy to send */
     int64_t bytes;
 };
@@ -102,27 +95,20 @@ static void check_wait(struct comm *c, int rc, const char *what)
 /* A call that may wait for other ranks, as the watchdog sees it. */
 #define CALL(c, call, what) (watch_wait(what), check_wait((c), (call), (what)))
 
-/* Between two looks of a wait that began at `start`. */
-static void pause_after(double start)
-{
-    const double waited = ap_now_sec() - start, sec = PAUSE_SHARE * waited;
-    const struct timespec t = {
-        0, (long)(1e9 * (sec < MOST_PAUSE_SEC ? sec : MOST_PAUSE_SEC))};
-    if (waited > SPIN_SEC)
-        nanosleep(&t, NULL);
-}
-
 /* Until all n requests are done. */
 static void wait_all(struct comm *c, int n, MPI_Request *request, const char *what)
 {
     const double start = ap_now_sec();
+    const struct mpi *root = ((const struct mpi *)c->impl)->root;
     int done = 0;
     watch_wait(what);
     for (;;) {
         check(c, MPI_Testall(n, request, &done, MPI_STATUSES_IGNORE), what);
         if (done)
             break;
-        pause_after(start);
+        if (root->flying)
+            flights_progress(root->flying);
+        flights_pause(start);
     }
     watch_go();
 }
@@ -329,7 +315,7 @@ static void wait_ticket(struct comm *c, int ticket)
     watch_wait("a collective that was started");
     flights_progress(m->flights);
     while (!flights_take(m->flights, ticket)) {
-        pause_after(start);
+        flights_pause(start);
         flights_progress(m->flights);
     }
     watch_go();
@@ -355,6 +341,7 @@ static void fly(struct comm *c, const struct comm_job *of, const void *send, voi
         m->flights = flights_open(c, check);
     watch_wait("collectives that were started");
     m->ticket = flights_add(m->flights, &job);
+    m->root->flying = m->flights;
     watch_go();
 }
 
@@ -432,6 +419,8 @@ static double max_sec(struct comm *c, double v)
 static void close_mpi(struct comm *c)
 {
     struct mpi *m = c->impl;
+    if (m->flights && m->root->flying == m->flights)
+        m->root->flying = NULL;
     flights_close(m->flights);
     for (int i = 0; i < m->n_groups; i++) {
         MPI_Comm_free(&m->groups[i].comm);

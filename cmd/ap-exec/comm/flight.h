@@ -29,6 +29,8 @@ int flights_add(struct flights *f, const struct flight_job *job);
 void flights_progress(struct flights *f);
 /* Whether the job is over; then its ticket is not valid any more. */
 bool flights_take(struct flights *f, int ticket);
+/* Between two looks of a wait for other ranks that began at `start` (ap_now_sec). */
+void flights_pause(double start);
 /* Bytes of memory for other ranks' blocks. */
 int64_t flights_memory(const struct flights *f);
 
