@@ -73,7 +73,7 @@ teardown() {
     kill -STOP "$(rank_pid 1)"
     ends
     [ "$status" -eq 1 ]
-    grep -qE "^ap-exec: rank [023] has waited for other ranks for $WATCHDOG s \(step [1-9][0-9]*, MPI_[A-Za-z]*\): one of them has stopped" err
+    grep -qE "^ap-exec: rank [023] has waited for other ranks for $WATCHDOG s \(step [1-9][0-9]*, MPI_[A-Za-z]*\): one of them has stopped, computes for longer than --watchdog, or cannot be reached$" err
 }
 
 @test "faults: mpirun killed, ap-exec killed" {

@@ -78,7 +78,7 @@ static void *watch(void *ctx)
         last = now;
     }
     ap_say("rank %d has waited for other ranks for %g s (step %lld, %s): one of them "
-           "has stopped, or cannot be reached",
+           "has stopped, computes for longer than --watchdog, or cannot be reached",
            w->rank, w->sec, (long long)atomic_load(&step_at), what);
     watch_told(AP_BAD_INPUT);
     _exit(AP_BAD_INPUT);

@@ -1,7 +1,7 @@
 /*
  * The watchdog of a rank: a process that waits for other ranks for too long ends, and
- * with it the job. One of the others was stopped then, or cannot be reached. (If a rank
- * has died, mpirun ends the job itself.)
+ * with it the job. One of the others was stopped then, cannot be reached, or computes for
+ * longer than the watchdog's seconds. (If a rank has died, mpirun ends the job itself.)
  */
 #ifndef EXEC_WATCH_H
 #define EXEC_WATCH_H
