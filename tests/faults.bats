@@ -152,6 +152,26 @@ teardown() {
     [[ $stderr == *ap-exec:* ]]
 }
 
+@test "faults: a rank notes its end only in the file of its own launcher" {
+    cd "$BATS_TEST_TMPDIR"
+    local host
+    host=$(uname -n)
+    printf kept >file
+    : >gone
+    exec 7<>file 8<>gone
+    rm gone
+    ends_with() { # VALUE: a run that says why it ends
+        AP_EXEC_TOLD=$1 run -1 --separate-stderr ap-exec "$PLAN"
+        [[ $stderr == *"this job has 1: run it with -n 4" ]]
+    }
+    ends_with "$host/proc/$BASHPID/fd/7"
+    [ "$(cat file)" = kept ]
+    ends_with "not-$host/proc/$BASHPID/fd/8"
+    [ "$(wc -c <"/proc/$BASHPID/fd/8")" -eq 0 ]
+    ends_with "$host/proc/$BASHPID/fd/8"
+    [ "$(wc -c <"/proc/$BASHPID/fd/8")" -eq 1 ]
+}
+
 @test "faults: --watchdog takes seconds; 0 switches it off" {
     run --separate-stderr ap-exec --watchdog -1 "$PLAN"
     [ "$status" -eq 2 ]

@@ -12,6 +12,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,15 +51,28 @@ void watch_end(void)
     atomic_store(&ended, true);
 }
 
+const char *watch_shared(const char *variable)
+{
+    char host[256] = {0};
+    const char *value = getenv(variable);
+    if (!value || gethostname(host, sizeof host - 1))
+        return NULL;
+    const size_t n = strlen(host);
+    return !strncmp(value, host, n) && value[n] == '/' ? value + n : NULL;
+}
+
 void watch_told(int code)
 {
-    const char *path = code ? getenv(TOLD_VARIABLE) : NULL;
+    const char *path = code ? watch_shared(TOLD_VARIABLE) : NULL;
     const int fd = path ? open(path, O_WRONLY | O_CLOEXEC) : -1;
-    if (fd < 0) /* on another host */
-        return;
     const char byte = 1;
-    (void)!write(fd, &byte, 1);
-    close(fd);
+    struct stat st;
+    /* hosts may have one name: it must be a file of a byte at most, without a name */
+    if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && !st.st_nlink &&
+        st.st_size <= 1)
+        (void)!write(fd, &byte, 1);
+    if (fd >= 0)
+        close(fd);
 }
 
 static void *watch(void *ctx)

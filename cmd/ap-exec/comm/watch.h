@@ -8,8 +8,12 @@
 
 #include <stdint.h>
 
-/* The file in which ranks note that they have said why they end; set by launch. */
+/* The file in which ranks note that they have said why they end (watch_shared). */
 #define TOLD_VARIABLE "AP_EXEC_TOLD"
+
+/* The path of a file that launch keeps open, whose host and path are the variable's
+   value; NULL: there is none, or it is another host's. The environment's memory. */
+const char *watch_shared(const char *variable);
 
 /* Watches this process from now on, for `sec` seconds (0: never). Called once. */
 void watch_start(int rank, double sec);

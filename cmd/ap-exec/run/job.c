@@ -94,7 +94,7 @@ void job_read(const char *path, struct ap_arena *arena, struct comm *c,
     char *text = NULL;
     size_t len = 0;
     int rc = 0;
-    const char *kept = strcmp(path, "-") ? NULL : getenv(INPUT_VARIABLE);
+    const char *kept = strcmp(path, "-") ? NULL : watch_shared(INPUT_VARIABLE);
     const char *file = strcmp(path, "-") ? path : "<stdin>";
     *doc = (struct ap_doc){.file = file};
     if (c->rank == 0)

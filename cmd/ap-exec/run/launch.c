@@ -6,6 +6,7 @@
  * unless a rank has said it, which notes that in a file. When this process is killed
  * itself, mpirun gets SIGTERM by the kernel.
  */
+#define _GNU_SOURCE /* memfd_create */
 #include "run/launch.h"
 #include "comm/watch.h"
 
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #ifdef __linux__
@@ -120,16 +122,19 @@ _Noreturn static void supervise(pid_t pid, int fd, FILE *told)
     exit(tell_end(status, told));
 }
 
-/* An empty file that the ranks of this host find by the variable; open till the end:
-   /proc is its only name. */
+/* An empty file in memory that the ranks of this host find by the variable
+   (watch_shared); open till the end: /proc is its only name. */
 static FILE *open_shared(const char *variable)
 {
-    char path[64];
-    FILE *file = tmpfile();
-    if (!file)
+    char host[256] = {0};
+    struct ap_buf where = {0};
+    const int fd = memfd_create(variable, MFD_CLOEXEC);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w+");
+    if (!file || gethostname(host, sizeof host - 1))
         ap_die(AP_BAD_INPUT, "temporary file: %s", strerror(errno));
-    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fileno(file));
-    setenv(variable, path, 1);
+    ap_buf_printf(&where, "%s/proc/%ld/fd/%d", host, (long)getpid(), fd);
+    setenv(variable, where.data, 1);
+    ap_buf_free(&where);
     return file;
 }
 

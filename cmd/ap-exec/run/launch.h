@@ -4,7 +4,7 @@
 
 #include "tool/tool.h"
 
-/* Where rank 0 finds the document that came by standard input; set by launch. */
+/* Where rank 0 finds the document that came by standard input (watch_shared). */
 #define INPUT_VARIABLE "AP_EXEC_INPUT"
 
 /*
