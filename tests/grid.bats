@@ -245,6 +245,12 @@ words() {
     { llama '' "$(cluster 1)"; llama ,wgrad-overlap "$(cluster 1)"
         llama ,wgrad-overlap <(jq '.collective_share = {"reduce-scatter": 0.9}' "$(cluster 1)"); llama ,tp-overlap,wgrad-overlap "$(cluster 1)"; } |
         jq -se '.[1] < 0.99 * .[0] and .[1] < .[2] and .[2] < .[0] and .[3] < .[1]'
+    # a sum over hosts takes two steps, but each product is computed once; of a context's sums none is a layer's
+    across() {
+        ap-model gpt --layers 2 --hidden 4096 --heads 32 --vocab 512 --seq 2048 --batch 2 --dtype bf16 |
+            ap-coarsen --quiet --algorithm layers | ap-stage --quiet --grid "$1" --cluster h100x2 | ap-cost --quiet | jq .cost.step_sec
+    }
+    { across tp=16,mbs=2,sp; across tp=16,mbs=2,sp,wgrad-overlap; } | jq -se '.[1] < .[0] and .[1] > 0.95 * .[0]'
     # tokens beside the pass of another microbatch, which is in memory, too
     ap-model mixtral --layers 2 --hidden 64 --heads 4 --kv-heads 2 --experts 4 --top 2 --group 4 --vocab 64 --seq 32 --batch 16 | ap-coarsen --quiet --algorithm layers >"$f.moe"
     moe() { ap-stage --quiet --grid "$1" --cluster "$2" "$f.moe" | ap-cost --quiet | jq -c '[.cost.step_sec, .cost.peak_bytes]'; }

@@ -154,6 +154,7 @@ setup() {
     refuses 2 "--devices: expected a number > 0 or A..B, got '8..4'" "${base[@]}" --cluster h100 --devices 8..4
     refuses 2 "--devices: expected a number > 0 or A..B, got '8-64'" "${base[@]}" --cluster h100 --devices 8-64
     refuses 2 "--batch: expected a number > 0 or A..B, got 'x'" ap-plan config.json --cluster h100 --batch 8,x
+    refuses 2 "--batch: expected a number > 0 or A..B, got ''" ap-plan config.json --cluster h100 --batch 8,,16
     refuses 2 "--devices: cluster h100x1+a100x1 has several kinds of devices" "${base[@]}" --cluster h100x1+a100x1 --devices 8
     refuses 2 "--out: it is of one plan" "${base[@]}" --cluster h100,a100 --out megatron
     refuses 1 "nowhere.json: No such file or directory" "${base[@]}" --cluster h100 --tokens 1e9 --price nowhere.json

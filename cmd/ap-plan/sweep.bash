@@ -76,14 +76,12 @@ read_numbers() { # OPTION
     [ -n "${value[$1]+x}" ] || { numbers=('') && return; }
     IFS=, read -ra items <<<"${value[$1]}"
     for item in "${items[@]}"; do
-        if [[ $item =~ ^([1-9][0-9]{0,8})(\.\.([1-9][0-9]{0,8}))?$ ]]; then
-            for ((at = BASH_REMATCH[1]; at <= ${BASH_REMATCH[3]:-at}; at *= 2)); do
-                numbers+=("$at")
-                [ -n "${BASH_REMATCH[3]}" ] || break
-            done
-        fi
-        [[ ${BASH_REMATCH[0]-} == "$item" && ${BASH_REMATCH[1]} -le ${BASH_REMATCH[3]:-$item} ]] ||
+        [[ $item =~ ^([1-9][0-9]{0,8})(\.\.([1-9][0-9]{0,8}))?$ && ${BASH_REMATCH[1]} -le ${BASH_REMATCH[3]:-$item} ]] ||
             usage_error "--$1: expected a number > 0 or A..B, got '$item'"
+        for ((at = BASH_REMATCH[1]; at <= ${BASH_REMATCH[3]:-at}; at *= 2)); do
+            numbers+=("$at")
+            [ -n "${BASH_REMATCH[3]}" ] || break
+        done
     done
     [ ${#numbers[@]} -gt 0 ] || usage_error "--$1: expected a number > 0 or A..B, got ''"
 }

@@ -9,10 +9,11 @@
  * no such kernel, nor has a product that sums over the gathered dimension (a weight's
  * gradient): it reads what another product's kernel has gathered. Such a scatter, or
  * sum, runs as a whole beside the weights' gradients that are computed after it was sent
- * (Megatron-LM): of what is sent, the share of the device that it takes is lost. The tokens of experts are only found here; which pass they are sent
- * beside is the schedule's. Cost: linear in operands. Sources: Wang et al., "Overlap
- * Communication with Dependent Computation via Decomposition", ASPLOS 2023, section 4;
- * PyTorch's async tensor parallelism (torch/distributed/_symmetric_memory).
+ * (Megatron-LM): of what is sent, the share of the device that it takes is lost. The
+ * tokens of experts are only found here; which pass they are sent beside is the
+ * schedule's. Cost: linear in operands. Sources: Wang et al., "Overlap Communication with
+ * Dependent Computation via Decomposition", ASPLOS 2023, section 4; PyTorch's async
+ * tensor parallelism (torch/distributed/_symmetric_memory).
  */
 #include <math.h>
 
@@ -111,31 +112,61 @@ static void find_readers(struct beside *b, const struct ap_conversion *c,
     }
 }
 
-/* Adds the products of weights' gradients: those that read what a product of a partial
- * sum reads, which is the group, or makes one of the partial operands that it adds up. */
-static void find_weights(struct beside *b, int group, unsigned axes)
+/* Groups that find_weights has visited, or added: of what queries, keys and values are
+ * made of there are 3 products, their gradients, and 2 sums. */
+#define MOST_SEEN 16
+struct seen {
+    int n, group[MOST_SEEN];
+};
+
+static bool see(struct seen *seen, int group)
+{
+    for (int i = 0; i < seen->n; i++)
+        if (seen->group[i] == group)
+            return false;
+    if (seen->n < MOST_SEEN)
+        seen->group[seen->n++] = group;
+    return seen->n < MOST_SEEN;
+}
+
+/* The operand of a product that is no weight, if the other one is: the gradient of a
+ * linear layer's result, where the product makes that of its input. -1: another product.
+ */
+static int gradient_of(const struct ap_graph *g, const struct ap_nest *nest)
+{
+    int gradient = -1, n = 0;
+
+    for (int k = 0; k < nest->n_ins && nest->kernel == AP_KERNEL_DOT; k++)
+        if (!ap_stage_is_weight(g, nest->ins[k].node)) {
+            gradient = nest->ins[k].node;
+            n++;
+        }
+    return n == 1 && nest->n_ins > 1 ? gradient : -1;
+}
+
+/* Adds the weights' gradients of the layers whose inputs' gradients make a partial sum:
+ * the group, or those whose partial results it adds up. */
+static void find_weights(struct beside *b, int group, unsigned axes, struct seen *seen)
 {
     const struct ap_plan *plan = b->of->stage->plan;
     const struct ap_graph *g = plan->graph;
     const struct ap_nest *nest = &plan->nests->nest[group];
+    const int gradient = gradient_of(g, nest);
 
-    for (int k = 0; k < nest->n_ins; k++) {
-        const int in = nest->ins[k].node;
+    for (int k = 0; k < nest->n_ins; k++)
         for (int a = 0; a < plan->mesh.n_axes; a++) {
             const int linear = plan->choice[group].axis[a] - nest->n_factors;
+            const int from = g->nodes[nest->ins[k].node].group;
             if (axes >> a & 1 && linear >= 0 && linear < nest->n_linear &&
-                nest->linear[linear].ins >> k & 1 && g->nodes[in].group >= 0)
-                find_weights(b, g->nodes[in].group, 1U << a);
+                nest->linear[linear].ins >> k & 1 && from >= 0 && see(seen, from))
+                find_weights(b, from, 1U << a, seen);
         }
-        int last = -1;
-        for (int u = g->user_start[in];
-             nest->kernel == AP_KERNEL_DOT && u < g->user_start[in + 1]; u++) {
-            const int user = g->nodes[g->users[u]].group;
-            if (user != last && user != group &&
-                b->of->fact->phase[user] == AP_BACKWARD)
-                add_product(b, user);
-            last = user;
-        }
+    for (int u = gradient >= 0 ? g->user_start[gradient] : 0;
+         gradient >= 0 && u < g->user_start[gradient + 1]; u++) {
+        const int user = g->nodes[g->users[u]].group;
+        if (b->of->fact->phase[user] == AP_BACKWARD &&
+            gradient_of(g, &plan->nests->nest[user]) < 0 && see(seen, user))
+            add_product(b, user);
     }
 }
 
@@ -159,37 +190,30 @@ static double beside_parts(const struct ap_stage_products *of,
     return b.whole_sec + sent - part - (n - 1) * fmax(part, sent / (n - 1));
 }
 
-/* What a sum over devices saves beside weights' gradients, which have the rest of the
- * device while it is sent. */
-static double beside_weights(const struct ap_stage_products *of,
-                             const struct ap_conversion *c, const struct ap_step *s,
-                             double sent)
-{
-    struct beside b = {of, 1, 0, 0};
-
-    if (c->phase == AP_BACKWARD &&
-        (s->op == AP_OP_REDUCE_SCATTER || s->op == AP_OP_ALL_REDUCE))
-        find_weights(&b, of->stage->plan->graph->nodes[c->node].group, s->coll.axes);
-    return fmin(b.whole_sec,
-                (1 - of->stage->cost->cluster.collective_share[s->op]) * sent);
-}
-
 double ap_stage_beside_products(const struct ap_stage_products *of,
                                 const struct ap_conversion *c, unsigned trainer,
                                 int64_t shares)
 {
-    double saved = 0;
+    const struct ap_cost *cost = of->stage->cost;
+    double parts = 0, sums = 0; /* saved part by part; sums, at most, beside gradients */
+    unsigned axes = 0;
 
     for (int i = 0; i < c->path.n_steps; i++) {
         const struct ap_step *s = &c->path.steps[i];
         const double sent =
-            ap_cost_collective(of->stage->cost, s->op, s->coll.axes, s->bytes / shares);
-        const double parts = trainer & AP_TRAINER_TP_OVERLAP
-                                 ? beside_parts(of, c, s, shares, sent)
-                                 : 0;
-        const double weights =
-            trainer & AP_TRAINER_WGRAD_OVERLAP ? beside_weights(of, c, s, sent) : 0;
-        saved += weights > 0 ? fmax(parts, weights) : parts;
+            ap_cost_collective(cost, s->op, s->coll.axes, s->bytes / shares);
+        if (trainer & AP_TRAINER_TP_OVERLAP)
+            parts += beside_parts(of, c, s, shares, sent);
+        if (s->op != AP_OP_REDUCE_SCATTER && s->op != AP_OP_ALL_REDUCE)
+            continue;
+        axes |= s->coll.axes;
+        sums += (1 - cost->cluster.collective_share[s->op]) * sent;
     }
-    return saved;
+    if (c->phase == AP_BACKWARD && trainer & AP_TRAINER_WGRAD_OVERLAP && axes) {
+        struct beside b = {of, 1, 0, 0};
+        struct seen seen = {0};
+        find_weights(&b, of->stage->plan->graph->nodes[c->node].group, axes, &seen);
+        parts = b.whole_sec > 0 ? fmax(parts, fmin(b.whole_sec, sums)) : parts;
+    }
+    return parts;
 }
