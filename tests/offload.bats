@@ -166,6 +166,18 @@ line_to() {
         "$BATS_FILE_TMPDIR/gpt.json"
     refuses 2 "offload: 'disk' is not one of" ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" --grid dp=4,offload=disk \
         "$BATS_FILE_TMPDIR/gpt.json"
+    refuses 2 "offload: '' is not one of optimizer, activations" ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
+        --grid dp=4,offload "$BATS_FILE_TMPDIR/gpt.json"
+    local flags
+    line_to megatron dp=4,zero=1,mbs=1,packs >"$BATS_TEST_TMPDIR/megatron.sh"
+    while read -r flags; do
+        { echo WORLD_SIZE=4; cat "$BATS_TEST_TMPDIR/megatron.sh"; echo "ARGS=(${flags%% | *})"; } >"$BATS_TEST_TMPDIR/train.sh"
+        refuses 1 "${flags##* | }" ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
+            --from "megatron:$BATS_TEST_TMPDIR/train.sh" "$BATS_FILE_TMPDIR/gpt.json"
+    done <<'END'
+--cpu-offloading --cpu-offloading-num-layers 2 | activations of all layers or of none: leave the flag out
+--optimizer-cpu-offload --optimizer-offload-fraction 0.5 | fraction 0.5: 1.0 is what is supported
+END
     line dp=4,zero=1,mbs=1,offload=optimizer >"$BATS_TEST_TMPDIR/plan.json"
     for to in hlo jax torch taskgraph; do
         refuses 2 'on the host' ap-rewrite --quiet --to $to "$BATS_TEST_TMPDIR/plan.json"

@@ -254,6 +254,11 @@ static bool is_flag(const struct key *key)
     return key->kind == FLAG || key->kind == TRAINER;
 }
 
+static bool has_words(const struct key *key)
+{
+    return key->kind == WORD || key->kind == AGAIN || key->kind == OFFLOAD;
+}
+
 /* "tp=8", "sp"; given: bits of the keys that were there before. */
 static int get_item(struct ap_arena *arena, char *text, uint64_t *given,
                     struct ap_line *line, struct ap_err *err)
@@ -267,7 +272,9 @@ static int get_item(struct ap_arena *arena, char *text, uint64_t *given,
         i++;
     if (i < N_KEYS && *given >> i & 1)
         return ap_err_set(err, "%s is given twice", text);
-    if (value ? !*value : i == N_KEYS || !is_flag(&keys[i]))
+    if (i < N_KEYS && has_words(&keys[i])) /* of no value its words are listed */
+        value = value ? value : text + strlen(text);
+    else if (value ? !*value : i == N_KEYS || !is_flag(&keys[i]))
         return ap_err_set(err,
                           "'%s': expected KEY=VALUE, sp, ring, overlap or a trait of "
                           "trainers (packs, low-sums, ...)",

@@ -28,9 +28,10 @@ static const struct trainer_unread unread[] = {
      "no line says this order or grid of devices"},
     {"--fp8-param-gather --fp4-*", "no line has weights of 8, or contractions of 4 bits"},
     {"--fp8-*", NULL},
-    {"--cpu-offloading* --fine-grained-activation-offloading "
-     "--distribute-saved-activations",
-     "no line says which activations are where"},
+    {"--cpu-offloading* --fine-grained-activation-offloading",
+     "a line offloads the activations of all layers or of none: leave the flag out, and "
+     "price the plan with offload=activations (ap-stage --grid)"},
+    {"--distribute-saved-activations", "no line says which activations are where"},
     {"--delay-wgrad-compute", "~not priced: gradients of weights stay with their layer"},
     {"--overlap-dispatch-backward-with-experts-wgrad --moe-shared-expert-overlap "
      "--overlap-param-gather-with-optimizer-step",
@@ -613,8 +614,11 @@ static void read_offload(struct trainer_reading *r)
     if (on(r, "--optimizer-cpu-offload")) {
         r->said->line.offload = AP_LINE_OFFLOAD_OPTIMIZER;
         if (strtod(part, NULL) != 1)
-            ap_err_set(r->err, "--optimizer-offload-fraction %.40s: a line offloads all",
-                       part);
+            ap_err_set(
+                r->err,
+                "--optimizer-offload-fraction %.40s: 1.0 is what is supported, all of "
+                "the optimizer",
+                part);
     }
 }
 
