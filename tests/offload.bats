@@ -143,15 +143,46 @@ by_hand() {
         --recompute none "$BATS_FILE_TMPDIR/gpt.json"
 }
 
+@test "no plan that keeps values on the host is below the bound of auto" {
+    local dir=$BATS_TEST_TMPDIR
+    jq '.host_link = {out_bytes_per_sec: 1e12, in_bytes_per_sec: 1e12}' "$CLUSTERS/cpu-4.json" >"$dir/fast.json"
+    ap-stage --quiet --no-history --cluster "$dir/fast.json" --memory 1.7MB "$BATS_FILE_TMPDIR/gpt.json" >"$dir/auto.json"
+    jq -e '.stages | (.line | test("offload=optimizer")) and .lower_bound_sec > 0.95 * .objective_sec' "$dir/auto.json"
+    # the plan without a limit fits once its optimizer is on the host: its nodes are those that a line offloads
+    line dp=4,zero=1,mbs=1,offload=optimizer >"$dir/line.json"
+    ap-stage --quiet --no-history --cluster "$dir/fast.json" --memory 10GB "$BATS_FILE_TMPDIR/gpt.json" |
+        jq --slurpfile line "$dir/line.json" '.stages.offload = $line[0].stages.offload' |
+        ap-cost --quiet --no-history >"$dir/by-hand.json"
+    jq -se '.[1].cost.peak_bytes <= 1700000 and .[1].cost.step_sec < .[0].stages.objective_sec and
+        .[1].cost.step_sec >= .[0].stages.lower_bound_sec' "$dir/auto.json" "$dir/by-hand.json"
+    # so it is with operators selected to run again
+    ap-stage --quiet --no-history --cluster "$dir/fast.json" --memory 1.7MB --recompute selected "$BATS_FILE_TMPDIR/gpt.json" |
+        jq -e --slurpfile hand "$dir/by-hand.json" '.stages.lower_bound_sec | . > 0 and . <= $hand[0].cost.step_sec'
+}
+
 @test "flags of Megatron and DeepSpeed that offload are written, and read back" {
     local dir=$BATS_TEST_TMPDIR
     line dp=4,zero=1,mbs=1,packs,offload=optimizer,host-update | ap-rewrite --quiet --to megatron >"$dir/megatron.sh"
     grep -q -- '--use-precision-aware-optimizer' "$dir/megatron.sh"
+    grep -q -- '--overlap-cpu-optimizer-d2h-h2d' "$dir/megatron.sh"
     { echo WORLD_SIZE=4; cat "$dir/megatron.sh"; } >"$dir/train.sh"
     ap-stage --quiet --no-history --cluster "$BATS_FILE_TMPDIR/four.json" --from "megatron:$dir/train.sh" \
         "$BATS_FILE_TMPDIR/gpt.json" | jq -e '.stages.line | test("offload=optimizer.*host-update")'
+    sed 's/--overlap-cpu-optimizer-d2h-h2d/--use-torch-optimizer-for-cpu-offload/' "$dir/train.sh" >"$dir/after.sh"
+    ap-stage --no-history --cluster "$BATS_FILE_TMPDIR/four.json" --from "megatron:$dir/after.sh" \
+        "$BATS_FILE_TMPDIR/gpt.json" 2>"$dir/notes" | jq -e '.stages.line | test("offload=optimizer")'
+    grep -q 'without --overlap-cpu-optimizer-d2h-h2d' "$dir/notes"
+    run grep torch-optimizer "$dir/notes"
+    [ "$status" -eq 1 ]
     line dp=4,zero=2,mbs=1,packs,offload=optimizer,host-update | ap-rewrite --quiet --to deepspeed >"$dir/ds.json"
     jq -e '.zero_optimization.offload_optimizer.device == "cpu"' "$dir/ds.json"
+    # what does not give a device offloads nothing
+    jq '.zero_optimization.offload_optimizer = {}' "$dir/ds.json" >"$dir/none.json"
+    local from
+    for from in ds none; do
+        ap-stage --quiet --no-history --cluster "$BATS_FILE_TMPDIR/four.json" --from "deepspeed:$dir/$from.json" \
+            "$BATS_FILE_TMPDIR/gpt.json" | jq '.stages.line | test("offload=optimizer")'
+    done | jq -se '. == [true, false]'
     refuses 3 'no flag of it says so' line_to torchtitan dp=4,zero=3,mbs=1,offload=optimizer
     refuses 3 'only with the distributed optimizer' line_to megatron dp=4,mbs=1,offload=optimizer
 }
@@ -178,6 +209,15 @@ line_to() {
 --cpu-offloading --cpu-offloading-num-layers 2 | activations of all layers or of none: leave the flag out
 --optimizer-cpu-offload --optimizer-offload-fraction 0.5 | fraction 0.5: 1.0 is what is supported
 END
+    refuses 2 "offload: 'optimizer+optimizer' is not one of" ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
+        --grid dp=4,offload=optimizer+optimizer "$BATS_FILE_TMPDIR/gpt.json"
+    # the message names what the model lacks
+    chain 1 1 >"$BATS_TEST_TMPDIR/block.json"
+    refuses 3 'the model has no numbered layers' ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
+        --grid dp=4,offload=activations "$BATS_TEST_TMPDIR/block.json"
+    jq '.host_link = {both: 3, out_bytes_per_sec: 1, in_bytes_per_sec: 1}' "$CLUSTERS/cpu-4.json" >"$BATS_TEST_TMPDIR/bad.json"
+    refuses 1 'host_link/both: a host_link has no such member' ap-stage --quiet --cluster "$BATS_TEST_TMPDIR/bad.json" \
+        "$BATS_FILE_TMPDIR/gpt.json"
     line dp=4,zero=1,mbs=1,offload=optimizer >"$BATS_TEST_TMPDIR/plan.json"
     for to in hlo jax torch taskgraph; do
         refuses 2 'on the host' ap-rewrite --quiet --to $to "$BATS_TEST_TMPDIR/plan.json"

@@ -275,13 +275,26 @@ static int get_efficiency(const json_t *o, const struct ap_at *at, struct ap_clu
 static int get_host_link(const json_t *o, const struct ap_at *at,
                          struct ap_host_link *link, struct ap_err *err)
 {
+    static const char *const members[] = {"out_bytes_per_sec", "in_bytes_per_sec",
+                                          "both_bytes_per_sec", "memory_bytes_per_sec",
+                                          "memory_bytes"};
     const struct ap_at here = {at, "host_link", 0};
-    const json_t *from = json_object_get(o, "host_link");
+    json_t *from = json_object_get(o, "host_link"), *value;
+    const char *name;
 
     if (!from)
         return 0;
     if (!json_is_object(from))
         return ap_at_err(&here, err, "expected an object");
+    json_object_foreach(from, name, value)
+    {
+        const struct ap_at member = {&here, name, 0};
+        size_t i = 0;
+        while (i < sizeof members / sizeof *members && strcmp(members[i], name) != 0)
+            i++;
+        if (i == sizeof members / sizeof *members)
+            return ap_at_err(&member, err, "a host_link has no such member");
+    }
     return get_amount(from, &here, "out_bytes_per_sec", rates, &link->out_bytes_per_sec,
                       err) ||
                    get_amount(from, &here, "in_bytes_per_sec", rates,

@@ -154,7 +154,7 @@ static unsigned find_words(const char *const *names, int n, const char *text)
         len = strcspn(text, "+");
         while (i < n && (strlen(names[i]) != len || strncmp(names[i], text, len) != 0))
             i++;
-        if (i == n || (text[len] == '+' && !text[len + 1]))
+        if (i == n || words >> i & 1 || (text[len] == '+' && !text[len + 1]))
             return 0;
         words |= 1U << i;
     }

@@ -341,7 +341,9 @@ static void read_offload(struct reading *r, struct ap_line *line)
     const char *device = json_string_value(json_object_get(v, "device"));
     const json_t *ratio = json_object_get(v, "ratio");
 
-    if (!v || json_is_null(v) || json_is_false(v) || (device && !strcmp(device, "none")))
+    if (!v || json_is_null(v) || json_is_false(v) ||
+        (device && !strcmp(device, "none")) ||
+        (json_is_object(v) && !json_object_get(v, "device"))) /* its default: "none" */
         return;
     if (!device || strcmp(device, "cpu") != 0 ||
         (ratio && json_number_value(ratio) != 1)) {
@@ -367,7 +369,8 @@ static void read_zero(struct reading *r, struct ap_line *line)
         const json_t *v = find(r, refused[i]);
         const json_t *device = json_object_get(v, "device");
         const bool none =
-            json_is_string(device) && !strcmp(json_string_value(device), "none");
+            device ? json_is_string(device) && !strcmp(json_string_value(device), "none")
+                   : json_is_object(v); /* the default */
         if (v && !json_is_null(v) && !json_is_false(v) && !none)
             ap_err_set(r->err, "%s: no line says it", refused[i]);
     }

@@ -291,7 +291,8 @@ static void put_zero(const struct ap_line *l, struct ap_buf *out)
     put(out, l->overlap, "--overlap-grad-reduce");
     put(out, l->overlap && (d->zero > 0 || l->offload), "--overlap-param-gather");
     put(out, l->offload & AP_LINE_OFFLOAD_OPTIMIZER,
-        "--use-precision-aware-optimizer\n    --optimizer-cpu-offload");
+        "--use-precision-aware-optimizer\n    --optimizer-cpu-offload\n"
+        "    --overlap-cpu-optimizer-d2h-h2d");
 }
 
 static void write_flags(const struct ap_trainer *own, const struct ap_line *l,

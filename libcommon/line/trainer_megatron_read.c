@@ -41,13 +41,14 @@ static const struct trainer_unread unread[] = {
     {"--rl-* --perform-rl-step --inference-*", "it is not plain training"},
     {"--attention-backend=auto --attention-backend=flash --attention-backend=fused "
      "--transformer-impl=transformer_engine --cuda-graph-impl=none "
-     "--optimizer=adam",
+     "--optimizer=adam --use-torch-optimizer-for-cpu-offload",
      NULL},
     {"--optimizer=sgd", "~the model's optimizer is priced"},
     {"--optimizer", "another optimizer than adam or sgd has other states and steps"},
     {"--attention-backend --transformer-impl --no-gradient-accumulation-fusion "
      "--defer-embedding-wgrad-compute --tp-comm-overlap-* --cuda-graph-impl "
-     "--enable-cuda-graph --no-rope-fusion --no-bias-* --no-masked-softmax-fusion "
+     "--no-pin-cpu-grads --no-pin-cpu-params --enable-cuda-graph --no-rope-fusion "
+     "--no-bias-* --no-masked-softmax-fusion "
      "--no-persist-layer-norm --deterministic-mode",
      "~not priced"},
     /* data, model, optimizer, checkpoints, logs: nothing of the plan */
@@ -611,6 +612,7 @@ static void read_offload(struct trainer_reading *r)
 {
     const char *part = trainer_flag_word(&r->flags, "--optimizer-offload-fraction", "1");
 
+    const bool overlaps = on(r, "--overlap-cpu-optimizer-d2h-h2d");
     if (on(r, "--optimizer-cpu-offload")) {
         r->said->line.offload = AP_LINE_OFFLOAD_OPTIMIZER;
         if (strtod(part, NULL) != 1)
@@ -619,6 +621,10 @@ static void read_offload(struct trainer_reading *r)
                 "--optimizer-offload-fraction %.40s: 1.0 is what is supported, all of "
                 "the optimizer",
                 part);
+        if (!overlaps)
+            ap_note(r->notes,
+                    "without --overlap-cpu-optimizer-d2h-h2d: the price has copies "
+                    "beside the update");
     }
 }
 

@@ -262,7 +262,9 @@ static void find_kept(const struct lane_plan *p, int s)
     }
     for (int i = 0; i < v->g->n_nodes && l->slot_bytes == 0; i++)
         if (is_on_host(v->g, i) && ap_pipeline_is_per_microbatch(st, i))
-            l->slot_bytes = AP_PACK_ALIGN; /* microbatches have slots on the host */
+            /* nothing is kept on the device, but slots number the places on the host:
+               a slot of the least size, so that the schedule assigns them */
+            l->slot_bytes = AP_PACK_ALIGN;
 }
 
 /* ---- slots ---- */

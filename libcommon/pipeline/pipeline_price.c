@@ -156,6 +156,8 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
     p->out->point[i] = st->recompute == AP_RECOMPUTE_NONE ? point[0] : some;
     if (st->recompute != AP_RECOMPUTE_NONE) {
         sim->forward_sec = some.forward_sec; /* less is copied to the host, if anything */
+        /* with recomputation less is copied in: the pass may be shorter than the other,
+           that waits for its copies, and recompute_sec is never negative */
         sim->backward_sec = fmin(point[0].backward_sec, some.backward_sec);
         sim->recompute_sec = some.backward_sec - sim->backward_sec;
         sim->flight_bytes = some.microbatch_bytes;

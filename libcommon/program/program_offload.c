@@ -1,9 +1,9 @@
 /*
  * Problem: a plan keeps values on the host while nothing reads them: weights and states
  * of the optimizer, and values of the forward pass that the backward pass reads. Which
- * copies does a device make, and when? Idea: groups that may be moved together are a
- * stretch: they have one turn, and run once, or with each microbatch. All groups of a
- * stretch that read a value on the host read one copy of it on the device. Copies in
+ * copies does a device make, and when? Idea: a segment of the list of
+ * groups has one turn, and its groups run once, or with each microbatch. All groups of a
+ * segment that read a value on the host read one copy of it on the device. Copies in
  * stand one such group ahead, so that a device can copy while it computes, and its memory
  * has what is in flight. A value of the forward pass is copied out behind its group, the
  * new value of a parameter on the host behind the group that computes it. Who reads a
@@ -27,7 +27,7 @@ struct offload {
     struct ap_program *prog;
     const struct ap_graph *g; /* before */
     int *start;   /* [group]: its first node; the number of nodes at the end */
-    int *stretch; /* [group] */
+    int *segment; /* [group] */
     bool *moved;  /* [node]: is copied in somewhere */
     int n_moves;
     struct move *move; /* by place */
@@ -38,7 +38,7 @@ struct offload {
     int *to;     /* [node]: its new number */
     int *out;    /* [node]: its copy on the host, NONE */
     int *in;     /* [node]: its newest copy on the device, or view of one */
-    int *in_for; /* [node]: the stretch that this is for, NONE */
+    int *in_for; /* [node]: the segment that this is for, NONE */
 };
 
 /* The value of which a node is a view, or the node itself. */
@@ -78,26 +78,26 @@ static void find_groups(struct offload *o)
     while (group <= o->g->n_groups)
         o->start[group++] = o->g->n_nodes;
     for (int k = 1; k < o->g->n_groups; k++)
-        o->stretch[k] = o->stretch[k - 1] + (prog->turn[k] != prog->turn[k - 1] ||
+        o->segment[k] = o->segment[k - 1] + (prog->turn[k] != prog->turn[k - 1] ||
                                              k == prog->each_lo || k == prog->each_hi);
 }
 
-/* Lists what each group is the first of its stretch to read. */
+/* Lists what each group is the first of its segment to read. */
 static void find_moves(struct offload *o, const bool *host)
 {
     const struct ap_graph *g = o->g;
     int before = NONE; /* the last group that was the first to read something */
 
     for (int k = 0; k < g->n_groups; k++) {
-        const bool follows = before != NONE && o->stretch[before] == o->stretch[k];
+        const bool follows = before != NONE && o->segment[before] == o->segment[k];
         const int at = follows ? before : k;
         for (int i = o->start[k]; i < o->start[k + 1]; i++)
             for (int j = 0; j < g->nodes[i].n_in; j++) {
                 const int root = root_of(g, g->nodes[i].in[j]);
                 if (!reads_from_host(o, host, k, root) ||
-                    o->in_for[root] == o->stretch[k])
+                    o->in_for[root] == o->segment[k])
                     continue;
-                o->in_for[root] = o->stretch[k];
+                o->in_for[root] = o->segment[k];
                 o->moved[root] = true;
                 o->move[o->n_moves++] = (struct move){root, at};
                 before = k;
@@ -148,7 +148,7 @@ static int add_copy(struct offload *o, int in, int of, bool to_host, int like)
 /* What a group reads as old node `node`: its copy, or a view of that. */
 static int read_as(struct offload *o, int node, int root, int group)
 {
-    if (o->in_for[node] == o->stretch[group])
+    if (o->in_for[node] == o->segment[group])
         return o->in[node];
     assert(node != root);
     const struct ap_node *view = &o->g->nodes[node];
@@ -156,7 +156,7 @@ static int read_as(struct offload *o, int node, int root, int group)
     o->in[node] = add_alone(o, view, from, o->prog->source[node], group);
     o->nodes[o->in[node]].name =
         ap_arena_printf(o->arena, "%s.again%d", view->name, o->in[node]);
-    o->in_for[node] = o->stretch[group];
+    o->in_for[node] = o->segment[group];
     return o->in[node];
 }
 
@@ -180,7 +180,7 @@ static void add_group(struct offload *o, const bool *host, int group)
         const int id = o->to[first + i] = o->n_nodes++;
         if (ap_program_is_view(o->g, first + i) && in[i][0] != NONE) {
             o->in[first + i] = id;
-            o->in_for[first + i] = o->stretch[group];
+            o->in_for[first + i] = o->segment[group];
         }
         for (int k = 0; k < old->n_in; k++)
             if (in[i][k] == NONE)
@@ -242,7 +242,7 @@ void ap_program_offload(struct ap_arena *arena, const bool *host, struct ap_prog
         n_operands += before.nodes[i].n_in;
     const int cap = n + 2 * n_operands + n + before.n_results;
     o.start = AP_NEW_N(arena, n_groups + 2, int);
-    o.stretch = AP_NEW_N(arena, n_groups + 1, int);
+    o.segment = AP_NEW_N(arena, n_groups + 1, int);
     o.moved = AP_NEW_N(arena, n + 1, bool);
     o.move = AP_NEW_N(arena, n_operands + 1, struct move);
     o.nodes = AP_NEW_N(arena, cap, struct ap_node);
@@ -265,7 +265,7 @@ void ap_program_offload(struct ap_arena *arena, const bool *host, struct ap_prog
         for (; at < o.n_moves && o.move[at].at == k; at++) {
             const int v = o.move[at].node;
             o.in[v] = add_copy(&o, is_parameter(&o, v) ? o.to[v] : o.out[v], v, false, k);
-            o.in_for[v] = o.stretch[k];
+            o.in_for[v] = o.segment[k];
         }
         add_group(&o, host, k);
         copy_out(&o, host, k, new_value);

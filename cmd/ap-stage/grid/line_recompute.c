@@ -228,11 +228,12 @@ int line_list_offloaded(const struct line_maker *k, struct ap_err *err)
         }
     k->stages->offloaded = list;
     k->stages->n_offloaded = n;
-    if (found != k->line.offload)
+    const unsigned lacks = k->line.offload & ~found;
+    if (lacks)
         return ap_err_set(err, "offload: the model has no %s",
-                          found & AP_LINE_OFFLOAD_OPTIMIZER
-                              ? "numbered layers"
-                              : "states of an optimizer, nor weights in two types");
+                          lacks & AP_LINE_OFFLOAD_OPTIMIZER
+                              ? "states of an optimizer, nor weights in two types"
+                              : "numbered layers");
     for (int i = 0; i < (c->n_kinds ? c->n_kinds : 1) && host; i++) {
         const struct ap_cluster *of = c->n_kinds ? c->kind[i].devices : c;
         if (!ap_host_link_does(&of->host_link, k->stages->trainer))
