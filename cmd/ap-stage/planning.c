@@ -97,7 +97,8 @@ static int plan_light(struct ap_arena *arena, const struct stage_options *r,
     for (int i = 0; i < inst->n_microbatches && rc >= 0; i++) {
         free.microbatches = &inst->microbatches[i];
         rc = 0;
-        for (size_t k = 0; k < sizeof shares / sizeof *shares && rc == 0; k++) {
+        const size_t n = inst->memory_bytes > 0 ? sizeof shares / sizeof *shares : 1;
+        for (size_t k = 0; k < n && rc == 0; k++) {
             free.memory_bytes = (int64_t)(shares[k] * (double)inst->memory_bytes);
             rc = plan_light_one(arena, r, &free, k == 0, &light, err);
             if (rc == 0)
@@ -123,6 +124,16 @@ static void start_oracle(struct ap_arena *arena, struct planning *p,
     inst->oracle = p->oracle;
 }
 
+/* Whether grids are plans that were asked for: of all shardings and submeshes. */
+static bool takes_grids(const struct planning *p, const struct plan_instance *inst)
+{
+    const struct stage_options *r = p->in->r;
+
+    return p->algo->run == plan_auto && !inst->inference && p->model->n_kinds == 1 &&
+           p->model->batch > 0 && p->params.schedule != AP_SCHEDULE_EAGER &&
+           !r->command && p->params.n_submeshes == 0;
+}
+
 void planning_start(struct ap_arena *arena, const struct input *in,
                     struct coproc_pool *const *pool, struct plan_instance *inst,
                     struct planning *p)
@@ -144,7 +155,31 @@ void planning_start(struct ap_arena *arena, const struct input *in,
                    .resharding = (enum ap_resharding)r->resharding,
                    .limit_bytes = r->limits.memory_bytes,
                    .throughput = inst->inference && !r->params.latency}};
+    p->offloads =
+        takes_grids(p, inst) && in->model->cluster.host_link.out_bytes_per_sec > 0;
     start_oracle(arena, p, inst, pool);
+}
+
+/*
+ * Lines may keep values on the host, and so may the planner's plans (stages.offload),
+ * which are not searched. Copies only add time, so that they take no less than plans
+ * without a limit of memory: these are searched for their bound.
+ */
+static int bound_offloaded(struct ap_arena *arena, const struct planning *p,
+                           const struct plan_instance *inst, double *bound,
+                           struct ap_err *err)
+{
+    struct plan_instance free = *inst;
+    struct plan_answer all = {.replicas = 1, .chunks = 1};
+
+    if (!p->offloads || inst->memory_bytes == 0)
+        return 0;
+    free.memory_bytes = 0;
+    if (p->select ? plan_light(arena, p->in->r, &free, &all, err)
+                  : p->algo->run(arena, &free, &p->params, &all, err))
+        return -1;
+    *bound = fmin(*bound, all.bound);
+    return 0;
 }
 
 /* The section of the planner's answer, or of a better one of its others. */
@@ -168,7 +203,8 @@ static int write_plan(struct ap_arena *arena, const struct planning *p,
                                         .given = p->in->r->start_path ? &given : NULL};
 
     *stages = p->stages;
-    if (p->select && plan_light(arena, p->in->r, inst, &light, err))
+    if ((p->select && plan_light(arena, p->in->r, inst, &light, err)) ||
+        bound_offloaded(arena, p, inst, p->select ? &light.bound : &answer->bound, err))
         return -1;
     return stage_result_make(arena, &of, answer, stages, out, err);
 }
@@ -179,11 +215,13 @@ static int written(void *ctx, const struct plan_instance *inst,
                    struct ap_err *err)
 {
     struct ap_arena scratch = {0};
+    struct planning fits = *(const struct planning *)ctx;
     struct plan_answer answer = *plan;
     struct ap_stages stages;
     struct stage_result result;
 
-    int rc = write_plan(&scratch, ctx, inst, &answer, &stages, &result, err);
+    fits.offloads = false; /* whatever the bound */
+    int rc = write_plan(&scratch, &fits, inst, &answer, &stages, &result, err);
     if (rc == 0) {
         *peak_bytes = result.peak_bytes;
         ap_buf_free(&result.json);
@@ -229,16 +267,6 @@ struct grid_want planning_grids(const struct stage_options *r,
                               .each = r->limits.each,
                               .resharding = (enum ap_resharding)r->resharding,
                               .below = INFINITY};
-}
-
-/* Whether grids are plans that were asked for: of all shardings and submeshes. */
-static bool takes_grids(const struct planning *p, const struct plan_instance *inst)
-{
-    const struct stage_options *r = p->in->r;
-
-    return p->algo->run == plan_auto && !inst->inference && p->model->n_kinds == 1 &&
-           p->model->batch > 0 && p->params.schedule != AP_SCHEDULE_EAGER &&
-           !r->command && p->params.n_submeshes == 0;
 }
 
 /* Whether plans of the schedule that is asked for are lines. */

@@ -16,6 +16,7 @@ struct planning {
     struct plan_params params; /* the planner's */
     struct ap_stages stages;   /* but for the stages */
     bool select;               /* operators that are recomputed */
+    bool offloads;             /* plans may keep values on the host */
 };
 
 /* pool: [kind of device]. It and p must stay where it is; the instance gets the oracle.
