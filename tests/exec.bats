@@ -63,6 +63,37 @@ floats() {
     [ "${three#step 3}" = "${again#step 1}" ]
 }
 
+@test "exec: a run that fails or is killed while it writes --out leaves the files of before" {
+    cd "$BATS_TEST_TMPDIR"
+    cp -r "$MODELS/mlp/in" in
+    ap-exec --quiet --data in --steps 1 --out in "$ONE"
+    cp -r in before
+    small() { # OUT: not all arrays fit the limit of a file
+        (ulimit -c 0 -f 12 && exec ap-exec --quiet --data in --steps 2 --out "$1" "$ONE")
+    }
+    trap '' XFSZ
+    run -1 --separate-stderr small in
+    [[ $stderr == "ap-exec: in/ap-exec-unfinished/"*": File too large" ]]
+    diff -r before in
+    run -1 --separate-stderr small new
+    [ ! -e new ]
+    trap - XFSZ
+    run -153 --separate-stderr small in
+    ls in/ap-exec-unfinished/0.npy
+    diff -r -x ap-exec-unfinished before in
+    for option in "--data in" "--data $MODELS/mlp/in --out in"; do
+        # shellcheck disable=SC2086 # two words
+        refuses 1 "in/ap-exec-unfinished: a run has not ended that writes these files" ap-exec $option "$ONE"
+    done
+    mv in/ap-exec-unfinished in/ap-exec-finished
+    refuses 1 "in/ap-exec-finished: a run has not ended that moves these files" ap-exec --data in "$ONE"
+    rm -r in/ap-exec-finished
+    ap-exec --quiet --data in --steps 2 --out in "$ONE"
+    ap-exec --quiet --data before --steps 2 --out new "$ONE"
+    for f in new/*; do cmp "$f" "in/${f#new/}"; done
+    [ -z "$(find . -name 'ap-exec-*')" ]
+}
+
 @test "exec: --verify on four ranks, and a tolerance that it breaks" {
     ap-shard --mesh 2x2 --cluster "$CLUSTERS/cpu-4.json" "$BATS_FILE_TMPDIR/graph.json" |
         ap-rewrite >"$BATS_TEST_TMPDIR/four.json"

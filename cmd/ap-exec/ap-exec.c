@@ -4,6 +4,7 @@
 #include "comm/watch.h"
 #include "cpu/cpu.h"
 #include "cuda/plugin.h"
+#include "run/arrays.h"
 #include "run/job.h"
 #include "run/launch.h"
 
@@ -160,7 +161,8 @@ static int check_ends(struct ap_arena *arena, const struct ap_doc *doc,
     const int n = list_updated(arena, program, &list);
     if (set->verify && !ap_doc_find(doc, "graph"))
         return ap_err_set(err, "%s: --verify: no section \"graph\"", doc->file);
-    if (set->out_dir && report_check(set->out_dir, err))
+    if ((set->source.dir && arrays_check(set->source.dir, err)) ||
+        (set->out_dir && report_check(set->out_dir, err)))
         return -1;
     if ((set->profile_path && ap_tool_can_write(set->profile_path, err)) ||
         (set->trace_path && ap_tool_can_write(set->trace_path, err)))

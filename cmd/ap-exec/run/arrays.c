@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "step/exec.h"
 #include "graph/part.h"
@@ -52,6 +53,28 @@ void arrays_free(struct arrays *a)
 {
     free(a->whole);
     a->whole = NULL;
+}
+
+int arrays_check(const char *dir, struct ap_err *err)
+{
+    struct ap_buf path = {0};
+    struct stat st;
+    int rc = 0;
+    ap_buf_printf(&path, "%s/" ARRAYS_UNFINISHED, dir);
+    if (!lstat(path.data, &st))
+        rc = ap_err_set(err,
+                        "%s: a run has not ended that writes these files: if it was "
+                        "killed, remove them; those of before are as they were",
+                        path.data);
+    path.len = 0;
+    ap_buf_printf(&path, "%s/" ARRAYS_FINISHED, dir);
+    if (!lstat(path.data, &st))
+        rc = ap_err_set(err,
+                        "%s: a run has not ended that moves these files to the folder "
+                        "above: if it was killed, move the rest, and remove this folder",
+                        path.data);
+    ap_buf_free(&path);
+    return rc;
 }
 
 int arrays_write(const char *dir, const struct ap_graph *g, void *const *data, int *k,

@@ -16,6 +16,11 @@ struct arrays {
     int64_t dims[AP_MAX_RANK];
     void *whole;
 };
+/* Folders of DIR while a run writes it: of files that are not all there yet, and of files
+ * that are, and are moved to DIR. */
+#define ARRAYS_UNFINISHED "ap-exec-unfinished"
+#define ARRAYS_FINISHED   "ap-exec-finished"
+
 /* A program's parameter as an array of the step. */
 struct array_of {
     const struct ap_node *param;
@@ -37,6 +42,9 @@ int arrays_open(const struct arrays *a, struct ap_arena *arena, const struct arr
 int arrays_read(struct arrays *a, struct ap_arena *arena, const struct array_of *of,
                 void **out, bool *missing, struct ap_err *err);
 void arrays_free(struct arrays *a);
+
+/* -1 with err where a run that wrote to dir did not end (report_files). */
+int arrays_check(const char *dir, struct ap_err *err);
 
 /*
  * Writes parameter *k of g, whose whole array is data[*k] (NULL: not there, nothing is

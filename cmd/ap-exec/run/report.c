@@ -4,9 +4,11 @@
 #include "doc/doc.h"
 #include "run/arrays.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -353,19 +355,19 @@ int report_check(const char *dir, struct ap_err *err)
     while (n > 0 && dir[n - 1] != '/')
         n--;
     ap_buf_printf(&parent, "%.*s", exists ? (int)strlen(dir) : (int)n, dir);
-    if (access(parent.len ? parent.data : ".", W_OK | X_OK))
+    if (arrays_check(dir, err))
+        rc = -1;
+    else if (access(parent.len ? parent.data : ".", W_OK | X_OK))
         rc = ap_err_set(err, "--out %s: %s", dir, strerror(errno));
     ap_buf_free(&parent);
     return rc;
 }
 
-int report_files(const struct session *s, const char *dir, struct ap_err *err)
+static int write_files(const struct session *s, const char *dir, struct ap_err *err)
 {
     const struct ap_graph *g = &s->outline;
     struct ap_buf path = {0};
     int rc = 0;
-    if (mkdir(dir, 0777) && errno != EEXIST)
-        return ap_err_set(err, "%s: %s", dir, strerror(errno));
     for (int k = 0; k < g->n_params && !rc;)
         rc = arrays_write(dir, g, s->params, &k, err);
     for (int r = 0; r < g->n_results && !rc; r++) {
@@ -376,5 +378,60 @@ int report_files(const struct session *s, const char *dir, struct ap_err *err)
                               s->results[r], err);
     }
     ap_buf_free(&path);
+    return rc;
+}
+
+static int is_array(const struct dirent *e)
+{
+    return e->d_name[0] != '.';
+}
+
+/* Moves the files of a folder to another one (NULL: removes them), and removes it. */
+static int move_files(const char *from, const char *to, struct ap_err *err)
+{
+    struct ap_buf old = {0}, new = {0};
+    struct dirent **list;
+    const int n = scandir(from, &list, is_array, alphasort);
+    int rc = n < 0 ? ap_err_set(err, "%s: %s", from, strerror(errno)) : 0;
+    for (int i = 0; i < n; i++) {
+        old.len = new.len = 0;
+        ap_buf_printf(&old, "%s/%s", from, list[i]->d_name);
+        ap_buf_printf(&new, "%s/%s", to ? to : "", list[i]->d_name);
+        if (!rc && (to ? rename(old.data, new.data) : unlink(old.data)))
+            rc = ap_err_set(err, "%s: %s", to ? new.data : old.data, strerror(errno));
+        free(list[i]);
+    }
+    if (n >= 0)
+        free(list);
+    if (!rc && rmdir(from))
+        rc = ap_err_set(err, "%s: %s", from, strerror(errno));
+    ap_buf_free(&old);
+    ap_buf_free(&new);
+    return rc;
+}
+
+/* Files are written beside those of before, then moved over them: a run that is killed
+ * leaves these as they are, or one of two folders that tell (arrays_check). */
+int report_files(const struct session *s, const char *dir, struct ap_err *err)
+{
+    struct ap_buf part = {0}, whole = {0};
+    struct ap_err ignored;
+    const bool made = !mkdir(dir, 0777);
+    ap_buf_printf(&part, "%s/" ARRAYS_UNFINISHED, dir);
+    ap_buf_printf(&whole, "%s/" ARRAYS_FINISHED, dir);
+    int rc = mkdir(part.data, 0777)
+                 ? ap_err_set(err, "%s: %s", part.data, strerror(errno))
+                 : 0;
+    if (!rc && (write_files(s, part.data, err) ||
+                (rename(part.data, whole.data) &&
+                 ap_err_set(err, "%s: %s", whole.data, strerror(errno))))) {
+        move_files(part.data, NULL, &ignored);
+        rc = -1;
+    }
+    if (rc && made)
+        rmdir(dir);
+    rc = rc ? rc : move_files(whole.data, dir, err);
+    ap_buf_free(&part);
+    ap_buf_free(&whole);
     return rc;
 }

@@ -167,8 +167,9 @@ void report_text(struct ap_arena *arena, const struct session *s, struct ap_buf 
 /* The line of --check about a correct program. */
 void report_checked(const struct ap_pipeline_program *program, bool json,
                     struct ap_buf *out);
-/* Before the first step: whether the option's folder is there or can be made. */
+/* Before the first step: whether the folder of --out is there or can be made. */
 int report_check(const char *dir, struct ap_err *err);
+/* Writes the files of --out to dir: all of them, or, with err, none. */
 int report_files(const struct session *s, const char *dir, struct ap_err *err);
 
 /* ---- comparisons (verify.c), rank 0 only ---- */
