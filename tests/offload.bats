@@ -103,6 +103,20 @@ by_hand() {
         ([4 * $weights / 2e8, 2 * $weights / 1e8, 6 * $weights / 1.25e8] | max) as $link | (30 * $weights / 1e8) as $cores |
         ((.cost.plan.host_link_sec - $link) / $link | fabs < 1e-9) and
         ((.cost.stages[0].update_sec - $cores) / $cores | fabs < 1e-9)'
+    # weights that passes read as they are, all f32 or all bf16: as many bytes come in as go out
+    local recipe
+    for recipe in f32 bf16; do
+        ap-model --no-history gpt --layers 4 --hidden 64 --heads 4 --seq 16 --vocab 128 --batch 16 --recipe $recipe |
+            ap-fuse --quiet --no-history --cluster cpu-4 --kernels | ap-prune --quiet --no-history |
+            ap-coarsen --quiet --no-history --algorithm layers |
+            ap-stage --quiet --no-history --cluster "$BATS_FILE_TMPDIR/four.json" \
+                --grid dp=4,zero=1,mbs=1,packs,offload=optimizer,host-update | ap-cost --quiet --no-history |
+            jq -e --argjson type "$([ $recipe = f32 ] && echo 4 || echo 2)" '.graph.nodes as $n |
+                def elems: capture("\\[(?<d>[0-9,]*)\\]").d | reduce (split(",")[] | tonumber) as $d (1; . * $d);
+                ([.stages.offload[] | $n[.] | .shape | elems] | add / 8) as $weights |
+                ([$type * $weights / 2e8, $type * $weights / 1e8, 2 * $type * $weights / 1.25e8] | max) as $link |
+                ((.cost.plan.host_link_sec - $link) / $link | fabs < 1e-9)'
+    done
     refuses 3 'memory_bytes_per_sec' ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/eight.json" \
         --grid dp=8,zero=1,mbs=1,offload=optimizer,host-update "$BATS_FILE_TMPDIR/gpt.json"
     refuses 2 'the optimizer is not offloaded' ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \

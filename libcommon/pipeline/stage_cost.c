@@ -495,6 +495,8 @@ static void fill_fact(struct ap_arena *arena, const struct pricer *p,
     f->phase = p->phase;
     find_weights(arena, p, f);
     f->recomputed = p->recomputed;
+    if (p->micro->host && p->micro->trainer & AP_TRAINER_HOST_UPDATE)
+        f->updated = ap_stage_updated_bytes(arena, g);
     f->runs = AP_NEW_N(arena, n_groups + 1, bool);
     f->whole = AP_NEW_N(arena, n_groups + 1, bool);
     f->scalar = AP_NEW_N(arena, n_groups + 1, bool);

@@ -296,6 +296,10 @@ void ap_stage_spent(struct ap_arena *arena, const struct ap_stage_plan *stage,
  * per step. 0: passes read the weight. */
 int64_t ap_stage_master_copy_bytes(const struct ap_graph *g, int weight);
 
+/* [node] (arena): of the first state that a weight is updated by, bytes of this weight,
+ * if passes read the weight itself; else 0. (stage_offload.c) */
+const int64_t *ap_stage_updated_bytes(struct ap_arena *arena, const struct ap_graph *g);
+
 /* The layout in which a value leaves its stage: its own layout with sums completed. */
 struct ap_layout ap_stage_out_layout(const struct ap_plan *plan, int node);
 

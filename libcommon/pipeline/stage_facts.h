@@ -35,6 +35,7 @@ struct ap_stage_fact {
     const bool *recomputed; /* [group]: runs again before each backward; NULL: none */
     uint16_t *counted;      /* [node]: for values that other groups read */
     int *reader;            /* [node]: with AP_IN_BLOCK, the block */
+    const int64_t *updated; /* [node]: ap_stage_updated_bytes; NULL: not by the host */
     bool *stays; /* [operand of all groups]: AP_STAYS of the value that it reads */
 };
 /* Fills all members except micro, which is given, and next; nothing is recomputed. */

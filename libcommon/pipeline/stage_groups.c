@@ -200,13 +200,17 @@ static void add_host_value(const struct batch *b, int node, double bytes,
     double out = bytes;
     for (int phase = 0; phase < AP_N_PHASES; phase++)
         in += read_in >> phase & 1 ? bytes : 0;
-    if (b->fact->micro.trainer & AP_TRAINER_HOST_UPDATE) {
-        /* of a master: its gradient out, and the copy that passes read in */
+    if (b->fact->updated) {
+        /* the gradient out, and what passes read in: with a master the copy, with the
+           first state of a weight that has none the weight, of which the host has one */
         const struct ap_node *n = &b->plan->graph->nodes[node];
+        const double part = bytes / (double)ap_shape_bytes(&n->shape);
+        const double weight = part * (double)b->fact->updated[node];
         const double copy = (double)ap_stage_master_copy_bytes(b->plan->graph, node);
-        out = n->role == AP_ROLE_WEIGHT ? bytes : 0;
-        in = out * copy / (double)ap_shape_bytes(&n->shape);
-        m->step_link_sec[3] += (2 * bytes + out + in) / link->memory_bytes_per_sec;
+        out = n->role == AP_ROLE_WEIGHT ? bytes : weight;
+        in = n->role == AP_ROLE_WEIGHT ? part * copy : weight;
+        m->step_link_sec[3] +=
+            (2 * bytes + out + in + weight) / link->memory_bytes_per_sec;
     }
     m->host_bytes += bytes;
     m->step_link_sec[0] += out / link->out_bytes_per_sec;

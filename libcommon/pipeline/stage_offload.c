@@ -41,6 +41,43 @@ bool ap_stage_is_optimizers(const struct ap_graph *g, int node)
             (n->role == AP_ROLE_WEIGHT && ap_stage_master_copy_bytes(g, node) > 0));
 }
 
+/* The first state of so many elements that the value of an update is made of; -1: none.
+ */
+static int find_state(const struct ap_graph *g, int node, int64_t elems, bool *seen)
+{
+    const struct ap_node *n = &g->nodes[node];
+
+    if (seen[node] || ap_shape_elems(&n->shape) != elems)
+        return -1;
+    seen[node] = true;
+    if (n->op == AP_OP_PARAMETER)
+        return n->role == AP_ROLE_STATE ? node : -1;
+    for (int i = 0; i < n->n_in && n->phase == AP_UPDATE; i++) {
+        const int state = find_state(g, n->in[i], elems, seen);
+        if (state >= 0)
+            return state;
+    }
+    return -1;
+}
+
+const int64_t *ap_stage_updated_bytes(struct ap_arena *arena, const struct ap_graph *g)
+{
+    int64_t *bytes = AP_NEW_N(arena, g->n_nodes + 1, int64_t);
+    bool *seen = AP_NEW_N(arena, g->n_nodes + 1, bool);
+
+    for (int i = 0; i < g->n_results; i++) {
+        const struct ap_result *r = &g->results[i];
+        if (r->role != AP_ROLE_WEIGHT || r->alias < 0 ||
+            ap_stage_master_copy_bytes(g, r->alias) > 0)
+            continue;
+        const struct ap_shape *shape = &g->nodes[r->alias].shape;
+        const int state = find_state(g, r->node, ap_shape_elems(shape), seen);
+        if (state >= 0)
+            bytes[state] += ap_shape_bytes(shape);
+    }
+    return bytes;
+}
+
 bool ap_host_link_does(const struct ap_host_link *link, unsigned trainer)
 {
     return link->out_bytes_per_sec > 0 &&
