@@ -182,3 +182,16 @@ non_constant() {
     [ "${asked[1]}" -gt $((20 * asked[0])) ]
     jq -en "${sec[1]} <= ${sec[0]} and ${sec[1]} > 0.95 * ${sec[0]}"
 }
+
+@test "rannc §III-A: stages make a bias by position of its weight, which one sends the other; losses are one process's" {
+    local out=$BATS_TEST_TMPDIR/t5
+    ap-model t5 --layers 2 --hidden 64 --heads 4 --vocab 256 --seq 32 --batch 8 --recipe mixed >"$out"
+    ap-fuse <"$out" | ap-prune | ap-coarsen --algorithm rannc --blocks 8 --cluster cpu-4 |
+        ap-stage --algorithm rannc --stages 2 --microbatches 2 --cluster cpu-4 | ap-rewrite >"$out.2"
+    # the bias has 4 heads of 32 x 32, its weight 32 buckets of 4
+    run jq -r '.pipeline.transfers[] | select(.from == 0) | .shape' "$out.2"
+    [[ $output == *'bf16[32,4]'* && $output != *'[4,32,32]'* ]]
+    jq -en --argjson a "$(ap-rewrite "$out" | ap-exec --steps 3 --json | jq -c .losses)" \
+        --argjson b "$(ap-exec -n 4 --steps 3 --json "$out.2" | jq -c .losses)" \
+        '[$a, $b] | transpose | all(.[0] - .[1] | fabs < 1e-3)'
+}

@@ -1,7 +1,7 @@
 /*
  * Cuts a part out of a graph. One pass back over the nodes marks the nodes that are taken
  * whole, copied and cut; one pass forward writes the part. Linear, and no more than a
- * byte of a node that is not taken is read: pipelines cut a large graph into many parts.
+ * word of a node that is not taken is read: pipelines cut a large graph into many parts.
  */
 #include "graph/subgraph.h"
 
@@ -11,54 +11,83 @@
 #include "graph/group.h"
 
 enum taking { LEFT, WHOLE, COPIED, CUT };
-enum made { UNKNOWN, OF_CONSTANTS, OF_OTHERS };
+/* Bytes that a part needs of others to compute a value again. */
+enum { UNKNOWN = 0, OF_CONSTANTS = 1 };
+#define OF_OTHERS INT64_MAX
 
 struct cutter {
     struct ap_arena *arena, scratch;
     const struct ap_graph *g;
     uint8_t *take; /* enum taking */
-    uint8_t *made; /* enum made, of nodes that were asked for */
+    int64_t *need; /* 1 + bytes, of nodes that were asked for; UNKNOWN, OF_OTHERS */
+    bool reads;    /* the graph has inputs */
     int *id;       /* node of the part, -1 */
-    int *todo;     /* scratch of is_constant */
+    int *todo;     /* scratch of is_copied */
     int n_todo, cap_todo;
 };
 
-/* What is known of a node by its operands; *next: the first of those to ask for, if more
- * is to be known. Parameters are near to the first operands. */
-static enum made made_of(const struct cutter *c, int node, int *next)
+/* A parameter is read by every part; weights are sent to it by the one that updates
+ * them. */
+static int64_t need_of_parameter(const struct cutter *c, const struct ap_node *n)
+{
+    return n->role == AP_ROLE_CONSTANT             ? OF_CONSTANTS
+           : n->role == AP_ROLE_WEIGHT && c->reads ? 1 + ap_shape_bytes(&n->shape)
+                                                   : OF_OTHERS;
+}
+
+/* What is known of a node by its operands, each received or computed again, whichever
+ * is less; *next: the first of those to ask for, if more is to be known. Parameters are
+ * near to the first operands. */
+static int64_t need_of(const struct cutter *c, int node, int *next)
 {
     const struct ap_node *n = &c->g->nodes[node];
+    int64_t sum = OF_CONSTANTS;
 
     *next = -1;
     if (n->op == AP_OP_PARAMETER)
-        return OF_OTHERS;
+        return need_of_parameter(c, n);
     for (int k = 0; k < n->n_in; k++) {
         const int in = n->in[k];
-        if (c->made[in] == OF_OTHERS)
+        if (c->need[in] == OF_OTHERS)
             return OF_OTHERS;
-        if (c->made[in] == UNKNOWN && (*next < 0 || in < *next))
+        if (c->need[in] == UNKNOWN && (*next < 0 || in < *next))
             *next = in;
+        const int64_t whole = ap_shape_bytes(&c->g->nodes[in].shape);
+        sum = ap_add64(sum, c->need[in] - 1 < whole ? c->need[in] - 1 : whole);
     }
-    return *next < 0 ? OF_CONSTANTS : UNKNOWN;
+    if (*next >= 0)
+        return UNKNOWN;
+    const bool weights = n->phase == AP_FORWARD && n->shape.dtype != AP_TUPLE;
+    return sum == OF_CONSTANTS || weights ? sum : OF_OTHERS;
 }
 
-/* Made of constants and iotas alone. */
-static bool is_constant(struct cutter *c, int node)
+/* Made of constants and iotas alone, or in the forward pass of weights, too, if the part
+ * then receives no more bytes. */
+static bool is_copied(struct cutter *c, int node)
 {
     int next = node;
 
-    while (c->made[node] == UNKNOWN) {
+    while (c->need[node] == UNKNOWN) {
         AP_ROOM(c->todo, c->n_todo, c->cap_todo);
         c->todo[c->n_todo++] = next;
         while (c->n_todo > 0) {
             const int at = c->todo[c->n_todo - 1];
-            c->made[at] = (uint8_t)made_of(c, at, &next);
-            if (c->made[at] == UNKNOWN)
+            c->need[at] = need_of(c, at, &next);
+            if (c->need[at] == UNKNOWN)
                 break;
             c->n_todo--;
         }
     }
-    return c->made[node] == OF_CONSTANTS;
+    return c->need[node] == OF_CONSTANTS ||
+           (c->need[node] != OF_OTHERS && c->g->nodes[node].op != AP_OP_PARAMETER &&
+            c->need[node] - 1 <= ap_shape_bytes(&c->g->nodes[node].shape));
+}
+
+static void start_copies(struct cutter *c)
+{
+    c->need = AP_NEW_N(&c->scratch, c->g->n_nodes, int64_t);
+    for (int k = 0; k < c->g->n_params && !c->reads; k++)
+        c->reads = c->g->nodes[c->g->params[k]].role == AP_ROLE_INPUT;
 }
 
 /* A scalar is cut rather than its broadcast. */
@@ -82,7 +111,7 @@ static bool has_result(struct cutter *c, const bool *inside, const struct ap_res
 
     if (c->take[r->node] != WHOLE || (parameter && r->alias == r->node))
         return false;
-    return inside[r->node] || !(parameter || is_constant(c, r->node));
+    return inside[r->node] || !(parameter || is_copied(c, r->node));
 }
 
 static void mark_new_values(struct cutter *c, const bool *inside)
@@ -126,7 +155,7 @@ static void mark_taken(struct cutter *c, const bool *inside)
         for (int k = 0; k < g->nodes[i].n_in; k++) {
             int in = g->nodes[i].in[k];
             if (c->take[in] == LEFT)
-                c->take[in] = g->nodes[in].op == AP_OP_PARAMETER || is_constant(c, in)
+                c->take[in] = g->nodes[in].op == AP_OP_PARAMETER || is_copied(c, in)
                                   ? WHOLE
                               : is_spread_scalar(g, in) ? COPIED
                                                         : CUT;
@@ -176,16 +205,21 @@ static void write_nodes(struct cutter *c, struct ap_subgraph *sub, int *group)
     sub->graph.n_nodes = n;
 }
 
-/* Used by a node that is not part of it, or is spread there from a copy. */
-static bool used_outside(const struct cutter *c, int node)
+/* [node]: used by a node that is not part of it, or from which a copy there is made. */
+static const bool *find_used_outside(struct cutter *c)
 {
-    for (int u = c->g->user_start[node]; u < c->g->user_start[node + 1]; u++) {
-        int user = c->g->users[u];
-        if (c->take[user] != WHOLE ||
-            (is_spread_scalar(c->g, user) && used_outside(c, user)))
-            return true;
-    }
-    return false;
+    const struct ap_graph *g = c->g;
+    bool *outside = AP_NEW_N(&c->scratch, g->n_nodes, bool);
+
+    for (int i = g->n_nodes - 1; i >= 0; i--)
+        for (int u = g->user_start[i];
+             c->take[i] == WHOLE && u < g->user_start[i + 1] && !outside[i]; u++) {
+            const int user = g->users[u];
+            outside[i] =
+                c->take[user] != WHOLE ||
+                (outside[user] && (is_spread_scalar(g, user) || is_copied(c, user)));
+        }
+    return outside;
 }
 
 static void write_results(struct cutter *c, const bool *inside, struct ap_subgraph *sub)
@@ -196,6 +230,7 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
     int *cut = AP_NEW_N(&c->scratch, most, int);
     struct ap_result *results = AP_NEW_N(&c->scratch, most, struct ap_result);
     bool *taken = AP_NEW_N(&c->scratch, most, bool);
+    const bool *outside = find_used_outside(c);
 
     for (int r = 0; r < g->n_results; r++) {
         int node = g->results[r].node, alias = g->results[r].alias;
@@ -208,9 +243,8 @@ static void write_results(struct cutter *c, const bool *inside, struct ap_subgra
         results[n++].alias = alias >= 0 ? c->id[alias] : -1;
     }
     for (int i = 0; i < g->n_nodes; i++) {
-        if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER ||
-            is_constant(c, i) || g->nodes[i].shape.dtype == AP_TUPLE ||
-            is_spread_scalar(g, i) || !used_outside(c, i))
+        if (c->take[i] != WHOLE || g->nodes[i].op == AP_OP_PARAMETER || is_copied(c, i) ||
+            g->nodes[i].shape.dtype == AP_TUPLE || is_spread_scalar(g, i) || !outside[i])
             continue;
         cut[sub->n_cut_out++] = c->id[i];
         taken[n] = !is_result[i];
@@ -228,7 +262,7 @@ int ap_subgraph(struct ap_arena *arena, const struct ap_graph *g, const bool *in
 {
     struct cutter c = {.arena = arena, .g = g};
     c.take = AP_NEW_N(&c.scratch, g->n_nodes, uint8_t);
-    c.made = AP_NEW_N(&c.scratch, g->n_nodes, uint8_t);
+    start_copies(&c);
     c.id = AP_NEW_N(&c.scratch, g->n_nodes, int);
     *sub = (struct ap_subgraph){.graph = {.name = g->name,
                                           .batch = ap_batch_size(g),
@@ -257,4 +291,17 @@ int ap_subgraph_blocks(struct ap_arena *arena, const struct ap_graph *g,
     for (int i = 0; i < g->n_nodes; i++)
         inside[i] = block_of[i] >= lo && block_of[i] <= hi;
     return ap_subgraph(arena, g, inside, sub, err);
+}
+
+const bool *ap_subgraph_copied(struct ap_arena *arena, const struct ap_graph *g)
+{
+    struct cutter c = {.arena = arena, .g = g};
+    bool *copied = AP_NEW_N(arena, g->n_nodes, bool);
+
+    start_copies(&c);
+    for (int i = 0; i < g->n_nodes; i++)
+        copied[i] = is_copied(&c, i);
+    free(c.todo);
+    ap_arena_free(&c.scratch);
+    return copied;
 }

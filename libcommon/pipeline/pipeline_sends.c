@@ -3,9 +3,10 @@
  * how many seconds? Idea: a stage receives the values that its graph has cut in. A value
  * with a share for each microbatch goes once per microbatch, straight from its stage to
  * each stage that reads it, past the stages in between; a stage further on holds such a
- * value until its turn. Every stage computes values that depend on constants alone
- * itself. A weight that several stages hold is updated by one of them: the others send it
- * their gradients and get the new value, once per step, as of a state that several read.
+ * value until its turn. What ap_subgraph copies (values of constants and weights), every
+ * stage computes itself. A weight that several stages hold is updated by one of them: the
+ * others send it their gradients and get the new value, once per step, as of a state that
+ * several read.
  * Norms and other scalars of the update go once per step; all stages wait for the longest
  * chain of them. Cost: linear in the operands and the values cut.
  */

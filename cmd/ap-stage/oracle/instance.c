@@ -2,7 +2,7 @@
  * What planners see of a graph: blocks with their FLOPs, values that cross between them,
  * and the ways in which the batch may be cut. A value crosses once, however many blocks
  * read it, and a gradient crosses back from the block that makes it to the first that
- * reads it; what is a parameter or made of constants alone is read where it is used, what
+ * reads it; what is a parameter or copied (ap_subgraph) is read where it is used, what
  * the update reads is exchanged once per step. All linear in the graph.
  */
 #include "oracle/instance.h"
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/subgraph.h"
 #include "plan/microbatch.h"
 #include "plan/named_plan.h"
 #include "doc/blocks_json.h"
@@ -180,8 +181,8 @@ struct lister {
     struct ap_arena *arena;
     const struct stage_model *m;
     const struct ap_stage_microbatch *micro;
-    bool *constant; /* [node] */
-    int *seen;      /* [block]: last node that was found to be read there, + 1 */
+    const bool *copied; /* [node] */
+    int *seen;          /* [block]: last node that was found to be read there, + 1 */
     int n, cap;
     struct plan_value *value;
 };
@@ -264,10 +265,7 @@ static void list_values(struct lister *l)
     int *to = AP_NEW_N(l->arena, l->m->blocks.n, int), before;
     for (int i = 0; i < g->n_nodes; i++) {
         const struct ap_node *n = &g->nodes[i];
-        l->constant[i] = n->op != AP_OP_PARAMETER;
-        for (int k = 0; k < n->n_in && l->constant[i]; k++)
-            l->constant[i] = l->constant[n->in[k]];
-        if (n->op == AP_OP_PARAMETER || l->constant[i] || n->phase == AP_UPDATE ||
+        if (n->op == AP_OP_PARAMETER || l->copied[i] || n->phase == AP_UPDATE ||
             n->shape.dtype == AP_TUPLE)
             continue;
         int block = l->m->blocks.block_of[i], n_to = list_readers(l, i, to, &before);
@@ -310,11 +308,11 @@ static bool is_work(const struct stage_model *m, const struct ap_stage_microbatc
     return true;
 }
 
-/* Whether stages that read the value recompute it: from constants, from a scalar. */
-static bool is_copied(const struct ap_graph *g, const bool *constant, int node)
+/* Whether stages that read the value compute it: of constants, weights, a scalar. */
+static bool is_copied(const struct ap_graph *g, const bool *copied, int node)
 {
     const struct ap_node *n = &g->nodes[node];
-    return constant[node] ||
+    return copied[node] ||
            (n->op == AP_OP_BROADCAST && g->nodes[n->in[0]].shape.rank == 0);
 }
 
@@ -330,7 +328,7 @@ static void add_bytes(const struct ap_stage_microbatch *micro, int node, double 
 /* What the group moves of each operand and result, on one device; moved is room for it.
  */
 static void count_bytes(const struct stage_model *m,
-                        const struct ap_stage_microbatch *micro, const bool *constant,
+                        const struct ap_stage_microbatch *micro, const bool *copied,
                         const struct ap_nest *nest, double *moved, struct stage_work *w)
 {
     const struct ap_mesh one = {.n_axes = 1, .size = {1}, .name = {"x"}};
@@ -347,7 +345,7 @@ static void count_bytes(const struct stage_model *m,
     for (int k = 0; k < nest->n_ins; k++)
         add_bytes(micro, nest->ins[k].node, moved[k], w);
     for (int o = 0; o < nest->n_outs; o++)
-        if (!is_copied(g, constant, nest->outs[o]))
+        if (!is_copied(g, copied, nest->outs[o]))
             add_bytes(micro, nest->outs[o], moved[nest->n_ins + o], w);
 }
 
@@ -376,7 +374,7 @@ static int compare_work(const void *pa, const void *pb)
 }
 
 static void list_work(struct ap_arena *arena, struct stage_model *m,
-                      const struct ap_stage_microbatch *micro, const bool *constant)
+                      const struct ap_stage_microbatch *micro, const bool *copied)
 {
     int n = 0, kept = 0, most = 1;
 
@@ -397,7 +395,7 @@ static void list_work(struct ap_arena *arena, struct stage_model *m,
         w->kernel = nest->kernel;
         w->launched = nest->launched;
         w->phase = m->graph.nodes[nest->members[0]].phase;
-        count_bytes(m, micro, constant, nest, moved, w);
+        count_bytes(m, micro, copied, nest, moved, w);
         if (nest->in_kernel && !nest->heavy)
             w->flops = 0;
     }
@@ -528,10 +526,10 @@ int stage_instance_make(struct ap_arena *arena, struct stage_model *m,
     struct lister l = {.arena = arena,
                        .m = m,
                        .micro = &micro,
-                       .constant = AP_NEW_N(arena, m->graph.n_nodes, bool),
+                       .copied = ap_subgraph_copied(arena, &m->graph),
                        .seen = AP_NEW_N(arena, m->blocks.n, int)};
     list_values(&l);
-    list_work(arena, m, &micro, l.constant);
+    list_work(arena, m, &micro, l.copied);
     inst->n_values = l.n;
     inst->value = l.value;
     inst->links = plan_links_new(arena);

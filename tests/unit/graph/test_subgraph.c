@@ -176,6 +176,45 @@ static void groups_of_the_whole(void)
     CHECK(group[0] >= 0 && group[0] == group[1], "a group's piece is one");
 }
 
+/* Of a weight w: a wider bias, -w for each row, which both parts read, and its sums t,
+ * which have fewer bytes than w and are spread in the second part. */
+static void made_of_weights(void)
+{
+    struct ap_build b;
+    struct ap_graph g;
+    struct ap_subgraph first, second;
+    struct ap_err err = {0};
+    int64_t small[2] = {2, 2}, dims[3] = {4, 2, 2}, zero = 0, behind[2] = {1, 2};
+
+    ap_build_init(&b, &arena);
+    b.scope = "";
+    int x = ap_build_param(&b, "x", ap_build_shape(&b, AP_F32, 3, dims), AP_ROLE_INPUT);
+    int w = ap_build_param(&b, "w", ap_build_shape(&b, AP_F32, 2, small), AP_ROLE_WEIGHT);
+    int t = ap_build_reduce(&b, w, AP_RED_SUM, 1, &zero);
+    int n = ap_build_unary(&b, AP_OP_NEGATE, w);
+    int bias = ap_build_broadcast(&b, n, 3, dims, behind);
+    int y = ap_build_binary(&b, AP_OP_ADD, x, bias);
+    int z = ap_build_binary(&b, AP_OP_MULTIPLY, y, bias);
+    int wide = ap_build_broadcast(&b, t, 3, dims, &behind[1]);
+    int v = ap_build_binary(&b, AP_OP_ADD, z, wide);
+    struct ap_result results[1] = {{v, AP_ROLE_AUX, -1, NULL}};
+    CHECK(ap_build_finish(&b, "t", 1, results, &g, &err) == 0, "a bias builds");
+    int *block_of = AP_NEW_N(&arena, g.n_nodes, int);
+    block_of[z] = block_of[v] = 1;
+    CHECK(ap_subgraph_blocks(&arena, &g, block_of, 0, 0, &first, &err) == 0 &&
+              ap_subgraph_blocks(&arena, &g, block_of, 1, 1, &second, &err) == 0,
+          "in both parts");
+    CHECK(first.n_cut_out == 2 && first.source[first.cut_out[0]] == t &&
+              first.source[first.cut_out[1]] == y,
+          "what has fewer bytes than its weight goes on, a wider bias does not");
+    CHECK(second.n_cut_in == 2 && by_name(&second.graph, "w") >= 0,
+          "the second part makes the bias of the weight");
+    const bool *copied = ap_subgraph_copied(&arena, &g);
+    CHECK(copied[n] && copied[bias] && copied[wide] && !copied[t] && !copied[y] &&
+              !copied[w] && !copied[x],
+          "values that are copied are known");
+}
+
 int main(void)
 {
     int half;
@@ -185,6 +224,7 @@ int main(void)
     whole_and_nothing(&g);
     spread_scalar();
     groups_of_the_whole();
+    made_of_weights();
     ap_arena_free(&arena);
     return tap_done();
 }
