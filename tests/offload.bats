@@ -134,6 +134,37 @@ by_hand() {
         "$without" "$with"
 }
 
+@test "what a plan waits for its host is said apart" {
+    local without=$BATS_TEST_TMPDIR/without.json with=$BATS_TEST_TMPDIR/with.json
+    line pp=2,tp=2,mbs=1 >"$without"
+    line pp=2,tp=2,mbs=1,offload=activations >"$with"
+    # parts of the step; computation and collectives take what they take without
+    jq -se 'map(.cost) | .[0] as $a | .[1] as $b | ($a | has("host_wait_sec") | not) and $b.host_wait_sec > 0.1 * $b.step_sec and
+        ($b | (.compute_sec + .comm_sec + .send_sec + .sync_sec + .wait_sec + .host_wait_sec) / .step_sec - 1 | fabs < 1e-9) and
+        ($b.compute_sec / $a.compute_sec - 1 | fabs < 1e-3) and ($b.comm_sec / $a.comm_sec - 1 | fabs < 1e-3) and $a.comm_sec > 0 and
+        $b.sync_sec == $a.sync_sec' "$without" "$with"
+    ap-cost --report "$with" >"$BATS_TEST_TMPDIR/report"
+    grep -q 'compute .*, waiting for the host [1-9]' "$BATS_TEST_TMPDIR/report"
+    grep -q "limited by the host's link, for [1-9]" "$BATS_TEST_TMPDIR/report"
+    grep -q "^  twice the bandwidth of the host's link .*-[1-9]" "$BATS_TEST_TMPDIR/report"
+    ap-cost --diff "$without" "$with" >"$BATS_TEST_TMPDIR/diff"
+    grep -q '^ *[+].* waiting for the host$' "$BATS_TEST_TMPDIR/diff"
+    run grep 'reductions of gradients' "$BATS_TEST_TMPDIR/diff"
+    [ "$status" -eq 1 ]
+}
+
+@test "the host with least room left is the one that is named" {
+    line pp=2,dp=2,mbs=1,offload=optimizer >"$BATS_TEST_TMPDIR/plan.json"
+    # two hosts of two ranks, the second with little memory
+    jq 'del(.name, .source, .levels, .attention, .overlap, .published) as $device | .levels[0] as $links |
+        {name: "two", attention, overlap, levels: [$links + {size: 2}, $links + {size: 2, name: "hosts"}], hosts:
+            [$device + {count: 1, links: ($links | {bandwidth_bytes_per_sec, latency_sec})} |
+                ., (.device = "small" | .host_link.memory_bytes = 1000)]} | del(..|nulls)' \
+        "$BATS_FILE_TMPDIR/four.json" >"$BATS_TEST_TMPDIR/two.json"
+    ap-cost --report --cluster "$BATS_TEST_TMPDIR/two.json" "$BATS_TEST_TMPDIR/plan.json" |
+        grep -q 'MB of 1 kB on the host: does not fit'
+}
+
 @test "what does not fit is searched with its optimizer on the host" {
     local plan=$BATS_TEST_TMPDIR/plan.json
     ap-stage --quiet --no-history --cluster "$BATS_FILE_TMPDIR/four.json" --memory 1MB --for megatron --recompute none \

@@ -91,6 +91,13 @@ static void try_devices(struct advice *a)
 
     if (c.n_kinds)
         return; /* no change is one of all devices */
+    c.host_link.out_bytes_per_sec *= 2;
+    c.host_link.in_bytes_per_sec *= 2;
+    c.host_link.both_bytes_per_sec *= 2;
+    if (a->in->of.stages.n_offloaded > 0)
+        try_change(a, LIMIT_HOST, &c, &a->in->of.stages,
+                   "twice the bandwidth of the host's link");
+    c = *cluster;
     for (int t = 0; t < AP_N_DTYPES; t++)
         c.flops_per_sec[t] *= 2;
     c.tf32_flops_per_sec *= 2;
@@ -238,6 +245,10 @@ static void put_limit(const struct advice *a, const struct headline *h,
                           (p ? spent.comm_sec + spent.send_sec + spent.sync_sec
                              : a->p->price.comm_sec) /
                           step);
+        break;
+    case LIMIT_HOST:
+        ap_buf_printf(out, "the host's link, for %.1f %% of the step",
+                      100 * spent.host_wait_sec / step);
         break;
     case LIMIT_BUBBLE:
         ap_buf_printf(out, "the bubble, %.1f %% of the step", 100 * p->result.bubble);

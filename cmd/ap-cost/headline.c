@@ -52,7 +52,7 @@ void headline_of_plan(struct ap_arena *arena, const struct cost_input *in,
         ap_plan_line_words(&out->says, each, &in->of.stages, &out->words);
         put_best(&in->of.stages, p->result.step_sec, &out->best);
         out->host_bytes = p->host_bytes;
-        out->host_limit_bytes = price_device(in, 0)->host_link.memory_bytes;
+        out->host_limit_bytes = p->host_limit_bytes;
         out->host_link_sec = p->host_link_sec;
         recomputed = ap_stages_recomputed_flops(&in->of.graph, &in->of.stages);
     } else {

@@ -146,9 +146,11 @@ struct price_spent price_spent_by(const struct cost_input *in,
         if (in->of.stages.schedule != AP_SCHEDULE_INFERENCE)
             comm += part->backward_comm_sec + part->recompute_comm_sec;
         s.comm_sec += times * comm + part->update_comm_sec;
+        const double *host = p->point[i].host_wait_sec;
+        s.host_wait_sec += times * (host[0] + host[1]) + host[2];
     }
     s.comm_sec -= d->paired_sec;
-    s.compute_sec = d->compute_sec - s.comm_sec;
+    s.compute_sec = d->compute_sec - s.comm_sec - s.host_wait_sec;
     s.wait_sec = fmax(0, p->result.step_sec - d->compute_sec - s.send_sec - s.sync_sec);
     return s;
 }
@@ -165,6 +167,7 @@ struct price_spent price_spent_by_all(const struct cost_input *in,
         sum.send_sec += share * s.send_sec;
         sum.sync_sec += share * s.sync_sec;
         sum.wait_sec += share * s.wait_sec;
+        sum.host_wait_sec += share * s.host_wait_sec;
     }
     return sum;
 }

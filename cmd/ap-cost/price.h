@@ -100,6 +100,7 @@ int64_t price_limit(const struct cost_input *in, int stage);
 struct price_spent {
     double compute_sec, comm_sec; /* collectives inside the stage, gradients' aside */
     double send_sec, sync_sec, wait_sec;
+    double host_wait_sec; /* for copies to and from the host, and its update */
 };
 struct price_spent price_spent_by(const struct cost_input *in,
                                   const struct ap_pipeline_price *p, int device);
@@ -178,6 +179,7 @@ enum limit {
     LIMIT_BANDWIDTH,
     LIMIT_LAUNCHES,
     LIMIT_LINKS,
+    LIMIT_HOST,
     LIMIT_BUBBLE,
     LIMIT_DEVICES,
     LIMIT_MEMORY

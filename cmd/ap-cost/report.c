@@ -594,6 +594,7 @@ static void put_spent(const struct cost_input *in, const struct ap_pipeline_pric
     put_share(out, "sends", s.send_sec, step);
     put_share(out, "gradients", s.sync_sec, step);
     put_share(out, "waiting", s.wait_sec, step);
+    put_share(out, "waiting for the host", s.host_wait_sec, step);
     ap_buf_puts(out, "\n  links:");
     for (int l = 0; l < in->of.cluster.n_levels; l++) {
         ap_buf_printf(out, "%s %s ", l ? "," : "", in->of.cluster.levels[l].name);

@@ -92,6 +92,8 @@ static void put_spent(struct ap_buf *out, const struct price_spent *s)
     price_put_num(out, "send_sec", s->send_sec);
     price_put_num(out, "sync_sec", s->sync_sec);
     price_put_num(out, "wait_sec", s->wait_sec);
+    if (s->host_wait_sec > 0)
+        price_put_num(out, "host_wait_sec", s->host_wait_sec);
 }
 
 static void put_stage(const struct cost_input *in, const struct ap_pipeline_price *p,

@@ -422,7 +422,7 @@ static int diff_groups(struct ap_arena *arena, const struct cost_input *in,
 
 /* ---- two plans with schedules, by blocks ---- */
 
-enum { SUMS, SENDS, WAITING, N_OTHERS }; /* after the blocks */
+enum { SUMS, SENDS, WAITING, HOST, N_OTHERS }; /* after the blocks */
 
 /* A part of the step, on average over the plan's devices. */
 struct spent {
@@ -481,8 +481,9 @@ static int find_parts(struct ap_arena *arena, const struct cost_input *in,
     struct price_spent s = price_spent_by_all(in, p);
     parts[blocks->n + SENDS].comm_sec = s.send_sec;
     parts[blocks->n + WAITING].comm_sec = s.wait_sec;
+    parts[blocks->n + HOST].comm_sec = s.host_wait_sec;
     parts[blocks->n + SUMS].comm_sec =
-        p->result.step_sec - known - s.send_sec - s.wait_sec;
+        p->result.step_sec - known - s.send_sec - s.wait_sec - s.host_wait_sec;
     return 0;
 }
 
@@ -548,7 +549,8 @@ static void put_spent(struct ap_buf *out, int n_blocks, const struct spent *d,
 {
     static const char *const others[] = {
         "reductions of gradients and norms across stages",
-        "sends that no computation hides", "waiting for other stages"};
+        "sends that no computation hides", "waiting for other stages",
+        "waiting for the host"};
     int shown = 0;
     bool any = false;
 

@@ -611,8 +611,8 @@ static void read_overlap(struct trainer_reading *r)
 static void read_offload(struct trainer_reading *r)
 {
     const char *part = trainer_flag_word(&r->flags, "--optimizer-offload-fraction", "1");
-
     const bool overlaps = on(r, "--overlap-cpu-optimizer-d2h-h2d");
+
     if (on(r, "--optimizer-cpu-offload")) {
         r->said->line.offload = AP_LINE_OFFLOAD_OPTIMIZER;
         if (strtod(part, NULL) != 1)

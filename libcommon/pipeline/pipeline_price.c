@@ -169,14 +169,20 @@ static void price_stage(struct ap_pricing *p, int i, struct ap_stage_point point
 static void price_conversions(const struct kept_price *kept, bool recompute,
                               struct ap_stage_breakdown *part)
 {
-    const struct ap_stage_point *with = kept->with, *without = kept->without;
+    struct ap_stage_point at[4] = {kept->with[0], kept->without[0], kept->with[1],
+                                   kept->without[1]};
 
-    part->forward_comm_sec = with->forward_sec - without->forward_sec;
-    part->backward_comm_sec = with->backward_sec - without->backward_sec;
-    part->update_comm_sec = with->update_sec - without->update_sec;
+    for (int i = 0; i < 4; i++) { /* waiting for the host is not theirs */
+        at[i].forward_sec -= at[i].host_wait_sec[0];
+        at[i].backward_sec -= at[i].host_wait_sec[1];
+        at[i].update_sec -= at[i].host_wait_sec[2];
+    }
+    part->forward_comm_sec = at[0].forward_sec - at[1].forward_sec;
+    part->backward_comm_sec = at[0].backward_sec - at[1].backward_sec;
+    part->update_comm_sec = at[0].update_sec - at[1].update_sec;
     if (recompute)
         part->recompute_comm_sec =
-            with[1].backward_sec - without[1].backward_sec - part->backward_comm_sec;
+            at[2].backward_sec - at[3].backward_sec - part->backward_comm_sec;
 }
 
 /* ---- bytes on the links inside a stage ---- */
@@ -314,21 +320,29 @@ static int price_half(void *ctx, int i, struct ap_arena *arena, struct ap_err *e
 /* What devices have on the host, and how long their links work. */
 static void count_host(struct ap_pipeline_price *out)
 {
+    double least = INFINITY;
+
     for (int d = 0; d < out->result.n_devices; d++) {
         double sec = 0;
-        int64_t bytes = 0;
+        int64_t bytes = 0, limit = 0;
         for (int i = 0; i < out->sim.n_stages; i++) {
             const struct ap_stage_point *p = &out->point[i];
             if (ap_sim_device_of(&out->sim, i) != d)
                 continue;
             sec += out->sim.microbatches * (p->link_sec[0] + p->link_sec[1]) +
                    p->link_sec[2];
+            limit = out->breakdown[i].cost.cluster.host_link.memory_bytes;
             bytes = ap_add64(bytes, p->host_bytes);
             bytes = ap_add64(bytes, ap_mul64(p->host_flight_bytes,
                                              out->result.devices[d].peak_in_flight));
         }
         out->host_link_sec = fmax(out->host_link_sec, sec);
-        out->host_bytes = bytes > out->host_bytes ? bytes : out->host_bytes;
+        const double room = (limit > 0 ? (double)limit : 0x1p62) - (double)bytes;
+        if (bytes > 0 && room < least) {
+            least = room;
+            out->host_bytes = bytes;
+            out->host_limit_bytes = limit;
+        }
     }
 }
 

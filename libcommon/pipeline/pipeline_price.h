@@ -127,9 +127,10 @@ struct ap_pipeline_price {
         *links; /* by sets of devices; not filled by ap_pipeline_compare */
     double level_bytes[AP_MAX_LEVELS]; /* of a step, between and inside stages */
     int64_t peak_bytes;                /* of the fullest device */
-    /* of the devices that have most on the host: these bytes, and the seconds of a step
-       in which their link to it works, of both directions the longer one; 0: none have */
-    int64_t host_bytes;
+    /* of the device that has least room left on the host: its bytes there, and how many
+       it may have (0: unknown); and the most seconds of a step in which a device's link
+       to it works, of both directions the longer one; 0: none have */
+    int64_t host_bytes, host_limit_bytes;
     double host_link_sec;
 };
 

@@ -115,9 +115,10 @@ struct ap_stage_point {
     double weights_sec;
     int64_t pending_bytes;
     /* on the host: all the time, and per microbatch in flight; and seconds of the link to
-       it in a forward, in a backward, and once per step, beside which these work */
+       it in a forward, in a backward, and once per step, beside which these work, and the
+       part of these that waits for the host */
     int64_t host_bytes, host_flight_bytes;
-    double link_sec[3];
+    double link_sec[3], host_wait_sec[3];
     double slack_sec; /* the plan may take longer by this, since the price is a sum of
                          blocks */
     int tag;          /* the caller's own */

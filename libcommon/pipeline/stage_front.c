@@ -86,9 +86,14 @@ static void wait_for_link(const struct ap_stage_measure *m, struct ap_stage_poin
     point->link_sec[0] = m->pass_link_sec[0];
     point->link_sec[1] = m->pass_link_sec[1];
     point->link_sec[2] = fmax(step[2], fmax(step[0], step[1]));
-    point->forward_sec = fmax(point->forward_sec, point->link_sec[0]);
-    point->backward_sec = fmax(point->backward_sec, point->link_sec[1]);
-    point->update_sec = fmax(point->update_sec, fmax(point->link_sec[2], step[3]));
+    const double least[3] = {point->link_sec[0], point->link_sec[1],
+                             fmax(point->link_sec[2], step[3])};
+    double *const sec[3] = {&point->forward_sec, &point->backward_sec,
+                            &point->update_sec};
+    for (int i = 0; i < 3; i++) {
+        point->host_wait_sec[i] = fmax(0, least[i] - *sec[i]);
+        *sec[i] = fmax(*sec[i], least[i]);
+    }
     point->host_bytes = (int64_t)m->host_bytes;
     point->host_flight_bytes = (int64_t)m->host_flight_bytes;
 }
