@@ -146,6 +146,7 @@ static void try_microbatches(struct advice *a, enum limit limit, int64_t n)
     struct ap_stages s = a->in->of.stages;
 
     s.microbatches = n;
+    s.order = NULL; /* a program's lists are for its own number */
     try_change(
         a, limit, &a->in->of.cluster, &s,
         ap_arena_printf(a->arena, "%lld microbatch%s", (long long)n, n == 1 ? "" : "es"));
@@ -213,6 +214,7 @@ int64_t price_fewest_microbatches(const struct cost_input *in, const struct pric
         struct ap_stages half = s;
         int64_t peak = 0;
         half.microbatches /= 2;
+        half.order = NULL;
         if (!isfinite(price_changed(&a, &in->of.cluster, &half, &peak)) || peak > limit)
             break;
     }
