@@ -223,10 +223,9 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
     *tool = (struct ap_tool){.name = "ap-shard",
                              .summary = "choose how every tensor is split over a mesh",
                              .operand = "[FILE]"};
-    *req = (struct shard_request){
-        .max_axes = 2,
-        .alpa = ap_alpa_defaults(),
-        .params = {.rounds = 12, .unfold = 120000}};
+    *req = (struct shard_request){.max_axes = 2,
+                                  .alpa = ap_alpa_defaults(),
+                                  .params = {.rounds = 12, .unfold = 120000}};
     const struct ap_opt opts[] = {
         {"mesh", AP_OPT_STR, &req->mesh_text, "MESH",
          "logical mesh: 8, 2x4, dp=2,tp=4, or auto for the best", NULL, 0, 0, 0, NULL},
@@ -306,7 +305,8 @@ void shard_read_options(struct ap_arena *arena, struct ap_tool *tool,
          "tofu: how it may split a tensor", shard_tofu_spaces, sizeof *shard_tofu_spaces,
          0, 0, "tofu"},
         {"tofu-ties", AP_OPT_INT, &req->params.tofu_ties, "N",
-         "tofu: break ties between equal cuts in N ways, not until it brings nothing", NULL, 0, 1, 1000, "tofu"},
+         "tofu: break ties between equal cuts in N ways, not until it brings nothing",
+         NULL, 0, 1, 1000, "tofu"},
         {"level", AP_OPT_CHOICE, &req->level_row, "LEVEL", "rhino: optimization level",
          shard_levels, sizeof *shard_levels, 0, 0, "rhino"},
         {"critical", AP_OPT_CHOICE, &req->params.critical, "NAME",

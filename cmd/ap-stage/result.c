@@ -461,8 +461,7 @@ static int price_all(const struct pricing *x, const struct plan_answer *first,
     qsort(list, (size_t)n, sizeof *list, compare_estimates);
     for (int i = 0; i < n && rc == 0; i++)
         if (is_promising(x, &list[i], best) &&
-            (first->own || list[i].plan->typed ||
-             left[list[i].plan->chunks > 1]-- > 0))
+            (first->own || list[i].plan->typed || left[list[i].plan->chunks > 1]-- > 0))
             rc = price_plan(x, list[i].plan, best, answer, stages, err);
     free(list);
     return rc;

@@ -6,7 +6,8 @@
  * often tighter; the lower end counts. Where both waste memory, pack.c packs the largest
  * pieces, which takes nearly all of the waste away. Cost: n times the free blocks (8 to
  * 24 on average, at most 56, in ZeRO-3 programs of GPT-3, Llama-3, T5, U-Net and
- * Wide-ResNet on 8 devices), and a bounded number of times the square of a bounded number.
+ * Wide-ResNet on 8 devices), and a bounded number of times the square of a bounded
+ * number.
  */
 #include "base/place.h"
 

@@ -623,11 +623,10 @@ void ap_pipeline_of_program(struct ap_arena *arena, const struct ap_program *pro
     const int hi = prog->mesh.microbatch ? prog->each_hi : first_update(g);
     int *rank;
 
-    *st = (struct ap_pipeline_stage){
-        .prog = *prog,
-        .cuts = {prog->each_lo, hi, hi, hi},
-        .param = number_all(arena, g->n_params),
-        .result = number_all(arena, g->n_results)};
+    *st = (struct ap_pipeline_stage){.prog = *prog,
+                                     .cuts = {prog->each_lo, hi, hi, hi},
+                                     .param = number_all(arena, g->n_params),
+                                     .result = number_all(arena, g->n_results)};
     *out = (struct ap_pipeline_program){.alone = true,
                                         .schedule = AP_SCHEDULE_INFERENCE,
                                         .microbatches = n,

@@ -124,10 +124,11 @@ static inline bool exist(void *ctx, int n_layers, double at_most, double *found)
     return any;
 }
 
-static inline enum ap_exit
-coarsen_exhaustive(struct ap_arena *arena, const struct ap_graph *g,
-                   const struct coarsen_params *params, struct coarsen_answer *answer,
-                   struct ap_err *err)
+static inline enum ap_exit coarsen_exhaustive(struct ap_arena *arena,
+                                              const struct ap_graph *g,
+                                              const struct coarsen_params *params,
+                                              struct coarsen_answer *answer,
+                                              struct ap_err *err)
 {
     struct layers l;
     struct trial *t = AP_NEW(arena, struct trial);

@@ -24,7 +24,7 @@ struct odometer {
 };
 
 static inline void odometer_init(struct ap_arena *arena, struct odometer *o,
-                          const struct contest *contest)
+                                 const struct contest *contest)
 {
     const struct ap_problem *p = &contest->costs;
 
@@ -62,7 +62,7 @@ static inline double odometer_term(const struct odometer *o, int i)
 /* Turns the wheels; best gets the optimum. Returns the number of complete combinations.
  */
 static inline int64_t odometer_run(struct ap_arena *arena, struct odometer *o, int *best,
-                            double *best_cost)
+                                   double *best_cost)
 {
     const struct ap_problem *p = o->p;
     double *sum = AP_NEW_N(arena, p->n_nodes + 1, double);

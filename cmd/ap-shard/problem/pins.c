@@ -374,9 +374,8 @@ static void keep_stride(struct ap_arena *arena, struct ap_node *node,
     ap_buf_free(&text);
 }
 
-int shard_pins_add(struct ap_arena *arena, struct ap_graph *g,
-                   const struct ap_mesh *mesh, const struct ap_list *list,
-                   struct ap_pins *pins, struct ap_err *err)
+int shard_pins_add(struct ap_arena *arena, struct ap_graph *g, const struct ap_mesh *mesh,
+                   const struct ap_list *list, struct ap_pins *pins, struct ap_err *err)
 {
     if (list->n > 0 && !pins->pinned)
         *pins = ap_pins_none(arena, g);

@@ -114,12 +114,11 @@ int shard_pins_read(struct ap_arena *arena, const struct ap_graph *g,
 /*
  * Adds the pins of the command line, GLOB=LAYOUT: a later pin of a node replaces earlier
  * pins and the imported sharding. A layout with a stride becomes the node's own pin, so
- * that nests built from now on have the factors for it. -1 if there is no such node, or it
- * has no such layout.
+ * that nests built from now on have the factors for it. -1 if there is no such node, or
+ * it has no such layout.
  */
-int shard_pins_add(struct ap_arena *arena, struct ap_graph *g,
-                   const struct ap_mesh *mesh, const struct ap_list *list,
-                   struct ap_pins *pins, struct ap_err *err);
+int shard_pins_add(struct ap_arena *arena, struct ap_graph *g, const struct ap_mesh *mesh,
+                   const struct ap_list *list, struct ap_pins *pins, struct ap_err *err);
 /* Pins name layouts on the devices' axes alone. On a mesh with a microbatch axis, makes
  * them layouts of all its axes, given each group's choice there (arena). -1: a pin and
  * the microbatches exclude each other. */
@@ -253,10 +252,10 @@ struct shard_request {
         *cluster;            /* of --serve; NULL: cluster_path's or the document's */
     const char *memory_text; /* --memory, NULL: no limit */
     struct ap_list pins;
-    int overlap;                               /* row of ap_overlap_modes */
-    int f32_matmul;                            /* row of ap_f32_matmul_modes */
+    int overlap;                          /* row of ap_overlap_modes */
+    int f32_matmul;                       /* row of ap_f32_matmul_modes */
     int64_t jobs, max_axes, microbatches; /* 0: 1, or the number of the plan file */
-    int microbatch;                            /* 0: exact */
+    int microbatch;                       /* 0: exact */
     bool serve;
     int space;                          /* SHARD_SPACE_... */
     const char *batch_axis;             /* NULL: Alpa's default */

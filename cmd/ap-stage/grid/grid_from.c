@@ -42,10 +42,11 @@ static bool has_item(const char *line, const char *key)
 static void add_keys(struct ap_arena *arena, const char *more, struct ap_line *line)
 {
     static const char *const follows[][2] = {
-        {"shard", "tp"},    {"shard", "cp"},     {"shard", "pp"},  {"shard", "dp"},
-        {"shard", "zero"},  {"vpp", "pp"},       {"layers", "pp"}, {"layers", "vpp"},
-        {"schedule", "pp"}, {"schedule", "vpp"}, {"sp", "tp=1"},   {"ring", "cp=1"},
-        {"a2a", "cp"},      {"wgrad-overlap", "tp=1"}};
+        {"shard", "tp"},     {"shard", "cp"},          {"shard", "pp"},
+        {"shard", "dp"},     {"shard", "zero"},        {"vpp", "pp"},
+        {"layers", "pp"},    {"layers", "vpp"},        {"schedule", "pp"},
+        {"schedule", "vpp"}, {"sp", "tp=1"},           {"ring", "cp=1"},
+        {"a2a", "cp"},       {"wgrad-overlap", "tp=1"}};
     struct ap_err err = {0};
     const char *text = more;
     char *rest = NULL;

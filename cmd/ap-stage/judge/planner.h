@@ -147,12 +147,12 @@ struct plan_params {
     int submesh_space; /* row of plan_submesh_spaces */
     int n_submeshes;   /* > 0: of the space `all`, only these */
     const struct plan_submesh *submesh;
-    double epsilon_sec;  /* alpa: gap of t_max that is not tried */
-    double imbalance;    /* rhino: tolerance of a stage's FLOPs, 0.08 */
-    bool search_all;     /* rannc: goes on after the first number of stages that fits */
-    bool latency;        /* inference: the time of one batch, not the slowest stage's */
-    int64_t n_kept;      /* auto: plans that are simulated */
-    int64_t work_limit;  /* 0: the planner's own */
+    double epsilon_sec; /* alpa: gap of t_max that is not tried */
+    double imbalance;   /* rhino: tolerance of a stage's FLOPs, 0.08 */
+    bool search_all;    /* rannc: goes on after the first number of stages that fits */
+    bool latency;       /* inference: the time of one batch, not the slowest stage's */
+    int64_t n_kept;     /* auto: plans that are simulated */
+    int64_t work_limit; /* 0: the planner's own */
     const struct plan_outline
         *given;           /* the only plan, or where auto starts; NULL: none */
     struct ap_work *work; /* shows the progress of the search; may be NULL */

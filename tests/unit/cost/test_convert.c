@@ -482,7 +482,6 @@ static void test_all_pairs(void)
                   used[op]);
 }
 
-
 /* ---- named paths ---- */
 
 /* "all-gather(x) all-to-all(y)" */

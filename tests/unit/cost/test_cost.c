@@ -257,7 +257,8 @@ static void test_between_tables(void)
     CHECK(near(coll_sec(&c, "4", AP_OP_ALL_GATHER, 48000000), 1e-3 * 0.48 * 3 / 2),
           "four as two that send as much");
     c.levels[0].shared = true;
-    CHECK(coll_sec(&c, "4", AP_OP_ALL_GATHER, 48000000) > formula, "on a bus: the formula");
+    CHECK(coll_sec(&c, "4", AP_OP_ALL_GATHER, 48000000) > formula,
+          "on a bus: the formula");
 }
 
 /* Tokens of eight experts go once to each of two devices: to 1.99 of 2, not 8 times. */

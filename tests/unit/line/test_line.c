@@ -19,11 +19,10 @@ static struct ap_line draw_line(struct ap_arena *arena)
 {
     struct ap_line line = ap_line_least;
     struct ap_degrees *d = &line.degrees;
-    static const unsigned bits[] = {AP_TRAINER_PACKS,           AP_TRAINER_LOW_SUMS,
-                                    AP_TRAINER_KEEPS_GATHERED,  AP_TRAINER_BROADCASTS,
-                                    AP_TRAINER_KEEPS_GRADIENTS, AP_TRAINER_WAITS,
-                                    AP_TRAINER_EP_OVERLAP,      AP_TRAINER_TP_OVERLAP,
-                                    AP_TRAINER_WGRAD_OVERLAP};
+    static const unsigned bits[] = {
+        AP_TRAINER_PACKS,      AP_TRAINER_LOW_SUMS,        AP_TRAINER_KEEPS_GATHERED,
+        AP_TRAINER_BROADCASTS, AP_TRAINER_KEEPS_GRADIENTS, AP_TRAINER_WAITS,
+        AP_TRAINER_EP_OVERLAP, AP_TRAINER_TP_OVERLAP,      AP_TRAINER_WGRAD_OVERLAP};
 
     d->tensor = 1 + draw(3);
     d->sequence = d->tensor > 1 && draw(2);
