@@ -184,7 +184,8 @@ by_hand() {
         (.[1].line | test("recompute=full")) and .[0].objective_sec < .[1].objective_sec'
     # neither does a host that is too small
     jq '.host_link.memory_bytes = 1000' "$BATS_FILE_TMPDIR/four.json" >"$BATS_TEST_TMPDIR/small.json"
-    refuses 3 '' ap-stage --quiet --no-history --cluster "$BATS_TEST_TMPDIR/small.json" --memory 1MB --for megatron \
+    refuses 3 ' bytes there, and has 1000 ' \
+        ap-stage --quiet --no-history --cluster "$BATS_TEST_TMPDIR/small.json" --memory 1MB --for megatron \
         --recompute none "$BATS_FILE_TMPDIR/gpt.json"
 }
 

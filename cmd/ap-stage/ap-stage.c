@@ -3,6 +3,7 @@
  * and defaults first, then the run: read the document, start what prices stages, plan,
  * and write the section with the best plan's price.
  */
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -477,13 +478,24 @@ _Noreturn static void refuse_lines(struct ap_arena *arena, const struct grid_wan
 {
     const struct ap_trainer *trainer = want->space->trainer;
     const char *name = want->space->name, *title = trainer ? trainer->title : name;
+    const char *host =
+        isfinite(found->host_bytes)
+            ? ap_arena_printf(
+                  arena,
+                  "; with values on the host (offload) a device needs %.0f bytes there, "
+                  "and has %lld (memory_bytes of the cluster's host_link)",
+                  found->host_bytes,
+                  (long long)want->inst->cluster->host_link.memory_bytes)
+            : "";
 
     if (found->leanest)
         ap_die(AP_NO_SOLUTION,
                "%s: nothing fits in %lld bytes of memory: of %lld lines the leanest, %s, "
-               "needs %.0f",
+               "needs %.0f%s",
                name, (long long)want->inst->memory_bytes, (long long)found->n.legal,
-               ap_line_text(arena, found->leanest), found->leanest_bytes);
+               ap_line_text(arena, found->leanest), found->leanest_bytes, host);
+    if (*host)
+        ap_die(AP_NO_SOLUTION, "%s: nothing fits%s", name, host);
     ap_die(AP_NO_SOLUTION, "%s: %s of this model on this cluster%s%s", name,
            trainer ? ap_arena_printf(arena, "%s can run no line", title)
                    : "there is no line",

@@ -134,6 +134,17 @@ static bool may_offload(const struct grid_rows *r, struct ap_line *line)
                          ap_trainer_settle(trainer, &r->facts, line, &why)));
 }
 
+bool grid_exceeds_host(const struct grid_rows *r, double bytes,
+                       struct grid_candidate *row)
+{
+    const int64_t limit = r->m->cluster.host_link.memory_bytes;
+
+    if (limit == 0 || bytes <= (double)limit)
+        return false;
+    row->host_bytes = row->host_bytes > 0 ? fmin(row->host_bytes, bytes) : bytes;
+    return true;
+}
+
 bool grid_offload(const struct grid_rows *r, struct grid_candidate *row)
 {
     struct grid_candidate best = *row;
@@ -146,7 +157,8 @@ bool grid_offload(const struct grid_rows *r, struct grid_candidate *row)
         with.known = GRID_LISTED;
         with.bytes = 0;
         with.tried = (uint8_t)(1 << row->line.offload | row->tried);
-        if (with.tried >> what & 1 || !may_offload(r, &with.line))
+        if (with.tried >> what & 1 || !may_offload(r, &with.line) ||
+            grid_exceeds_host(r, ROUNDED_BYTES * grid_host_bytes(r, &with.line), row))
             continue;
         if (r->sharding[row->shard].measured)
             bound(r, &with);
@@ -154,6 +166,7 @@ bool grid_offload(const struct grid_rows *r, struct grid_candidate *row)
             (best.known == GRID_TOO_LARGE || with.step_sec < best.step_sec))
             best = with;
     }
+    best.host_bytes = row->host_bytes;
     *row = best;
     return row->known != GRID_TOO_LARGE;
 }

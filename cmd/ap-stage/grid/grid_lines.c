@@ -59,6 +59,35 @@ static struct stored count_stored(const struct ap_graph *g)
     return all;
 }
 
+/* Parts of the model that the line makes, at most, and of what ZeRO shards. */
+static double model_shares(const struct ap_line *l)
+{
+    const struct ap_degrees *d = &l->degrees;
+
+    return (double)((d->expert_tensor > d->tensor ? d->expert_tensor : d->tensor) *
+                    l->pipeline * d->expert);
+}
+
+static double zero_shares(const struct grid_rows *r, const struct ap_line *l)
+{
+    const struct ap_degrees *d = &l->degrees;
+
+    return fmax(model_shares(l), (double)ap_cluster_devices(&r->m->cluster) /
+                                     (double)(d->data * d->context) * (double)d->shard);
+}
+
+/* Of states and masters, on average over the stages, no device has less. */
+static double optimizer_bytes(const struct grid_rows *r, const struct ap_line *l)
+{
+    return r->optimizer_bytes /
+           (l->degrees.zero >= 1 ? zero_shares(r, l) : model_shares(l));
+}
+
+double grid_host_bytes(const struct grid_rows *r, const struct ap_line *line)
+{
+    return line->offload & AP_LINE_OFFLOAD_OPTIMIZER ? optimizer_bytes(r, line) : 0;
+}
+
 /*
  * No less of a device, on average over the stages: copies of what ZeRO shards are those
  * of the groups that it shards over. Where the last of several microbatches' backward
@@ -70,17 +99,13 @@ static double least_bytes(const struct lister *w, const struct ap_line *l)
     const struct grid_rows *r = w->r;
     const struct stored *all = &w->stored;
     const struct ap_degrees *d = &l->degrees;
-    const int64_t split = d->expert_tensor > d->tensor ? d->expert_tensor : d->tensor;
-    const double model = (double)(split * l->pipeline * d->expert);
-    const double sharded =
-        fmax(model, (double)ap_cluster_devices(&r->m->cluster) /
-                        (double)(d->data * d->context) * (double)d->shard);
+    const double model = model_shares(l), sharded = zero_shares(r, l);
     const bool several = r->m->batch > d->data * l->micro_batch;
     const double summed = w->facts.experts > 0 && d->zero >= 1 ? sharded : model;
     double bytes = all->weights / (d->zero == 3 ? sharded : model);
 
     if (!(l->offload & AP_LINE_OFFLOAD_OPTIMIZER))
-        bytes += (all->states + all->masters) / (d->zero >= 1 ? sharded : model);
+        bytes += optimizer_bytes(r, l);
 
     if (several && (d->zero == 1 || d->zero == 2))
         bytes += all->copies / model;
@@ -331,6 +356,8 @@ static void add_line(struct lister *l, const struct ap_line *line, int cut, int 
     while (is_too_large(l, &row.line, row.bytes)) {
         if (!grid_offload(r, &row)) {
             r->n_too_large++;
+            if (row.host_bytes > 0)
+                r->host_bytes = fmin(r->host_bytes, row.host_bytes);
             return;
         }
         row.bytes = least_bytes(l, &row.line);
@@ -606,6 +633,8 @@ int grid_list(struct grid_rows *r, struct ap_err *err)
     const struct grid_space *space = r->want->space;
     const int64_t host = space->hand ? r->m->cluster.levels[0].size : devices;
     struct lister l = {.r = r, .space = space, .stored = count_stored(&r->m->graph)};
+
+    r->optimizer_bytes = l.stored.states + l.stored.masters;
 
     if (r->m->batch == 0)
         return ap_err_set(err, "no input has a batch dimension");

@@ -155,9 +155,8 @@ void grid_price(const struct grid_rows *r, double below, struct grid_candidate *
     if (row->known == GRID_TIMED && row->step_sec < below) {
         row->bytes = (double)stage_result_peak(r->m, inst, &stages,
                                                inst->n_kinds > 0 ? 0 : limit, &price);
-        const int64_t host = r->m->cluster.host_link.memory_bytes;
         row->known = (limit > 0 && row->bytes > (double)limit) ||
-                             (host > 0 && price.host_bytes > host)
+                             grid_exceeds_host(r, (double)price.host_bytes, row)
                          ? GRID_TOO_LARGE
                          : GRID_PRICED;
         if (row->known == GRID_TOO_LARGE)
@@ -450,6 +449,7 @@ static void report(const struct grid_rows *r, struct grid_found *out)
 /* Counts lines, and finds the least that any of them may take. */
 static void sum_up(const struct grid_rows *r, struct grid_found *out)
 {
+    const int64_t limit = r->want->inst->memory_bytes;
     struct ap_line_counts *n = &out->n;
 
     n->legal = r->n_legal;
@@ -458,12 +458,16 @@ static void sum_up(const struct grid_rows *r, struct grid_found *out)
     n->too_slow = r->n_legal - r->n_too_large - r->n_no_plan - r->n;
     out->least_sec = r->least_sec;
     out->leanest_bytes = INFINITY;
+    out->host_bytes = r->host_bytes;
     for (int i = 0; i < r->n; i++) {
         const struct grid_candidate *row = &r->row[i];
         n->too_large += row->known == GRID_TOO_LARGE;
         n->no_plan += row->known == GRID_NO_PLAN;
         n->too_slow += row->known < GRID_PRICED;
-        if (row->known == GRID_TOO_LARGE && row->bytes < out->leanest_bytes) {
+        if (row->known == GRID_TOO_LARGE && row->host_bytes > 0)
+            out->host_bytes = fmin(out->host_bytes, row->host_bytes);
+        if (row->known == GRID_TOO_LARGE && row->bytes > (double)limit &&
+            row->bytes < out->leanest_bytes) {
             out->leanest = &row->line;
             out->leanest_bytes = row->bytes;
         }
@@ -480,7 +484,8 @@ int grid_start(struct ap_arena *arena, const struct stage_model *m,
                             .m = m,
                             .want = want,
                             .least_sec = INFINITY,
-                            .leanest_bytes = INFINITY};
+                            .leanest_bytes = INFINITY,
+                            .host_bytes = INFINITY};
     grid_model_find(arena, m, &r->model);
     return grid_find_parts(r, err) || grid_list(r, err) ? -1 : 0;
 }

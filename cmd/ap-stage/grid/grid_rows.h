@@ -65,6 +65,9 @@ struct grid_found {
     const struct ap_line *leanest; /* where none fits: with the least bound of its memory,
                                       leanest_bytes; NULL: there is no line */
     double leanest_bytes;
+    /* the least that a device's part of its host cannot hold of lines that offload, where
+       that keeps some from fitting; INFINITY: it does not */
+    double host_bytes;
     double least_sec; /* no line that the memory may hold is below; INFINITY: none may */
     struct grid_row simple; /* the simplest line, if it is simpler than the best plan */
     struct ap_line_counts n;

@@ -28,6 +28,9 @@ struct grid_candidate {
        nothing */
     uint8_t tried;
     bool was_priced; /* with one of these */
+    /* the least that a device's part of its host would have to hold of those of these
+       that it cannot; 0: none */
+    double host_bytes;
 };
 
 /* Blocks of the stages: end[stage] is the block after its last. */
@@ -120,6 +123,8 @@ struct grid_rows {
     int n_no_plan;          /* of these: the model cannot be laid out so */
     struct ap_line leanest; /* of the lines that do not fit */
     double leanest_bytes;   /* INFINITY: there is none */
+    double host_bytes;      /* the least of lines without a row; likewise */
+    double optimizer_bytes; /* states and masters */
     double least_sec;       /* of lines without a row that may fit */
     struct ap_err why;      /* of the last line without a plan */
 };
@@ -166,5 +171,13 @@ void grid_simulate(const struct grid_rows *r, struct grid_candidate *row);
 /* A row that does not fit offloads what was not tried, of which the bound is least;
  * false: it has no such plan. */
 bool grid_offload(const struct grid_rows *r, struct grid_candidate *row);
+/* Whether a device's part of the host cannot hold so many bytes, which the row notes. */
+bool grid_exceeds_host(const struct grid_rows *r, double bytes,
+                       struct grid_candidate *row);
+
+/* ---- grid_lines.c ---- */
+
+/* Bytes that some device has on its host at least, of the optimizer. */
+double grid_host_bytes(const struct grid_rows *r, const struct ap_line *line);
 
 #endif
