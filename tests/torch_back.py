@@ -257,6 +257,38 @@ def uneven_words(self):
     """Words has a forward of its own."""
 
 
+class Losses(nn.Module):
+    """A loss of each reduction of PyTorch's own, and its gradient's place among others."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(32, 32)
+
+    def forward(self, x):
+        h = self.a(x)
+        return self.through(h, x.sigmoid()) + 0.25 * F.mse_loss(h, x, reduction="sum") / x.numel()
+
+
+@kind(Losses)
+def mean_of_squares(self, h, y):
+    return F.mse_loss(h, y)
+
+
+@kind(Losses)
+def means_of_losses(self, h, y):
+    return F.smooth_l1_loss(h, y) + F.soft_margin_loss(h, y) + F.huber_loss(h, y, delta=0.5)
+
+
+@kind(Losses)
+def mean_of_cross_entropies(self, h, y):
+    return F.binary_cross_entropy(h.sigmoid(), y) + F.l1_loss(h, y)
+
+
+@kind(Losses)
+def losses_of_each(self, h, y):
+    return F.smooth_l1_loss(h, y, reduction="none").square().mean() + F.huber_loss(h, y, reduction="sum")
+
+
 # ---- layouts by hand ----
 
 AXES, SIZES = ("x", "y"), (2, 2)

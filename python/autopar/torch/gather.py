@@ -160,6 +160,11 @@ REFUSALS = [
      r"in-?place operations that require placement changes|out variant .*placement"),
     ("DTensor has no such stride", "2.15", r"as_strided not supported"),
 ]
+# Gradients of means, which DTensor divides by the elements of the local part; seen in 2.15. (Means
+# that PyTorch makes of other operators, as those of l1_loss or kl_div are, it computes rightly.)
+MEANS = {aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default,
+         aten.huber_loss_backward.default, aten.soft_margin_loss_backward.default,
+         aten.binary_cross_entropy_backward.default}
 RANDOM = {aten.bernoulli_.float, aten.uniform_.default, aten.normal_.default,
           aten.exponential_.default, aten.rand_like.default, aten.randn_like.default,
           aten.bernoulli.default, aten.bernoulli.p, aten.native_dropout.default}
@@ -243,7 +248,7 @@ class Gathers(TorchDispatchMode):
             if axes:
                 return self.gather(func, args, kwargs, lack.text, axes)
         try:
-            made = func(*args, **kwargs)
+            made = computed(func, args, kwargs)
         except OUT_OF_MEMORY:  # of one process alone: the others would wait for its part of a gather
             raise
         except Exception as e:  # DTensor's refusals have no type of their own
@@ -291,6 +296,22 @@ class Gathers(TorchDispatchMode):
         self.say(f"{self.places.here()}: {text}, {before}: {done}, {moved} bytes")
 
 
+def computed(func, args, kwargs):
+    """What DTensor makes of the operator; gradients of means are divided by the whole's elements."""
+    made = func(*args, **kwargs)
+    if func in MEANS and reduction(func, args, kwargs) == 1:  # the mean
+        made._local_tensor.mul_(made._local_tensor.numel() / max(made.numel(), 1))
+    return made
+
+
+def reduction(func, args, kwargs):
+    """The operator's argument of this name, or its default, which operators are called without."""
+    for k, a in enumerate(func._schema.arguments):
+        if a.name == "reduction":
+            return args[k] if k < len(args) else kwargs.get(a.name, a.default_value)
+    raise TypeError(f"{func} has no reduction")
+
+
 def written(func, args, kwargs):
     """Operands that the operator changes in place."""
     named = {a.name: v for a, v in zip(func._schema.arguments, args)} | kwargs
@@ -330,7 +351,7 @@ def on_gathered(func, args, kwargs, axes):
             return y
 
         given = tree_map(operand, (args, kwargs))
-        made = func(*given[0], **given[1])
+        made = computed(func, *given)
         return put_back(made, changed) if changed else viewed(func, args, kwargs, made)
 
 
