@@ -176,7 +176,7 @@ END
 @test "ap-plan: --memory is what counts in the report, the document and the page" {
     local p=$BATS_TEST_TMPDIR/plan.json h=$BATS_TEST_TMPDIR/page.html
     run -0 --separate-stderr ap-plan "$(hlo mlp)" --cluster cpu-4 --memory 1000000 -o "$p" --html "$h"
-    [[ ${lines[2]} == *' of 1 MB: fits, '*' to spare' ]]
+    [[ $output == *' of 1 MB: fits, '*' to spare'* ]]
     jq -e '.stages.memory_limit_bytes == 1000000 and .cost.devices[].memory.limit_bytes == 1000000 and
         .cost.plan.spare_bytes < 1000000' "$p"
     grep -q '"limit_bytes":1000000' "$h"
