@@ -8,9 +8,9 @@
  * on the other where it divides; if the sides do not fit, the gcd of the sizes next to an
  * aligned boundary still does. A worklist carries boundaries through reshapes until
  * nothing changes. A class takes at most two boundaries (three factors), which must form
- * a chain of divisors; later ones are dropped. Strides of pins come first. Cost: a
- * reshape is looked at once, and again for each boundary that its classes win (at most
- * two each), so linear in the graph.
+ * a chain of divisors; later ones are dropped. Stripes and strides of pins come first.
+ * Cost: a reshape is looked at once, and again for each boundary that its classes win (at
+ * most two each), so linear in the graph.
  */
 #include "layout/nest_impl.h"
 
@@ -390,10 +390,10 @@ int ap_refine_build(struct ap_arena *arena, const struct ap_graph *g,
     for (int d = 0; d < n_dims; d++)
         refine->class[d] = ap_sets_root(refine->class, d);
     for (int v = 0; v < g->n_nodes; v++)
-        add_pin(refine, v);
-    for (int v = 0; v < g->n_nodes; v++)
         if (g->nodes[v].op == AP_OP_DOT)
             add_stripes(refine, v);
+    for (int v = 0; v < g->n_nodes; v++)
+        add_pin(refine, v);
     carry(arena, refine, n_dims);
     return 0;
 }
