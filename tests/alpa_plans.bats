@@ -212,8 +212,9 @@ paper_448() {
             $all[$i] as $x | $all[$i + 1] as $y |
             ($y[$what] - $x[$what]) / ($y.layers - $x.layers)] |
             .[0] > 0 and max <= .[0] * 1.25)' "$dir/stats"
-    # what all operators take at least rules runs out; contractions alone leave 6 a layer
-    jq -e -s 'all(.[]; .fronts <= 4 * .layers)' "$dir/stats"
+    # what all operators take at least rules runs out, contractions alone leave 6 a layer; with those of the plans
+    # that are simulated
+    jq -e -s 'all(.[]; .fronts <= 5 * .layers)' "$dir/stats"
 }
 
 @test "alpa §8.4: the work of a whole plan is no more than linear in the GPUs" {

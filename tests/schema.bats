@@ -203,7 +203,7 @@ END
     jq -c '.stages.foo = 1' "$dir/staged.json" >"$dir/bad.json"
     refuses 1 "/stages/foo: there is no such member" ap-check "$dir/bad.json"
     # stages that wait for each other
-    jq -c 'del(.sharding, .cost, .program, .placement) | .blocks.block_of[22] = 1 | .stages = {microbatches: 2, stages:
+    jq -c 'del(.sharding, .cost, .program, .placement) |  .blocks.block_of[23] = 1 | .stages = {microbatches: 2, stages:
         [0, 1 | {blocks: [.], devices: [.], sharding: {mesh: "1", algorithm: "data"}}]}' "$dir/whole.json" >"$dir/bad.json"
-    refuses 1 "/blocks/block_of/22: node 22 (add.44) is in block 1 and not in block 0" ap-check "$dir/bad.json"
+    refuses 1 "/blocks: node 26 (jit_relu_.2/max.3) of block 0 reads node 23 (add.45) of the later block 1" ap-check "$dir/bad.json"
 }
