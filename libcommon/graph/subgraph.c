@@ -35,9 +35,9 @@ static int64_t need_of_parameter(const struct cutter *c, const struct ap_node *n
                                                    : OF_OTHERS;
 }
 
-/* What is known of a node by its operands, each received or computed again, whichever
- * is less; *next: the first of those to ask for, if more is to be known. Parameters are
- * near to the first operands. */
+/* The bytes that a node needs if each operand is received or computed again, whichever is
+ * less. UNKNOWN if an operand's are not known yet: *next is the first such operand, since
+ * parameters are near to the first operands. */
 static int64_t need_of(const struct cutter *c, int node, int *next)
 {
     const struct ap_node *n = &c->g->nodes[node];

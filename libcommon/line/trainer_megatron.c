@@ -104,8 +104,8 @@ static int has_low_sums(const struct ap_trainer_case *c, struct ap_err *err)
                            "bits");
 }
 
-/* The hybrid optimizer is one of those that --use-precision-aware-optimizer makes, which
- * are of the distributed optimizer (arguments.py). */
+/* Offloading needs --use-precision-aware-optimizer, which needs the distributed optimizer
+ * (arguments.py). */
 static int has_host_optimizer(const struct ap_trainer_case *c, struct ap_err *err)
 {
     const struct ap_degrees *d = &c->line.degrees;
@@ -145,7 +145,7 @@ static ap_trainer_condition *const conditions[] = {has_kv_heads,
 
 /* Gradients lie in buckets; flags ask for them to be reduced in the last backward. A
  * linear layer's backward sends its input's gradient, and then computes the weight's
- * (tensor_parallel/layers.py, allreduce_dgrad, and Transformer Engine alike). */
+ * (tensor_parallel/layers.py, allreduce_dgrad; Transformer Engine does the same). */
 static struct ap_trainer_habits habits(const struct ap_line *line)
 {
     const bool tensor = line->degrees.tensor > 1;

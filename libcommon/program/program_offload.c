@@ -1,11 +1,11 @@
 /*
  * Problem: a plan keeps values on the host while nothing reads them: weights and states
  * of the optimizer, and values of the forward pass that the backward pass reads. Which
- * copies does a device make, and when? Idea: a segment of the list of
- * groups has one turn, and its groups run once, or with each microbatch. All groups of a
- * segment that read a value on the host read one copy of it on the device. Copies in
- * stand one such group ahead, so that a device can copy while it computes, and its memory
- * has what is in flight. A value of the forward pass is copied out behind its group, the
+ * copies does a device make, and when?
+ * Idea: a segment of the list of groups has one turn, and its groups run once, or with
+ * each microbatch. All groups of a segment that read a value on the host read one copy of
+ * it on the device. A copy to the device starts one such group early, so that the device
+ * copies while it computes; its memory holds the copies in flight. A value of the forward pass is copied out behind its group, the
  * new value of a parameter on the host behind the group that computes it. Who reads a
  * view of such a value reads the same view of the copy. Linear in the operands. After Ren
  * et al., "ZeRO-Offload", USENIX ATC 2021 (states), and Rhu et al., "vDNN", MICRO 2016

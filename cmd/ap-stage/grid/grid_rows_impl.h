@@ -28,8 +28,8 @@ struct grid_candidate {
        nothing */
     uint8_t tried;
     bool was_priced; /* with one of these */
-    /* the least that a device's part of its host would have to hold of those of these
-       that it cannot; 0: none */
+    /* of the ways to offload that the host's memory rules out, the fewest bytes that a
+       device needs there; 0: none is ruled out */
     double host_bytes;
 };
 

@@ -1,9 +1,10 @@
 /*
  * Problem: Alpa's sum has no sends, fills all devices, and counts two unequal stages in
- * full although with few microbatches one hides a part of the other. Idea: what the
- * programme of alpa.c meets is simulated; of the quickest plans blocks go over cuts,
- * neighbours exchange devices, and stages take other points, as long as the quickest one
- * gains by it. Cost: the simulations, of a shortlist's plans: stages x points in a round.
+ * full although with few microbatches one hides a part of the other. Idea: every plan
+ * that the dynamic program of alpa.c meets is simulated. The quickest plans are then
+ * changed while that makes the best one quicker: a block moves over a cut, neighbouring
+ * stages exchange their devices, a stage takes another point. Cost: in each round,
+ * stages x points simulations for each plan of the shortlist.
  */
 #include <math.h>
 
@@ -36,8 +37,8 @@ static const struct plan_front *front_of(const struct space *sp,
     return sp->inst->ask(sp->inst->oracle, &ask, &front, &why) ? NULL : front;
 }
 
-/* The same where `n` stages from `first` on have the points that are quickest over a
- * step: the sum sees what the first stage pays once only. */
+/* Takes the plan with the points that are quickest over a whole step for `n` stages from
+ * `first` on: the program's sum counts only what the first stage pays once. */
 void alpa_take_fastest(struct space *sp, struct alpa_plans *plans,
                        const struct plan_answer *like, int first, int n)
 {
@@ -55,8 +56,8 @@ void alpa_take_fastest(struct space *sp, struct alpa_plans *plans,
     alpa_take(sp, plans, &a);
 }
 
-/* The same with other points of one stage after the other: what a stage pays once may be
- * hidden behind the backward passes of those before it. */
+/* Takes the plan with the best point of each stage in turn: what a stage pays once per
+ * step may be hidden behind the backward passes of earlier stages. */
 static void take_points(struct space *sp, struct alpa_plans *plans,
                         const struct plan_answer *like)
 {
