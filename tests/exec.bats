@@ -512,8 +512,8 @@ close() {
         cat first rest >six
         close six one
     done
-    # and from a pipeline back to four ranks
-    losses -n 6 --data "$MODELS/mlp/in" --steps 3 --out staged staged.json >first
+    # and from the pipeline, the last of these, back to four ranks
+    losses -n "$n" --data "$MODELS/mlp/in" --steps 3 --out staged staged.json >first
     cp -n "$MODELS/mlp/in/"*.npy staged
     losses -n 4 --data staged --steps 3 "$(rewritten mlp 2x2)" >rest
     cat first rest >six
