@@ -35,7 +35,7 @@ cluster_of() {
     plan=$(rewritten mlp 2x2)
     ap-shard --mesh 2x2 --cluster cluster.json "$(imported mlp)" | ap-rewrite -o two.json
     on_hosts --map-by slot ap-exec --data "$MODELS/mlp/in" two.json >out 2>err
-    [ ! -s err ]
+    [ -z "$(grep ap-exec err)" ] # what mpirun says of slow daemons is its own
     on_hosts --map-by node ap-exec --data "$MODELS/mlp/in" two.json >other 2>err
     diff out other
     grep -q "ap-exec: warning: rank 1 is on host $B and rank 0 on host $A, but the plan has both on one host" err
