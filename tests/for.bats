@@ -55,7 +55,7 @@ setup_file() {
 
 @test "ap-stage --for: sequence parallelism overlaps what it sends where that is quicker, and only there" {
     cd "$BATS_TEST_TMPDIR"
-    ap-model gpt --layers 2 --hidden 512 --heads 8 --vocab 512 --seq 64 --batch 1 --recipe mixed | ap-prune --quiet |
+    ap-model gpt --layers 2 --hidden 512 --heads 8 --vocab 512 --seq 256 --batch 1 --recipe mixed | ap-prune --quiet |
         ap-coarsen --quiet --algorithm layers >model
     jq '.launch_sec = 1e-2' "$AP_TOP/clusters/cpu-4.json" >slow
     line() { ap-stage --quiet --for megatron --stages 1 --cluster "$1" model | jq -r .stages.line; }

@@ -52,6 +52,7 @@ dp=4,ep-overlap ep-overlap: there is no expert parallelism
 tp=4,tp-overlap tp-overlap: there is no sequence parallelism
 dp=4,wgrad-overlap wgrad-overlap: there is no tensor parallelism
 tp=2,pp=2,schedule=zb-h1,wgrad-overlap wgrad-overlap: not with zb-h1
+recompute=selective,stops-early stops-early: whole layers are not recomputed
 END
     refuses 2 "--stages: --grid says the whole plan" ap-stage --grid tp=2 --stages 2 --cluster cpu-4 "$f"
     refuses 2 "--recompute: --grid says the whole plan" \
@@ -207,6 +208,10 @@ words() {
     [ "$(again layernorm+mlp "${llama[@]}")" = 'dot mlp/gate, dot mlp/up, logistic mlp/act, rsqrt ln_1, rsqrt ln_2' ]
     [ -z "$(again shared_experts+moe_act "${llama[@]}")" ]
     [ "$(again shared_experts "${moe[@]}")" = 'dot moe/shared/mlp/gate, dot moe/shared/mlp/up, logistic moe/shared/mlp/act' ]
+    # of PyTorch's: the last product of a layer is read by no backward pass; in each layer the first one is kept
+    [ "$(again full "${llama[@]}" | tr ',' '\n' | grep -c 'dot mlp')" = 3 ]
+    [ "$(again full,stops-early "${llama[@]}" | tr ',' '\n' | grep 'dot mlp' | tr -d ' \n')" = dotmlp/gatedotmlp/up ]
+    [ "$(again operators "${llama[@]}" | tr ',' '\n' | grep dot | tr -d ' \n')" = dotattn/kdotattn/odotmlp/up ]
     [ "$(again layernorm+moe_act "${moe[@]}")" = 'logistic moe/act, rsqrt ln_1, rsqrt ln_1, rsqrt ln_2, rsqrt ln_2' ] # no latents'
     # two layers' values live again at once, beside one input less
     for one in block:1 full uniform:2 uniform:4; do

@@ -102,8 +102,8 @@ llama3-8b.megatron 8 32 tp=2,pp=2,dp=16,zero=1,sp,mbs=1,overlap,packs,low-sums,w
 mixtral.megatron 8 32 tp=2,pp=4,vpp=4,ep=8,etp=1,dp=8,zero=1,sp,mbs=1,overlap,packs,wgrad-overlap of 256, 64 devices
 uneven.megatron 8 32 tp=8,pp=4,layers=7:8:8:9,cp=2,dp=4,zero=1,shard=4,sp,recompute=full,mbs=1,packs,wgrad-overlap of 64, 256 devices
 unknown.megatron 8 32 refused: --tensor-model-parallel-size: nothing in the text gives $TP a value
-llama3.torchtitan 8 80 tp=8,dp=32,zero=3,sp,recompute=full,mbs=4,overlap,packs of 128, 256 devices
-run.torchtitan 1 32 tp=2,dp=4,zero=3,sp,recompute=full,mbs=2,overlap,packs of 8, 8 devices
+llama3.torchtitan 8 80 tp=8,dp=32,zero=3,sp,recompute=full,mbs=4,overlap,packs,stops-early of 128, 256 devices
+run.torchtitan 1 32 tp=2,dp=4,zero=3,sp,recompute=full,mbs=2,overlap,packs,stops-early of 8, 8 devices
 moe.torchtitan 8 27 tp=2,ep=8,etp=1,dp=32,zero=2,shard=16,sp,mbs=1,overlap,packs of 32, 64 devices
 pipeline.torchtitan 8 32 tp=2,pp=4,vpp=2,layers=4:5:4:4:4:4:4:3,dp=4,zero=1,shard=2,recompute=operators,mbs=1,packs of 32, 32 devices
 tokens.torchtitan-main 8 64 pp=2,dp=32,zero=1,recompute=operators,mbs=2,packs of 1024, 64 devices

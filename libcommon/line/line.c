@@ -63,6 +63,7 @@ static const struct key {
     {"tp-overlap", TRAINER, AP_TRAINER_TP_OVERLAP, 0, 0, 0, NULL},
     {"wgrad-overlap", TRAINER, AP_TRAINER_WGRAD_OVERLAP, 0, 0, 0, NULL},
     {"host-update", TRAINER, AP_TRAINER_HOST_UPDATE, 0, 0, 0, NULL},
+    {"stops-early", TRAINER, AP_TRAINER_STOPS_EARLY, 0, 0, 0, NULL},
 };
 #define N_KEYS ((int)(sizeof keys / sizeof *keys))
 
@@ -406,6 +407,9 @@ static int check(const struct ap_line *line, struct ap_err *err)
     if (line->trainer & AP_TRAINER_HOST_UPDATE &&
         !(line->offload & AP_LINE_OFFLOAD_OPTIMIZER))
         return ap_err_set(err, "host-update: the optimizer is not offloaded");
+    if (line->trainer & AP_TRAINER_STOPS_EARLY &&
+        line->recompute != AP_LINE_RECOMPUTE_FULL)
+        return ap_err_set(err, "stops-early: whole layers are not recomputed");
     if (d->sequence && d->tensor == 1)
         return ap_err_set(err, "sp: there is no tensor parallelism (tp)");
     if (d->exchange > 1 && d->context % d->exchange)

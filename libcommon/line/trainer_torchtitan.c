@@ -200,7 +200,9 @@ static ap_trainer_condition *const conditions[] = {trainer_has_heads,
 static struct ap_trainer_habits habits(const struct ap_line *line)
 {
     return (struct ap_trainer_habits){
-        AP_TRAINER_PACKS, line->pipeline == 1 ? AP_OVERLAP_ALWAYS : AP_OVERLAP_NEVER,
+        AP_TRAINER_PACKS |
+            (line->recompute == AP_LINE_RECOMPUTE_FULL ? AP_TRAINER_STOPS_EARLY : 0U),
+        line->pipeline == 1 ? AP_OVERLAP_ALWAYS : AP_OVERLAP_NEVER,
         trainer_expert_tensor(line)};
 }
 

@@ -44,9 +44,11 @@ enum ap_trainer_trait {
     AP_TRAINER_WGRAD_OVERLAP = 512,
     /* the host updates offloaded parameters: gradients in f32 go out, what passes read
        comes in */
-    AP_TRAINER_HOST_UPDATE = 1024
+    AP_TRAINER_HOST_UPDATE = 1024,
+    /* runs only that part of a layer again which its backward needs (PyTorch) */
+    AP_TRAINER_STOPS_EARLY = 2048
 };
-#define AP_N_TRAINER 11
+#define AP_N_TRAINER 12
 extern const char *const ap_trainer_names[AP_N_TRAINER]; /* by bit */
 /* Puts the member "trainer": ",\"trainer\":[...]"; nothing if it is 0. */
 void ap_trainer_put(unsigned trainer, struct ap_buf *out);

@@ -12,9 +12,9 @@
 #include <string.h>
 
 const char *const ap_trainer_names[AP_N_TRAINER] = {
-    "packs",           "low-sums",      "scatters",   "keeps-gathered",
-    "keeps-gradients", "waits",         "broadcasts", "ep-overlap",
-    "tp-overlap",      "wgrad-overlap", "host-update"};
+    "packs",           "low-sums",      "scatters",    "keeps-gathered",
+    "keeps-gradients", "waits",         "broadcasts",  "ep-overlap",
+    "tp-overlap",      "wgrad-overlap", "host-update", "stops-early"};
 
 static const enum ap_op kinds[AP_N_PACKED] = {AP_OP_ALL_REDUCE, AP_OP_REDUCE_SCATTER,
                                               AP_OP_ALL_GATHER, AP_OP_ALL_TO_ALL,
@@ -55,7 +55,7 @@ int ap_trainer_read(const json_t *o, const struct ap_at *at, enum ap_schedule sc
                 &item, err,
                 "expected packs, low-sums, scatters, keeps-gathered, "
                 "keeps-gradients, waits, broadcasts, ep-overlap, tp-overlap, "
-                "wgrad-overlap or host-update");
+                "wgrad-overlap, host-update or stops-early");
         if (1u << bit == AP_TRAINER_WAITS && !ap_schedule_traits[schedule].may_wait)
             return ap_at_err(&item, err,
                              "waits: not under %s, whose stages would wait for each "

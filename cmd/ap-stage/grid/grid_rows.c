@@ -487,6 +487,11 @@ int grid_start(struct ap_arena *arena, const struct stage_model *m,
                             .leanest_bytes = INFINITY,
                             .host_bytes = INFINITY};
     grid_model_find(arena, m, &r->model);
+    struct ap_line full = ap_line_least;
+    full.recompute = AP_LINE_RECOMPUTE_FULL;
+    if (want->space->trainer &&
+        want->space->trainer->habits(&full).traits & AP_TRAINER_STOPS_EARLY)
+        r->model.again[AP_LINE_RECOMPUTE_FULL] = r->model.full_read;
     return grid_find_parts(r, err) || grid_list(r, err) ? -1 : 0;
 }
 

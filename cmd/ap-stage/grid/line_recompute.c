@@ -7,6 +7,10 @@
  */
 #include "grid/line_plan.h"
 
+#include <string.h>
+
+#include "pipeline/stage_cost.h"
+
 bool line_is_contraction(const struct ap_graph *g, int v)
 {
     return g->nodes[v].op == AP_OP_DOT || g->nodes[v].op == AP_OP_CONVOLUTION;
@@ -63,8 +67,21 @@ static void mark_scores(struct ap_arena *arena, const struct line_model *model,
     }
 }
 
+/* Leaves out what neither the backward pass reads nor what else runs again: PyTorch's
+ * checkpoints stop there, and its compiler drops it. A block's last product is such. */
+static void drop_unread(const struct ap_graph *g, bool *again)
+{
+    for (int v = g->n_nodes - 1; v >= 0; v--) {
+        bool read = false;
+        for (int u = g->user_start[v]; u < g->user_start[v + 1] && !read; u++)
+            read = again[g->users[u]] || g->nodes[g->users[u]].phase != AP_FORWARD;
+        again[v] &= read;
+    }
+}
+
 /* All of the forward of sets of blocks but what others read; with `operators` less what
- * attention and every other contraction make. set[block]: -1 where nothing runs again. */
+ * attention and every other contraction of the set make, the first one's among them.
+ * set[block]: -1 where nothing runs again. */
 static void mark_layers(const struct line_model *model, const int *set, bool operators,
                         bool *again)
 {
@@ -72,6 +89,7 @@ static void mark_layers(const struct line_model *model, const int *set, bool ope
     const int *block_of = model->of.blocks->block_of;
     const uint8_t *from = model->origins;
     bool odd = false;
+    int last = -1; /* set of the contraction before */
 
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
@@ -84,7 +102,8 @@ static void mark_layers(const struct line_model *model, const int *set, bool ope
             if (n->attrs->attention || line_is_of_activations(g, from, v))
                 keep = true;
             else
-                keep = odd = !odd;
+                keep = odd = set[block_of[v]] != last || !odd;
+            last = set[block_of[v]];
         } else if (operators && n->attrs->attention) {
             keep = true;
         }
@@ -106,7 +125,13 @@ void line_mark_recomputed(struct ap_arena *arena, struct line_model *model)
         model->again[i] = again[i] = AP_NEW_N(arena, model->of.graph->n_nodes, bool);
     mark_scores(arena, model, again[AP_LINE_RECOMPUTE_SELECTIVE]);
     mark_layers(model, set, true, again[AP_LINE_RECOMPUTE_OPERATORS]);
+    drop_unread(model->of.graph, again[AP_LINE_RECOMPUTE_OPERATORS]);
     mark_layers(model, set, false, again[AP_LINE_RECOMPUTE_FULL]);
+    bool *read = AP_NEW_N(arena, model->of.graph->n_nodes, bool);
+    memcpy(read, again[AP_LINE_RECOMPUTE_FULL],
+           (size_t)model->of.graph->n_nodes * sizeof *read);
+    drop_unread(model->of.graph, read);
+    model->full_read = read;
     line_mark_modules(arena, model);
 }
 
@@ -154,6 +179,8 @@ static const bool *mark_stages(const struct line_maker *k, struct ap_err *err)
         }
     }
     mark_layers(model, set, false, again);
+    if (k->line.trainer & AP_TRAINER_STOPS_EARLY)
+        drop_unread(model->of.graph, again);
     return again;
 }
 
@@ -163,6 +190,9 @@ int line_list_recomputed(const struct line_maker *k, struct ap_err *err)
         k->line.recompute_first || k->line.recompute_group ? mark_stages(k, err)
         : k->line.recompute_modules
             ? line_join_modules(k->arena, k->model, k->line.recompute_modules)
+        : k->line.recompute == AP_LINE_RECOMPUTE_FULL &&
+                k->line.trainer & AP_TRAINER_STOPS_EARLY
+            ? k->model->full_read
             : k->model->again[k->line.recompute];
     const int *block_of = k->model->of.blocks->block_of,
               n_nodes = k->model->of.graph->n_nodes;

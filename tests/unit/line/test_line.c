@@ -19,10 +19,11 @@ static struct ap_line draw_line(struct ap_arena *arena)
 {
     struct ap_line line = ap_line_least;
     struct ap_degrees *d = &line.degrees;
-    static const unsigned bits[] = {
-        AP_TRAINER_PACKS,      AP_TRAINER_LOW_SUMS,        AP_TRAINER_KEEPS_GATHERED,
-        AP_TRAINER_BROADCASTS, AP_TRAINER_KEEPS_GRADIENTS, AP_TRAINER_WAITS,
-        AP_TRAINER_EP_OVERLAP, AP_TRAINER_TP_OVERLAP,      AP_TRAINER_WGRAD_OVERLAP};
+    static const unsigned bits[] = {AP_TRAINER_PACKS,           AP_TRAINER_LOW_SUMS,
+                                    AP_TRAINER_KEEPS_GATHERED,  AP_TRAINER_BROADCASTS,
+                                    AP_TRAINER_KEEPS_GRADIENTS, AP_TRAINER_WAITS,
+                                    AP_TRAINER_EP_OVERLAP,      AP_TRAINER_TP_OVERLAP,
+                                    AP_TRAINER_WGRAD_OVERLAP,   AP_TRAINER_STOPS_EARLY};
 
     d->tensor = 1 + draw(3);
     d->sequence = d->tensor > 1 && draw(2);
@@ -56,7 +57,9 @@ static struct ap_line draw_line(struct ap_arena *arena)
         if (draw(2) && (bits[i] != AP_TRAINER_WAITS || line.chunks == 1) &&
             (bits[i] != AP_TRAINER_EP_OVERLAP || d->expert > 1) &&
             (bits[i] != AP_TRAINER_TP_OVERLAP || d->sequence) &&
-            (bits[i] != AP_TRAINER_WGRAD_OVERLAP || d->tensor > 1))
+            (bits[i] != AP_TRAINER_WGRAD_OVERLAP || d->tensor > 1) &&
+            (bits[i] != AP_TRAINER_STOPS_EARLY ||
+             line.recompute == AP_LINE_RECOMPUTE_FULL))
             line.trainer |= bits[i];
     if (draw(2)) {
         int *layers = AP_NEW_N(arena, ap_line_stages(&line), int);
