@@ -148,6 +148,37 @@ golden_losses() {
     jq -e '.mine.a == 1' "$BATS_TEST_TMPDIR/a"
 }
 
+@test "grad: muon has a state for each matrix of a layer; five steps on ranks are one device's" {
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/moe.json
+    ap-model --quiet moe --layers 2 --hidden 64 --heads 4 --seq 16 --vocab 128 --batch 16 --optimizer muon -o "$f"
+    # tables and biases have two states, and so would the head
+    jq -e '[.graph.nodes[] | select(.role == "state" and .op == "parameter") | {name, rank: (.shape | split(",") | length)}] |
+        (map(select(.name | test("/momentum/")) | .rank) | sort) == [range(0; 11) | 2] + [3, 3] and
+        (map(select((.name | startswith("opt_state/v/")) and .rank > 1) | .name | ltrimstr("opt_state/v/")) | sort) ==
+            ["moe/h_1/moe/fc/b", "moe/h_1/moe/proj/b", "moe/wpe", "moe/wte"]' "$f"
+    # rules that split its products, or gather what they read
+    for rule in zero1 zero3 megatron ilp; do
+        ap-shard --quiet --mesh 4 --cluster cpu-4 --algorithm $rule "$f" | ap-rewrite >"$BATS_TEST_TMPDIR/run.json"
+        ap-exec -n 4 --verify --steps 5 --quiet "$BATS_TEST_TMPDIR/run.json"
+    done
+    jq -e '[.program.modules[0].graph.nodes[] | select(.phase == "update" and .op == "dot") | .shape] |
+        any(. == "f32[16,64]")' "$BATS_TEST_TMPDIR/run.json"
+    ap-shard --quiet --mesh 4 --algorithm zero1 "$f" | ap-cost --report | grep -q 'gradients f32: 1[2-5].* bytes per parameter'
+}
+
+@test "grad: five steps of muon are PyTorch's" {
+    needs_exec
+    [ -n "${AP_TORCH_PYTHON-}" ] || skip "AP_TORCH_PYTHON names no Python with PyTorch"
+    local type tolerance
+    while read -r type tolerance; do
+        "$AP_TORCH_PYTHON" tests/torch_muon.py "$BATS_TEST_TMPDIR/$type" $type
+        ap-import --quiet "$BATS_TEST_TMPDIR/$type/model.hlo" | ap-grad --optimizer muon --lr 0.01 --weight-decay 0.1 |
+            ap-rewrite | ap-exec --data "$BATS_TEST_TMPDIR/$type/inputs" --steps 5 --compare "$BATS_TEST_TMPDIR/$type" \
+                --tolerance "$tolerance"
+    done <<<$'f32 1e-5\nbf16 2e-3'
+}
+
 @test "grad: the optimizer's numbers and the loss's scale are in the step" {
     constants() { jq -c '[.graph.nodes[] | select(.op == "constant" and .phase != "forward") | .value] as $v |
         ["0.625", "0.375", "1024"] | map(tonumber) | map(IN($v[]))'; }
@@ -164,6 +195,7 @@ golden_losses() {
     refuses 2 "is not a float scalar" ap-grad --loss "params['mlp/fc_0/w']" "$g"
     refuses 1 "matches no weight" ap-grad --freeze 'nothing*' "$g"
     refuses 2 "--momentum is not for --optimizer sgd" ap-grad --momentum 0.8 "$g"
+    refuses 2 "'lion' is not one of sgd, momentum, adam, adamw, muon" ap-grad --optimizer lion "$g"
     refuses 2 "--eps is not for --optimizer momentum" ap-grad --optimizer momentum --eps 1 "$g"
     refuses 2 "no weight that is not frozen" ap-grad --freeze '*' "$g"
     refuses 2 "beta2" ap-grad --optimizer adam --beta2 1.5 "$g"

@@ -194,6 +194,7 @@ END
     ap-model unet --layers 2 --batch 8 | ap-coarsen --blocks 4 >"$BATS_TEST_TMPDIR/unet"
     ap-model t5 --layers 2 --batch 8 --hidden 64 --heads 4 --vocab 128 | ap-coarsen --blocks 4 >"$BATS_TEST_TMPDIR/t5"
     ap-model vit --layers 2 --batch 8 | ap-coarsen --algorithm layers >"$BATS_TEST_TMPDIR/vit"
+    ap-model llama --layers 2 --hidden 64 --ffn 64 --batch 8 --seq 16 --vocab 128 --optimizer muon | ap-coarsen --blocks 4 >"$BATS_TEST_TMPDIR/muon"
     while IFS='|' read -r model trainer line why; do
         refuses 3 "$why" ap-stage --quiet --for "$trainer" --grid "$line" --cluster cpu-4 "$BATS_TEST_TMPDIR/$model"
     done <<'END'
@@ -201,7 +202,10 @@ unet|megatron|mbs=1|it has no such model: without attention
 unet|deepspeed|tp=2|autotp_size 2: it splits transformers alone
 t5|torchtitan|mbs=1|it has no such model: with layers of several kinds
 vit|torchtitan|mbs=1|it has no such model: without a table of tokens
+muon|megatron|zero=1|the optimizer multiplies matrices (muon)
 END
+    refuses 3 "a reason: Megatron-LM 0.20: the optimizer multiplies matrices" \
+        ap-stage --quiet --for megatron --cluster cpu-4 "$BATS_TEST_TMPDIR/muon"
     ap-stage --quiet --for deepspeed --grid zero=1 --cluster cpu-4 "$BATS_TEST_TMPDIR/t5" | ap-rewrite --quiet --to deepspeed |
         jq -e '.zero_optimization.stage == 1'
 }

@@ -70,7 +70,7 @@ static void set_options(struct request *r, struct ap_opt opts[N_OPTS + 1])
                         .kind = AP_OPT_STR,
                         .out = &r->optimizer,
                         .arg = "NAME",
-                        .help = "sgd, momentum, adam or adamw (by family)"};
+                        .help = "sgd, momentum, adam, adamw or muon (by family)"};
     opts[N_OPTS - 1] = (struct ap_opt){.name = "forward",
                                        .out = &r->forward,
                                        .help = "forward pass only",

@@ -12,7 +12,7 @@
 struct ap_optimizer {
     const char *name, *help;
 };
-extern const struct ap_optimizer ap_optimizers[]; /* sgd, momentum, adam, adamw */
+extern const struct ap_optimizer ap_optimizers[]; /* sgd, ..., adamw, muon */
 
 struct ap_grad_params {
     int loss;              /* node id: a float scalar */
@@ -51,8 +51,9 @@ struct ap_grad_params {
 };
 
 /*
- * The optimizer's usual parameters: lr 1e-3 (sgd and momentum: 1e-2), momentum 0.9, beta1
- * 0.9, beta2 0.999, eps 1e-8, weight_decay 0 (adamw: 0.01); nothing frozen, no low
+ * The optimizer's usual parameters: lr 1e-3 (sgd and momentum: 1e-2), momentum 0.9 (muon:
+ * 0.95), beta1 0.9, beta2 0.999, eps 1e-8, weight_decay 0 (adamw, muon: 0.01); nothing
+ * frozen, no low
  * precision, no scale; loss -1. -1 with err listing the optimizers if there is no such
  * optimizer.
  */
@@ -65,7 +66,8 @@ bool ap_grad_uses(const char *optimizer, const char *param);
  * of role weight; those that are frozen or do not reach the loss are not changed. New
  * parameters of role state, all zero at the start, are named after the weight W without
  * the frame of its name (params['a']['b'] is a/b): opt_state/m/W and opt_state/v/W and
- * the scalar opt_state/step (adam, adamw), opt_state/momentum/W; with a scale
+ * the scalar opt_state/step (adam, adamw), opt_state/momentum/W (momentum; and
+ * muon, for matrices); with a scale
  * opt_state/scale (zero means loss_scale) and opt_state/good_steps. *results, in b's
  * arena: the loss, the new weights in the order of their parameters, the new states
  * likewise; all but the loss are aliases of their parameters. With `compute` all nodes of

@@ -8,6 +8,17 @@
  *             v = beta2 v + (1 - beta2) g^2;
  *             w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *   adamw     as adam without the first term, and w -= lr d w
+ *   muon      of a matrix: m = momentum m + (1 - momentum) g;
+ *             x = momentum m + (1 - momentum) g;
+ *             w -= lr (0.2 sqrt(max(rows, columns)) O(x) + d w), where O makes all
+ *             singular values nearly 1; adamw of all other weights
+ *
+ * O(x) for x / |x| is five Newton-Schulz steps x <- A x + (B x x' + C (x x')^2) x, on the
+ * shorter side of x, in bf16 where the model's contractions are of 16 bits, as PyTorch's
+ * Muon with adjust_lr_fn="match_rms_adamw" (K. Jordan's Muon, 2024; Liu et al., "Muon is
+ * Scalable for LLM Training", 2025). Matrices are weights of two dimensions, and those of
+ * three that a product reads as a batch (experts), but for tables that are gathered from
+ * and for weights with no other product between them and the loss (heads).
  *
  * With a loss scale S the gradients are those of S loss, divided by S; where their sum is
  * not finite every weight and state keeps its value.
@@ -20,12 +31,13 @@
 #define GOOD_STEPS 2000 /* before the scale doubles */
 #define SCALE_MAX  16777216.0
 
-enum { SGD, MOMENTUM, ADAM, ADAMW };
+enum { SGD, MOMENTUM, ADAM, ADAMW, MUON };
 const struct ap_optimizer ap_optimizers[] = {
     [SGD] = {"sgd", "plain gradient descent, no state"},
     [MOMENTUM] = {"momentum", "heavy ball, as PyTorch's SGD: one state per weight"},
     [ADAM] = {"adam", "Adam with bias correction: two states per weight"},
     [ADAMW] = {"adamw", "Adam with decoupled weight decay"},
+    [MUON] = {"muon", "Muon of the layers' matrices: one state; AdamW of other weights"},
     {NULL, NULL},
 };
 
@@ -35,6 +47,7 @@ struct train {
     int row; /* of ap_optimizers */
     int n;   /* weights that are trained */
     int *weight, *grad;
+    bool *matrix;              /* per weight: Muon updates it */
     int *param[3], *result[3]; /* per weight: itself and up to two states; -1: none */
     int step, new_step;        /* -1: none, like all below */
     int bias[2];               /* 1 - beta^t, f32 scalars */
@@ -57,7 +70,8 @@ int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_
     int row = find(optimizer);
 
     if (row < 0)
-        return ap_err_set(err, "optimizer '%s': expected sgd, momentum, adam or adamw",
+        return ap_err_set(err,
+                          "optimizer '%s': expected sgd, momentum, adam, adamw or muon",
                           optimizer ? optimizer : "");
     *p = (struct ap_grad_params){.loss = -1,
                                  .optimizer = ap_optimizers[row].name,
@@ -65,8 +79,8 @@ int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_
                                  .beta1 = 0.9,
                                  .beta2 = 0.999,
                                  .eps = 1e-8,
-                                 .momentum = 0.9,
-                                 .weight_decay = row == ADAMW ? 0.01 : 0,
+                                 .momentum = row == MUON ? 0.95 : 0.9,
+                                 .weight_decay = row >= ADAMW ? 0.01 : 0,
                                  .compute = AP_F32};
     return 0;
 }
@@ -76,10 +90,10 @@ bool ap_grad_uses(const char *optimizer, const char *param)
     int row = find(optimizer);
 
     if (strcmp(param, "momentum") == 0)
-        return row == MOMENTUM;
+        return row == MOMENTUM || row == MUON;
     if (strcmp(param, "beta1") == 0 || strcmp(param, "beta2") == 0 ||
         strcmp(param, "eps") == 0)
-        return row == ADAM || row == ADAMW;
+        return row >= ADAM;
     return true;
 }
 
@@ -156,7 +170,57 @@ static void adam(struct train *t, int k)
     int mean = BINARY(DIVIDE, m, spread(b, t->bias[0], m));
     int size = UNARY(SQRT, BINARY(DIVIDE, v, spread(b, t->bias[1], v)));
     int move = BINARY(DIVIDE, mean, WITH(ADD, size, p->eps));
-    if (t->row == ADAMW && p->weight_decay != 0)
+    if (t->row >= ADAMW && p->weight_decay != 0)
+        move = BINARY(ADD, move, WITH(MULTIPLY, w, p->weight_decay));
+    t->result[0][k] = BINARY(SUBTRACT, w, WITH(MULTIPLY, move, p->lr));
+}
+
+/* Products of matrices x and y, one for each index of the dimensions before the last two;
+ * the sum is over dimension x_dim and y_dim of these two. */
+static int product(struct ap_build *b, int x, int y, int x_dim, int y_dim)
+{
+    const int n = ap_build_shape_of(b, x)->rank - 2;
+    const int64_t batch = 0, of_x = n + x_dim, of_y = n + y_dim;
+    return ap_build_dot(b, x, y,
+                        &(struct ap_dot_dims){n, &batch, &batch, 1, &of_x, &of_y});
+}
+
+/* x over its norm, then Newton-Schulz steps. */
+static int orthogonal(struct ap_build *b, int x, enum ap_dtype type)
+{
+    static const double A = 3.4445, B = -4.7750, C = 2.0315, least = 1e-7;
+    const struct ap_shape s = *ap_build_shape_of(b, x);
+    const int64_t first = 0, last[2] = {s.rank - 2, s.rank - 1};
+    const bool tall = s.dims[s.rank - 2] > s.dims[s.rank - 1];
+
+    int norm = ap_build_reduce(b, BINARY(MULTIPLY, x, x), AP_RED_SUM, 2, last);
+    norm = WITH(MAXIMUM, UNARY(SQRT, norm), least);
+    x = BINARY(DIVIDE, x, ap_build_broadcast(b, norm, s.rank, s.dims, &first));
+    x = ap_build_convert(b, x, type);
+    for (int step = 0; step < 5; step++) {
+        int gram = product(b, x, x, !tall, !tall);
+        int square = WITH(MULTIPLY, product(b, gram, gram, 1, 0), C);
+        int sum = BINARY(ADD, WITH(MULTIPLY, gram, B), square);
+        int move = tall ? product(b, x, sum, 1, 0) : product(b, sum, x, 1, 0);
+        x = BINARY(ADD, WITH(MULTIPLY, x, A), move);
+    }
+    return ap_build_convert(b, x, s.dtype);
+}
+
+static void muon(struct train *t, int k)
+{
+    struct ap_build *b = t->b;
+    const struct ap_grad_params *p = t->p;
+    const struct ap_shape s = *ap_build_shape_of(b, t->weight[k]);
+    const int64_t rows = s.dims[s.rank - 2], columns = s.dims[s.rank - 1];
+    const bool low = p->compute == AP_BF16 || p->compute == AP_F16;
+    int w = read_wide(t, 0, k), g = t->grad[k];
+
+    int m = t->result[1][k] = average(b, read_wide(t, 1, k), g, p->momentum);
+    int move = average(b, m, g, p->momentum);
+    move = orthogonal(b, move, low ? AP_BF16 : t->wide);
+    move = WITH(MULTIPLY, move, 0.2 * sqrt((double)(rows > columns ? rows : columns)));
+    if (p->weight_decay != 0)
         move = BINARY(ADD, move, WITH(MULTIPLY, w, p->weight_decay));
     t->result[0][k] = BINARY(SUBTRACT, w, WITH(MULTIPLY, move, p->lr));
 }
@@ -209,10 +273,12 @@ static void update(struct train *t, int k)
     if (ap_dtype_precision(t->p->moments) > ap_dtype_precision(t->wide))
         t->wide = t->p->moments;
     t->grad[k] = ap_build_convert(b, t->grad[k], t->wide);
-    if (t->p->weight_decay != 0 && t->row != ADAMW)
+    if (t->p->weight_decay != 0 && t->row < ADAMW)
         t->grad[k] = BINARY(ADD, t->grad[k],
                             WITH(MULTIPLY, read_wide(t, 0, k), t->p->weight_decay));
-    if (t->row >= ADAM)
+    if (t->matrix[k])
+        muon(t, k);
+    else if (t->row >= ADAM)
         adam(t, k);
     else
         descent(t, k);
@@ -297,7 +363,8 @@ static int check_params(const struct ap_build *b, const struct ap_grad_params *p
                         struct ap_err *err)
 {
     if (find(p->optimizer) < 0)
-        return ap_err_set(err, "optimizer '%s': expected sgd, momentum, adam or adamw",
+        return ap_err_set(err,
+                          "optimizer '%s': expected sgd, momentum, adam, adamw or muon",
                           p->optimizer ? p->optimizer : "");
     if (p->loss < 0 || p->loss >= b->n)
         return ap_err_set(err, "the graph has no node %d to be the loss", p->loss);
@@ -372,19 +439,72 @@ static int find_gradients(struct train *t, struct ap_err *err)
     return 0;
 }
 
+/* The weight that node i is, maybe transposed or in another type; -1: it is none. */
+static int weight_of(const struct train *t, int i)
+{
+    while (t->b->nodes[i].op == AP_OP_CONVERT || t->b->nodes[i].op == AP_OP_TRANSPOSE)
+        i = t->b->nodes[i].in[0];
+    for (int k = 0; k < t->n; k++)
+        if (t->weight[k] == i)
+            return k;
+    return -1;
+}
+
+/* Whether the first dimension of weight k is a batch of the product that reads it as
+ * operand o. */
+static bool is_batch(const struct train *t, int k, const struct ap_node *product, int o)
+{
+    const struct ap_attrs *attrs = product->attrs;
+    const struct ap_ints *batch = o ? &attrs->rhs_batch_dims : &attrs->lhs_batch_dims;
+
+    return product->op == AP_OP_DOT && batch->n == 1 &&
+           ap_build_shape_of(t->b, product->in[o])->dims[batch->v[0]] ==
+               ap_build_shape_of(t->b, t->weight[k])->dims[0];
+}
+
+/* The weights that Muon updates. */
+static void find_matrices(struct train *t)
+{
+    const int n = t->p->loss + 1;
+    enum { APART, BEHIND, BEFORE }; /* of the loss: no part; behind or before a product */
+    char *place = AP_NEW_N(t->b->arena, n, char);
+    bool *other = AP_NEW_N(t->b->arena, t->n + 1, bool);
+
+    t->matrix = AP_NEW_N(t->b->arena, t->n + 1, bool);
+    place[n - 1] = BEHIND;
+    for (int i = n - 1; t->row == MUON && i >= 0; i--) {
+        const struct ap_node *node = &t->b->nodes[i];
+        const bool heavy = node->op == AP_OP_DOT || node->op == AP_OP_CONVOLUTION;
+        for (int o = 0; place[i] && o < node->n_in; o++) {
+            const int in = node->in[o], after = heavy ? BEFORE : place[i];
+            const int k = heavy || node->op == AP_OP_GATHER ? weight_of(t, in) : -1;
+            place[in] = after > place[in] ? after : place[in];
+            if (k < 0)
+                continue;
+            const int rank = ap_build_shape_of(t->b, t->weight[k])->rank;
+            other[k] |= !heavy || place[i] == BEHIND;
+            t->matrix[k] |= rank == 2 || (rank == 3 && is_batch(t, k, node, o));
+        }
+    }
+    for (int k = 0; k < t->n; k++)
+        t->matrix[k] &= !other[k];
+}
+
 static void add_states(struct train *t)
 {
     struct ap_build *b = t->b;
     static const char *const kinds[][3] = {[MOMENTUM] = {NULL, "momentum", NULL},
                                            [ADAM] = {NULL, "m", "v"},
-                                           [ADAMW] = {NULL, "m", "v"}};
+                                           [ADAMW] = {NULL, "m", "v"},
+                                           [MUON] = {NULL, "m", "v"}};
 
     for (int s = 0; s < 3; s++) {
         t->param[s] = AP_NEW_N(b->arena, t->n + 1, int);
         t->result[s] = AP_NEW_N(b->arena, t->n + 1, int);
         for (int k = 0; k < t->n; k++) {
             const struct ap_node w = b->nodes[t->weight[k]];
-            const char *kind = t->row == SGD ? NULL : kinds[t->row][s];
+            const char *kind =
+                t->row == SGD ? NULL : kinds[t->matrix[k] ? MOMENTUM : t->row][s];
             struct ap_shape shape = w.shape;
             shape.dtype = t->p->moments ? t->p->moments : shape.dtype;
             t->param[s][k] = s == 0 ? t->weight[k]
@@ -448,6 +568,7 @@ int ap_grad_train_step(struct ap_build *b, const struct ap_grad_params *given,
     int rc = find_gradients(&t, err);
     if (rc == 0) {
         b->phase = AP_UPDATE;
+        find_matrices(&t);
         add_states(&t);
         unscale(&t);
         count_step(&t);

@@ -230,9 +230,13 @@ static int has_offload(const struct ap_trainer_case *c, struct ap_err *err)
                : 0;
 }
 
+/* Muon of Megatron-LM and DeepSpeed cuts its states by layers, which no line says. */
 static int has_model(const struct ap_trainer *trainer, const struct ap_line_facts *facts,
                      struct ap_err *err)
 {
+    if (facts->muon)
+        return ap_err_set(err, "the optimizer multiplies matrices (muon): no line of it "
+                               "says who does so");
     if ((facts->kind & ~trainer->models) == 0)
         return 0;
     return ap_err_set(err, "it has no such model: %s",

@@ -49,6 +49,7 @@ struct ap_line_facts {
     int64_t experts, experts_per_token; /* 0: the model has none */
     int64_t vocab, hidden;
     bool tied; /* the embedding is the head's weight, too */
+    bool muon; /* the optimizer multiplies matrices */
     struct ap_layer_facts layer;
     /* types of contractions, of the weights that the optimizer updates, and of its
        moments; AP_TUPLE: unknown */

@@ -122,6 +122,7 @@ void ap_line_facts_find(struct ap_arena *arena, const struct ap_graph *g,
     find_types(g, facts);
     for (int v = 0; v < g->n_nodes; v++) {
         const struct ap_node *n = &g->nodes[v];
+        facts->muon |= n->phase == AP_UPDATE && n->op == AP_OP_DOT;
         if (n->phase != AP_FORWARD)
             continue;
         if (n->op == AP_OP_DOT)

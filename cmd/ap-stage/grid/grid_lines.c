@@ -394,10 +394,11 @@ static bool is_legal(struct lister *l, struct ap_line *line)
     if (!space->trainer)
         return ap_schedule_check(&size, &(struct ap_err){0}) == 0;
     line->overlap = line->degrees.data * line->degrees.context > 1;
-    struct ap_err *why = &l->r->why;
-    *why = (struct ap_err){0};
-    return ap_trainer_settle(space->trainer, &l->facts, line, why) == 0 &&
-           ap_trainer_check(space->trainer, line, &l->facts, why) == 0;
+    /* the trainer's reasons say more than degrees that are none */
+    struct ap_err *why = &l->r->why, degrees = {0};
+    if (ap_trainer_settle(space->trainer, &l->facts, line, *why->msg ? &degrees : why))
+        return false;
+    return ap_trainer_check(space->trainer, line, &l->facts, why) == 0;
 }
 
 /* The divisor of `whole` that the space tries after n. */
