@@ -167,6 +167,20 @@ golden_losses() {
     ap-shard --quiet --mesh 4 --algorithm zero1 "$f" | ap-cost --report | grep -q 'gradients f32: 1[2-5].* bytes per parameter'
 }
 
+@test "grad: first moments in 8 bits, with scales, train on four ranks as on one" {
+    needs_exec
+    local f=$BATS_TEST_TMPDIR/gpt.json d
+    d=$(data_of gpt2l)
+    losses() { ap-import "$(hlo gpt2l_fwd)" | ap-grad --optimizer adam --lr 3e-3 --beta2 0.99 --eps 1e-6 --recipe "f32,moments=$1" |
+        ap-rewrite | ap-exec --data "$d/in" --steps 5 --json | jq -c .losses; }
+    near 2e-3 "$(losses fp8:f32)" "$(golden_losses gpt2l)"
+    [ "$(losses fp8:f32)" != "$(losses f32)" ]
+    ap-model --quiet gpt --layers 2 --hidden 64 --heads 4 --seq 16 --vocab 128 --batch 16 --recipe mixed,moments=fp8:bf16 -o "$f"
+    for rule in data zero1; do
+        ap-shard --quiet --mesh 4 --cluster cpu-4 --algorithm $rule "$f" | ap-rewrite | ap-exec -n 4 --verify --steps 5 --quiet
+    done
+}
+
 @test "grad: five steps of muon are PyTorch's" {
     needs_exec
     [ -n "${AP_TORCH_PYTHON-}" ] || skip "AP_TORCH_PYTHON names no Python with PyTorch"

@@ -451,7 +451,14 @@ END
     refuses 2 '--recipe fp8: products in fp8 are made by ap-fuse --fp8' ap-model $gpt --recipe fp8
     refuses 2 '--recipe mixed: --dtype f32 is' ap-model $gpt --recipe mixed --dtype f32
     refuses 2 '--recipe bf16: --dtype f16 is' ap-model $gpt --recipe bf16 --dtype f16
-    refuses 2 "moments: 'fp8' is not one of f32, bf16, f16" ap-model $gpt --recipe mixed,moments=fp8
+    # first moments in 8 bits, each over a scale of its own; second ones in 16
+    ap-model $gpt --recipe mixed,moments=fp8:bf16 | jq -e '[.graph.nodes[] | select(.op == "parameter" and .role == "state")] as $states |
+        [$states[] | select(.name | startswith("opt_state/m/")) | .shape | sub("\\[.*"; "")] as $first |
+        ($first | unique) == ["f8e4m3fn"] and
+        [$states[] | select(.name | startswith("opt_state/v/")) | .shape[0:4]] == [$first[] | "bf16"] and
+        [$states[] | select(.name | startswith("opt_state/m_scale/")) | .shape] == [$first[] | "f32[]"]'
+    refuses 2 "moments: 'fp9' is not one of f32, bf16, f16, fp8" ap-model $gpt --recipe mixed,moments=fp8:fp9
+    refuses 2 "moments: '' is not one of f32, bf16, f16, fp8" ap-model $gpt --recipe mixed,moments=bf16:
     refuses 2 'gradients are bf16 or f32' ap-model $gpt --recipe mixed,gradients=f16
     refuses 2 'gradients are bf16' ap-model $gpt --recipe bf16,gradients=f32
     refuses 2 "'sums=f32' is not one of moments=TYPE, gradients=TYPE" ap-model $gpt --recipe mixed,sums=f32

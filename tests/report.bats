@@ -57,6 +57,7 @@ gpt() { # ARGUMENTS of ap-shard...
     ap-cost --report "$BATS_TEST_TMPDIR/t.json" | sed -n 5p | grep -qx 'bf16 products;.* 18 bytes per parameter'
     [[ $(said '--recipe mixed' --fp8) == 'fp8 products; weights bf16 with f32 master, '* ]]
     [[ $(said '--recipe mixed,moments=bf16,gradients=bf16') == *', moments bf16, gradients bf16: 12 bytes per parameter 12' ]]
+    [[ $(said '--recipe mixed,moments=fp8:bf16') == *', moments bf16 and f8e4m3fn, gradients f32: 13 bytes per parameter 13' ]]
     [ "$(said '--recipe bf16')" = 'bf16 products; weights bf16, moments bf16, gradients bf16: 8 bytes per parameter 8' ]
     # sums over microbatches are f32
     [[ $(said '--recipe bf16' '' '--microbatches 2') == *', gradient sums f32: 10 bytes per parameter 10' ]]

@@ -149,6 +149,8 @@ megatron|--micro-batch-size 1 --recompute-granularity selective --recompute-meth
 megatron|--micro-batch-size 1 --recompute-granularity selective --recompute-modules mlp moe|--recompute-modules moe: a line says
 megatron|--micro-batch-size 1 --fp8-format foo|'foo' is not one of e4m3, hybrid
 megatron|--micro-batch-size 1 --moe-layer-freq 2|layers of several kinds
+megatron|--micro-batch-size 1 --use-precision-aware-optimizer --exp-avg-dtype fp9|--exp-avg-dtype: 'fp9' is not one of fp32
+megatron|--micro-batch-size 1 --use-precision-aware-optimizer --main-params-dtype fp16|all but moments is in fp32
 megatron|--micro-batch-size 1 --optimizer muon|another optimizer than adam or sgd
 megatron|--micro-batch-size 1 --context-parallel-size 512|512 devices, do not divide the 8
 megatron|--micro-batch-size 1 --context-parallel-size 2 --cp-comm-type p2p all_gather|--cp-comm-type p2p ...: p2p, all_gather,

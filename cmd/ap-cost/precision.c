@@ -10,6 +10,7 @@
 
 #include "plan/model_flops.h"
 
+#define LEAST_TYPE  0.1  /* of the bytes of a kind: likewise */
 #define LEAST_SHARE 0.01 /* of the contractions' FLOPs: a type of less is not named */
 
 /* Bytes by type. */
@@ -88,12 +89,20 @@ static void put_products(const struct cost_input *in, struct ap_buf *out)
         ap_buf_puts(out, " products; ");
 }
 
+/* ", moments f32": the types of most of the elements. */
 static void put_kind(const char *what, const struct held *h, struct ap_buf *out)
 {
     enum ap_dtype most;
+    const double all = sum(h, &most);
+    const char *before = what;
 
-    if (sum(h, &most) > 0)
-        ap_buf_printf(out, ", %s %s", what, ap_dtype_name(most));
+    for (int t = 0; all > 0 && t < AP_N_DTYPES; t++) {
+        if (h->bytes[t] <= LEAST_TYPE * all)
+            continue;
+        ap_buf_printf(out, "%s%s %s", before == what ? ", " : " ", before,
+                      ap_dtype_name((enum ap_dtype)t));
+        before = "and";
+    }
 }
 
 /* What weights, their copies, states and gradients take on one device that has all. */

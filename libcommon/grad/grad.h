@@ -33,9 +33,10 @@ struct ap_grad_params {
        weights in the type `compute`, so that values between layers have this type;
        low_gradients: gradients keep this type up to the update. */
     bool cast_weights, low_gradients;
-    /* In which states are kept, AP_F32, AP_BF16 or AP_F16; 0: each in its weight's. The
-       update is computed in the wider of the two types. */
-    enum ap_dtype moments;
+    /* In which first and second moments are kept: AP_F32, AP_BF16, AP_F16, AP_F8E4M3FN
+       (with an f32 scale for each, a state, opt_state/m_scale/W); 0: each in its weight's.
+       The update is computed in the widest of the weight's and these. */
+    enum ap_dtype moments[2];
     /* Further node ids that the caller needs: `compute` puts the new ones here. */
     int *keep, n_keep;
     /* Gradients that the graph has: given_grad[k] is that of given_weight[k]; these are

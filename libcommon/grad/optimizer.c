@@ -49,8 +49,9 @@ struct train {
     int *weight, *grad;
     bool *matrix;              /* per weight: Muon updates it */
     int *param[3], *result[3]; /* per weight: itself and up to two states; -1: none */
-    int step, new_step;        /* -1: none, like all below */
-    int bias[2];               /* 1 - beta^t, f32 scalars */
+    int *scale_param[3], *scale_result[3]; /* of states in 8 bits; -1: none */
+    int step, new_step;                    /* -1: none, like all below */
+    int bias[2];                           /* 1 - beta^t, f32 scalars */
     int scale, new_scale, good, new_good;
     int scale_now;      /* what the loss is multiplied with */
     int finite;         /* whether this step counts */
@@ -155,7 +156,30 @@ static int average(struct ap_build *b, int old, int x, double decay)
 /* Weight k, or its state s, as the update reads it. */
 static int read_wide(const struct train *t, int s, int k)
 {
-    return ap_build_convert(t->b, t->param[s][k], t->wide);
+    struct ap_build *b = t->b;
+    const int value = ap_build_convert(b, t->param[s][k], t->wide);
+    const int of = t->scale_param[s][k];
+
+    return of < 0 ? value : BINARY(MULTIPLY, value, spread(b, of, value));
+}
+
+/* The new state s of weight k in 8 bits: over a scale that makes its largest number the
+ * type's. */
+static void scale_down(struct train *t, int s, int k)
+{
+    static const double largest = 448, least = 1e-30;
+    struct ap_build *b = t->b;
+    const int value = t->result[s][k], rank = ap_build_shape_of(b, value)->rank;
+    int64_t all[AP_MAX_RANK];
+
+    for (int d = 0; d < rank; d++)
+        all[d] = d;
+    int most = UNARY(ABS, value);
+    if (rank > 0)
+        most = ap_build_reduce(b, most, AP_RED_MAX, rank, all);
+    int scale = WITH(MAXIMUM, WITH(MULTIPLY, most, 1 / largest), least);
+    t->result[s][k] = BINARY(DIVIDE, value, spread(b, scale, value));
+    t->scale_result[s][k] = ap_build_convert(b, scale, AP_F32);
 }
 
 static void adam(struct train *t, int k)
@@ -270,8 +294,9 @@ static void update(struct train *t, int k)
         ap_arena_printf(b->arena, "%s/%s", t->p->optimizer, path_of(b, b->nodes[w].name));
     low_gradient(t, k);
     t->wide = type_of(t, w);
-    if (ap_dtype_precision(t->p->moments) > ap_dtype_precision(t->wide))
-        t->wide = t->p->moments;
+    for (int s = 0; s < 2; s++)
+        if (ap_dtype_precision(t->p->moments[s]) > ap_dtype_precision(t->wide))
+            t->wide = t->p->moments[s];
     t->grad[k] = ap_build_convert(b, t->grad[k], t->wide);
     if (t->p->weight_decay != 0 && t->row < ADAMW)
         t->grad[k] = BINARY(ADD, t->grad[k],
@@ -285,6 +310,10 @@ static void update(struct train *t, int k)
     for (int s = 0; s < 3; s++)
         if (t->param[s][k] >= 0) {
             int *result = &t->result[s][k], old = t->param[s][k];
+            if (t->scale_param[s][k] >= 0) {
+                scale_down(t, s, k);
+                keep_unless_finite(t, &t->scale_result[s][k], t->scale_param[s][k]);
+            }
             *result = ap_build_convert(b, *result, type_of(t, old));
             keep_unless_finite(t, result, old);
         }
@@ -501,15 +530,23 @@ static void add_states(struct train *t)
     for (int s = 0; s < 3; s++) {
         t->param[s] = AP_NEW_N(b->arena, t->n + 1, int);
         t->result[s] = AP_NEW_N(b->arena, t->n + 1, int);
+        t->scale_param[s] = AP_NEW_N(b->arena, t->n + 1, int);
+        t->scale_result[s] = AP_NEW_N(b->arena, t->n + 1, int);
         for (int k = 0; k < t->n; k++) {
             const struct ap_node w = b->nodes[t->weight[k]];
             const char *kind =
                 t->row == SGD ? NULL : kinds[t->matrix[k] ? MOMENTUM : t->row][s];
             struct ap_shape shape = w.shape;
-            shape.dtype = t->p->moments ? t->p->moments : shape.dtype;
+            if (s > 0 && t->p->moments[s - 1])
+                shape.dtype = t->p->moments[s - 1];
             t->param[s][k] = s == 0 ? t->weight[k]
                              : kind ? state(t, kind, path_of(b, w.name), shape)
                                     : -1;
+            t->scale_param[s][k] = t->scale_result[s][k] = -1;
+            if (kind && shape.dtype == AP_F8E4M3FN)
+                t->scale_param[s][k] =
+                    state(t, ap_arena_printf(b->arena, "%s_scale", kind),
+                          path_of(b, w.name), ap_build_shape(b, AP_F32, 0, NULL));
         }
     }
     if (t->row >= ADAM)
@@ -525,15 +562,18 @@ static void add_result(struct ap_result *out, int *n, int node, enum ap_role rol
 
 static void collect(const struct train *t, struct ap_result **results, int *n_results)
 {
-    struct ap_result *out = AP_NEW_N(t->b->arena, 3 * t->n + 4, struct ap_result);
+    struct ap_result *out = AP_NEW_N(t->b->arena, 5 * t->n + 4, struct ap_result);
     int n = 0;
 
     add_result(out, &n, t->p->loss, AP_ROLE_LOSS, -1);
     for (int s = 0; s < 3; s++)
-        for (int k = 0; k < t->n; k++)
+        for (int k = 0; k < t->n; k++) {
             if (t->param[s][k] >= 0)
                 add_result(out, &n, t->result[s][k], s ? AP_ROLE_STATE : AP_ROLE_WEIGHT,
                            t->param[s][k]);
+            add_result(out, &n, t->scale_result[s][k], AP_ROLE_STATE,
+                       t->scale_param[s][k]);
+        }
     add_result(out, &n, t->new_step, AP_ROLE_STATE, t->step);
     add_result(out, &n, t->new_scale, AP_ROLE_STATE, t->scale);
     add_result(out, &n, t->new_good, AP_ROLE_STATE, t->good);

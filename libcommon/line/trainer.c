@@ -13,7 +13,7 @@
 #include "line/trainer_impl.h"
 
 const struct ap_line_facts ap_line_facts_none = {
-    .compute = AP_TUPLE, .master = AP_TUPLE, .moments = AP_TUPLE};
+    .compute = AP_TUPLE, .master = AP_TUPLE, .moments = AP_TUPLE, .second = AP_TUPLE};
 
 const struct ap_trainer *const ap_trainers[AP_N_TRAINERS] = {
     &trainer_megatron, &trainer_torchtitan, &trainer_torchtitan_main, &trainer_deepspeed};
@@ -196,16 +196,22 @@ int trainer_has_single_layers(const struct ap_trainer_case *c, struct ap_err *er
                       first ? "block" : "uniform", (long long)(first ? first : group));
 }
 
+static bool is_low(enum ap_dtype dtype)
+{
+    return ap_dtype_size(dtype) == 1 || ap_dtype_size(dtype) == 2;
+}
+
 int trainer_has_f32_states(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const enum ap_dtype master = c->facts->master, moments = c->facts->moments;
+    const struct ap_line_facts *f = c->facts;
 
-    if (master != AP_BF16 && master != AP_F16 && moments != AP_BF16 && moments != AP_F16)
+    if (!is_low(f->master) && !is_low(f->moments) && !is_low(f->second))
         return 0;
     return ap_err_set(err,
-                      "weights of the optimizer in %s, moments in %s: it keeps them in "
-                      "f32 (--recipe mixed)",
-                      ap_dtype_name(master), ap_dtype_name(moments));
+                      "weights of the optimizer in %s, moments in %s and %s: it keeps "
+                      "them in f32 (--recipe mixed)",
+                      ap_dtype_name(f->master), ap_dtype_name(f->moments),
+                      ap_dtype_name(f->second));
 }
 
 static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
@@ -359,7 +365,7 @@ bool trainer_is_low(const struct ap_line_facts *f)
 
 bool trainer_has_low_moments(const struct ap_line_facts *f)
 {
-    return f->master == AP_F32 && (f->moments == AP_BF16 || f->moments == AP_F16);
+    return f->master == AP_F32 && (is_low(f->moments) || is_low(f->second));
 }
 
 int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n)

@@ -51,9 +51,9 @@ struct ap_line_facts {
     bool tied; /* the embedding is the head's weight, too */
     bool muon; /* the optimizer multiplies matrices */
     struct ap_layer_facts layer;
-    /* types of contractions, of the weights that the optimizer updates, and of its
-       moments; AP_TUPLE: unknown */
-    enum ap_dtype compute, master, moments;
+    /* types of contractions, of the weights that the optimizer updates, and of its first
+       and second moments; AP_TUPLE: unknown */
+    enum ap_dtype compute, master, moments, second;
 };
 
 /* Facts of which nothing is known. */

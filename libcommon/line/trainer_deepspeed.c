@@ -186,10 +186,10 @@ static void note_script(const struct ap_line *l, const struct ap_line_facts *f,
     else if (full)
         ap_note(notes, "in the script: each layer recomputed "
                        "(gradient_checkpointing_enable(), deepspeed.checkpointing)");
-    if (f->master == AP_BF16 || f->moments == AP_BF16)
+    if (f->master == AP_BF16 || trainer_has_low_moments(f))
         ap_note(notes,
                 "it keeps the optimizer's weights and moments in f32: those that the "
-                "model has in bf16 take more memory (--recipe mixed)");
+                "model has in less take more memory (--recipe mixed)");
     if (l->degrees.context > 1)
         ap_note(notes, "in the script: UlyssesSPAttentionHF.register_with_transformers "
                        "before the model is made");
@@ -391,7 +391,7 @@ static void read_types(struct reading *r, struct ap_line_facts *f)
     const char *optimizer = json_string_value(find(r, "optimizer.type"));
 
     f->compute = bf16 ? AP_BF16 : fp16 ? AP_F16 : AP_F32;
-    f->master = f->moments = AP_F32;
+    f->master = f->moments = f->second = AP_F32;
     if (bf16 && fp16)
         ap_err_set(r->err, "bf16 and fp16: one is expected");
     if (sums && !json_is_null(sums) &&

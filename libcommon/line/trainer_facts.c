@@ -79,7 +79,8 @@ static void find_of_dot(const struct ap_graph *g, const uint8_t *from, int v,
         facts->compute = lhs->dtype;
 }
 
-/* Types of the first weight of two dimensions, and of the first state of such. */
+/* Types of the first weight of two dimensions, and of the first and last state of such.
+ */
 static void find_types(const struct ap_graph *g, struct ap_line_facts *facts)
 {
     for (int i = 0; i < g->n_params; i++) {
@@ -90,6 +91,8 @@ static void find_types(const struct ap_graph *g, struct ap_line_facts *facts)
             facts->master = p->shape.dtype;
         if (p->role == AP_ROLE_STATE && facts->moments == AP_TUPLE)
             facts->moments = p->shape.dtype;
+        if (p->role == AP_ROLE_STATE)
+            facts->second = p->shape.dtype;
     }
 }
 

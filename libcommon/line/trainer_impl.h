@@ -25,7 +25,7 @@ const char *trainer_said(const struct ap_trainer_case *c, enum trainer_degree wh
 /* Whether contractions read 8 bits; whether gradients have 16. */
 bool trainer_is_fp8(const struct ap_line_facts *f);
 bool trainer_is_low(const struct ap_line_facts *f);
-/* Whether the optimizer has f32 weights and moments of 16 bits. */
+/* Whether the optimizer has f32 weights, and moments of 16 or 8 bits. */
 bool trainer_has_low_moments(const struct ap_line_facts *f);
 /* Devices that split each expert, of trainers that split experts one way or the other. */
 int64_t trainer_expert_tensor(const struct ap_line *line);
@@ -36,6 +36,8 @@ int *trainer_new_layers(struct ap_arena *arena, struct ap_line *line, int n);
 /* What a stage of n has of so many units: the first ones have one of what is left. */
 int64_t trainer_share(int64_t units, int64_t n, int64_t stage);
 
+/* Megatron-LM's name of a type: "bf16". */
+const char *trainer_moments_word(enum ap_dtype dtype);
 /* See ap_trainer.read. */
 int trainer_megatron_read(const struct ap_trainer *own, const char *text,
                           const struct ap_line_facts *known, struct ap_trainer_said *said,

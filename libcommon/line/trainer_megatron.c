@@ -214,11 +214,17 @@ static void put_layer(const struct ap_line_facts *f, struct ap_buf *out,
     put(out, l->bias == AP_BIAS_QKV, "--add-qkv-bias");
 }
 
+const char *trainer_moments_word(enum ap_dtype dtype)
+{
+    return dtype == AP_BF16  ? "bf16"
+           : dtype == AP_F16 ? "fp16"
+           : dtype == AP_F32 ? "fp32"
+                             : "fp8";
+}
+
 /* Types of contractions, weights and moments. */
 static void put_types(const struct ap_line_facts *f, struct ap_buf *out)
 {
-    const char *moments = f->moments == AP_BF16 ? "bf16" : "fp16";
-
     put(out, f->compute == AP_BF16 || trainer_is_fp8(f), "--bf16");
     put(out, f->compute == AP_F16, "--fp16");
     put(out, trainer_is_fp8(f), "--fp8-format hybrid");
@@ -226,7 +232,7 @@ static void put_types(const struct ap_line_facts *f, struct ap_buf *out)
         ap_buf_printf(out,
                       "    --use-precision-aware-optimizer\n    --exp-avg-dtype %s\n"
                       "    --exp-avg-sq-dtype %s\n",
-                      moments, moments);
+                      trainer_moments_word(f->moments), trainer_moments_word(f->second));
 }
 
 static void put_model(const struct ap_line_facts *f, struct ap_buf *out,

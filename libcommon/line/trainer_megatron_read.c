@@ -211,8 +211,19 @@ static void read_model(struct trainer_reading *r)
         ap_err_set(r->err, "--fp8-format: '%.40s' is not one of e4m3, hybrid", fp8);
 }
 
-/* "--use-precision-aware-optimizer" and its types; moments of one type, all else in f32.
- */
+/* "--use-precision-aware-optimizer" and its types; all but moments is in f32. */
+static enum ap_dtype read_type(struct trainer_reading *r, const char *flag,
+                               const char *word)
+{
+    static const enum ap_dtype types[] = {AP_F32, AP_BF16, AP_F16, AP_F8E4M3FN};
+
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(word, trainer_moments_word(types[i])))
+            return types[i];
+    ap_err_set(r->err, "%s: '%.40s' is not one of fp32, bf16, fp16, fp8", flag, word);
+    return AP_F32;
+}
+
 static void read_moments(struct trainer_reading *r)
 {
     static const char *const names[] = {"--exp-avg-dtype", "--exp-avg-sq-dtype",
@@ -223,16 +234,14 @@ static void read_moments(struct trainer_reading *r)
 
     for (int i = 0; i < 4; i++)
         type[i] = trainer_flag_word(&r->flags, names[i], "fp32");
-    f->master = f->moments = AP_F32;
+    f->master = f->moments = f->second = AP_F32;
     if (!aware)
         return;
-    if (strcmp(type[0], type[1]) != 0 || strcmp(type[2], "fp32") != 0 ||
-        strcmp(type[3], "fp32") != 0 || !strcmp(type[0], "fp8"))
-        ap_err_set(r->err, "--use-precision-aware-optimizer: moments of one type, fp32, "
-                           "bf16 or fp16, and all else in fp32 are read");
-    f->moments = !strcmp(type[0], "bf16")   ? AP_BF16
-                 : !strcmp(type[0], "fp16") ? AP_F16
-                                            : AP_F32;
+    if (strcmp(type[2], "fp32") != 0 || strcmp(type[3], "fp32") != 0)
+        ap_err_set(r->err, "--use-precision-aware-optimizer: all but moments is in fp32 "
+                           "in what is read");
+    f->moments = read_type(r, names[0], type[0]);
+    f->second = read_type(r, names[1], type[1]);
 }
 
 /* ---- stages ---- */

@@ -166,12 +166,15 @@ static int has_gathered_context(const struct ap_trainer_case *c, struct ap_err *
 static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 {
     const enum ap_dtype master = c->facts->master, moments = c->facts->moments;
+    const enum ap_dtype second = c->facts->second;
 
-    if (master == AP_F16 || moments == AP_F16 || (master == AP_BF16 && moments == AP_F32))
+    if (master == AP_F16 || moments == AP_F16 || moments == AP_F8E4M3FN ||
+        moments != second || (master == AP_BF16 && moments == AP_F32))
         return ap_err_set(err,
-                          "weights in %s, moments in %s: --training.dtype is float32, or "
-                          "bfloat16 of both (--recipe)",
-                          ap_dtype_name(master), ap_dtype_name(moments));
+                          "weights in %s, moments in %s and %s: --training.dtype is "
+                          "float32, or bfloat16 of all (--recipe)",
+                          ap_dtype_name(master), ap_dtype_name(moments),
+                          ap_dtype_name(second));
     if (c->facts->compute != AP_F16 && !trainer_is_fp8(c->facts))
         return 0;
     return ap_err_set(err,
@@ -626,9 +629,9 @@ static int read_flags(const struct ap_trainer *t, const char *text,
         ONE_OF(r, "--training.mixed_precision_param", types) ? AP_F32 : AP_BF16;
     const bool low = ONE_OF(r, "--training.dtype", kept);
     said->facts.master = low ? AP_BF16 : AP_F32;
-    said->facts.moments = ONE_OF(r, "--optimizer.implementation", optimizers) == 1 || low
-                              ? AP_BF16
-                              : AP_F32;
+    said->facts.moments = said->facts.second =
+        ONE_OF(r, "--optimizer.implementation", optimizers) == 1 || low ? AP_BF16
+                                                                        : AP_F32;
     return trainer_flags_end(&r->flags, unread, notes);
 }
 

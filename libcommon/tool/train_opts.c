@@ -53,7 +53,7 @@ void ap_train_opts_init(struct ap_train_opts *o, struct ap_opt rows[AP_N_TRAIN_O
          .kind = AP_OPT_STR,
          .out = &o->recipe,
          .arg = "NAME",
-         .help = "types by name: mixed, bf16 or f32; with ,moments=TYPE ,gradients=TYPE"},
+         .help = "types by name: mixed, bf16 or f32; with ,moments=TYPE[:TYPE] ,gradients=TYPE"},
         {.name = "master-weights",
          .out = &o->master_weights,
          .help = "with --dtype: keep weights and states in f32",
@@ -105,24 +105,43 @@ static bool is_frozen(const char *name, void *ctx)
 
 /* ---- recipes ---- */
 
-/* The row of dtypes with this name. */
-static int read_dtype(const char *recipe, const char *key, const char *name)
+/* The row of dtypes with this name; -1: none. */
+static int find_dtype(const char *name)
 {
     for (int i = 0; dtypes[i].choice.name; i++)
         if (strcmp(dtypes[i].choice.name, name) == 0)
             return i;
-    ap_die_usage("--recipe %s: %s: '%s' is not one of f32, bf16, f16", recipe, key, name);
+    return -1;
+}
+
+/* "bf16", or "fp8:bf16" of first and second moments. */
+static void read_moments(struct ap_train_opts *o, const char *types,
+                         struct ap_grad_params *p)
+{
+    const char *second = strchr(types, ':');
+    char name[32];
+
+    for (int s = 0; s < 2; s++) {
+        const int len = second && s == 0 ? (int)(second - types) : (int)strlen(types);
+        snprintf(name, sizeof name, "%.*s", len, types);
+        const int row = find_dtype(name);
+        if (row < 0 && strcmp(name, "fp8") != 0)
+            ap_die_usage("--recipe %s: moments: '%s' is not one of f32, bf16, f16, fp8",
+                         o->recipe, name);
+        p->moments[s] = row < 0 ? AP_F8E4M3FN : dtypes[row].dtype;
+        types = second && s == 0 ? second + 1 : types;
+    }
+    if (strcmp(p->optimizer, "sgd") == 0)
+        ap_die_usage("--recipe %s: sgd has no moments", o->recipe);
 }
 
 /* One part after the name. */
 static void read_part(struct ap_train_opts *o, const char *part, struct ap_grad_params *p)
 {
     if (strncmp(part, "moments=", 8) == 0) {
-        p->moments = dtypes[read_dtype(o->recipe, "moments", part + 8)].dtype;
-        if (strcmp(p->optimizer, "sgd") == 0)
-            ap_die_usage("--recipe %s: sgd has no moments", o->recipe);
+        read_moments(o, part + 8, p);
     } else if (strncmp(part, "gradients=", 10) == 0) {
-        int dtype = read_dtype(o->recipe, "gradients", part + 10);
+        const int dtype = find_dtype(part + 10);
         if (dtype != o->dtype && (dtype != 0 || !o->cast_weights))
             ap_die_usage("--recipe %s: gradients are %s%s", o->recipe,
                          dtypes[o->dtype].choice.name, o->cast_weights ? " or f32" : "");

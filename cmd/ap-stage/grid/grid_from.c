@@ -95,13 +95,14 @@ void grid_from(struct ap_arena *arena, const struct stage_model *m, const char *
         ap_trainer_check(trainer, line, &facts, &err))
         ap_die(AP_NO_SOLUTION, "%s: %s", file, err.msg);
     if (said.facts.compute != facts.compute || said.facts.master != facts.master ||
-        said.facts.moments != facts.moments)
+        said.facts.moments != facts.moments || said.facts.second != facts.second)
         ap_warn(
-            "%s: it trains with contractions in %s, weights in %s, moments in %s; the "
-            "model with %s, %s, %s (--recipe)",
+            "%s: it trains with contractions in %s, weights in %s, moments in %s and %s; "
+            "the model with %s, %s, %s and %s (--recipe)",
             file, ap_dtype_name(said.facts.compute), ap_dtype_name(said.facts.master),
-            ap_dtype_name(said.facts.moments), ap_dtype_name(facts.compute),
-            ap_dtype_name(facts.master), ap_dtype_name(facts.moments));
+            ap_dtype_name(said.facts.moments), ap_dtype_name(said.facts.second),
+            ap_dtype_name(facts.compute), ap_dtype_name(facts.master),
+            ap_dtype_name(facts.moments), ap_dtype_name(facts.second));
     for (int i = 0; i < notes.n; i++)
         ap_warn("%s: %s", file, notes.note[i]);
 }

@@ -214,6 +214,7 @@ static struct ap_line_facts draw_facts(void)
                                        : AP_F8E4M3FN;
     f.master = draw(8) ? AP_F32 : AP_BF16;
     f.moments = f.master == AP_F32 && draw(4) ? AP_F32 : AP_BF16;
+    f.second = f.master == AP_F32 && draw(8) == 0 ? AP_F8E4M3FN : f.moments;
     draw_layer(&f);
     return f;
 }
@@ -309,7 +310,8 @@ static bool comes_back(struct ap_arena *arena, const struct ap_trainer *t,
     if (ok && !strcmp(t->name, "deepspeed") && said.line.pipeline == 1)
         said.line.recompute = line->recompute; /* is the script's */
     if (ok && (said.facts.compute != f->compute ||
-               (said.facts.moments != f->moments && strcmp(t->name, "deepspeed") != 0)))
+               ((said.facts.moments != f->moments || said.facts.second != f->second) &&
+                strcmp(t->name, "deepspeed") != 0)))
         ok = !ap_err_set(err, "other types");
     const bool split = line->degrees.expert_tensor > 1 && f->experts; /* has no bias */
     if (ok && !strcmp(t->name, "megatron") &&
