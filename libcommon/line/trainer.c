@@ -198,7 +198,7 @@ int trainer_has_single_layers(const struct ap_trainer_case *c, struct ap_err *er
 
 static bool is_low(enum ap_dtype dtype)
 {
-    return ap_dtype_size(dtype) == 1 || ap_dtype_size(dtype) == 2;
+    return dtype == AP_BF16 || dtype == AP_F16 || dtype == AP_F8E4M3FN;
 }
 
 int trainer_has_f32_states(const struct ap_trainer_case *c, struct ap_err *err)
