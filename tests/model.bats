@@ -319,6 +319,47 @@ unet --hidden 4 --image 32 --batch 4
 END
 }
 
+@test "model: layers that predict further tokens: counts, losses by hand, ranks" {
+    needs_exec
+    # a layer with experts, two norms and a map of both halves, the norm behind it; head and table are the model's
+    h=7168
+    [ "$(ap-model deepseek-v3 --quiet --mtp 1 --batch 8 --stats -o /dev/null 2>&1 >/dev/null | jq .weight_elems)" -eq \
+        $((671026404352 + 2 * h + 2 * h * h + h + h * 1536 + 1536 + 1536 * 128 * 192 + h * 576 + 512 + 512 * 128 * 256 +
+            128 * 128 * h + 2 * h + h * 256 + 257 * 3 * h * 2048)) ]
+    local n dir=$BATS_TEST_TMPDIR want run=$BATS_TEST_TMPDIR/run.json
+    for n in 1 3; do
+        mkdir "$dir/$n"
+        ap-model --quiet llama --layers 2 --hidden 16 --heads 4 --kv-heads 2 --ffn 16 --vocab 32 --seq 8 --batch 4 --untied \
+            --mtp $n -o "$dir/mtp.json"
+        want=$(/usr/bin/python3 tests/mtp.py "$dir/mtp.json" "$dir/$n")
+        ap-rewrite "$dir/mtp.json" | ap-exec --data "$dir/$n" --steps 1 --json |
+            jq -e --argjson want "$want" '(.losses[0] / $want - 1 | fabs) < 1e-6'
+    done
+    ap-model --quiet deepseek --layers 3 --hidden 64 --heads 4 --kv-rank 16 --q-rank 16 --head-dim 16 --value-dim 16 --rope-dim 8 \
+        --ffn 64 --expert-ffn 32 --experts 8 --top 2 --dense-layers 1 --seq 16 --vocab 128 --batch 16 --mtp 1 |
+        ap-coarsen --quiet --algorithm layers -o "$dir/d.json"
+    ap-shard --quiet --mesh 4 --cluster cpu-4 "$dir/d.json" | ap-rewrite >"$run"
+    ap-exec -n 4 --verify --steps 3 --quiet "$run"
+    ap-stage --quiet --cluster cpu-4 --grid pp=2,ep=2,mbs=2 "$dir/d.json" | ap-rewrite >"$run"
+    ap-exec -n 4 --verify --steps 3 --quiet "$run"
+    refuses 2 '--mtp: expected less than --seq, and at most 8' ap-model llama --mtp 9
+    refuses 2 '--mtp: gpt has no such size' ap-model gpt --mtp 1
+    # Megatron-LM's flags, and back
+    for line in pp=2,ep=2,mbs=2 pp=2,layers=3:1,ep=2,mbs=2 ep=4,mbs=1; do
+        ap-stage --quiet --cluster cpu-4 --for megatron --grid $line "$dir/d.json" -o "$dir/plan"
+        ap-rewrite --quiet --to megatron "$dir/plan" >"$dir/flags.sh"
+        ap-stage --cluster cpu-4 --from "megatron:$dir/flags.sh" "$dir/d.json" 2>"$dir/said" |
+            jq -e --slurpfile plan "$dir/plan" '.stages.line == $plan[0].stages.line and .stages.line != null'
+        grep -q -- '--num-layers 3$' "$dir/flags.sh"
+        grep -q -- '--mtp-num-layers 1$' "$dir/flags.sh"
+        [[ $(<"$dir/said") != *'mtp'* ]]
+    done
+    sed -i 's/--mtp-num-layers 1/--mtp-num-layers 2/' "$dir/flags.sh"
+    refuses 1 '5 layers, not 4; 2 layers that predict further tokens, not 1' ap-stage --quiet --cluster cpu-4 --from "megatron:$dir/flags.sh" "$dir/d.json"
+    refuses 3 'the last stage has 0 layers' ap-stage --quiet --cluster cpu-4 --for megatron --grid pp=2,layers=4:0,ep=2,mbs=2 "$dir/d.json"
+    refuses 3 'its models predict the next token alone' ap-stage --quiet --cluster cpu-4 --for torchtitan --grid ep=4,mbs=1 "$dir/d.json"
+}
+
 families() { ap-model help | sed -n '/^families/,/^configurations/s/^  \([^ ]*\) .*/\1/p'; }
 configurations() { ap-model help | sed -n '/^configurations/,/^models/s/^  \([^ ]*\) .*/\1/p'; }
 named() { ap-model help | sed -n '/^models/,$s/^  \([^ ]*\) .*/\1/p'; }

@@ -122,7 +122,8 @@ static const struct config_field fields[] = {
     {"topk_method", WORD, STYLE(choice), "greedy group_limited_greedy noaux_tc"},
     {"n_group", COUNT, STYLE(groups), NULL},
     {"topk_group", COUNT, STYLE(top_groups), NULL},
-    {"num_nextn_predict_layers", LEFT_OUT, 0, "multi-token prediction is left out"},
+    {"num_nextn_predict_layers", LEFT_OUT, 0,
+     "multi-token prediction is left out but for --mtp"},
     /* scans */
     {"hybrid_override_pattern", MIXERS, 0, NULL},
     {"layers_block_type", MIXERS, 0, NULL},

@@ -9,6 +9,9 @@
 #include <math.h>
 #include <string.h>
 
+#define MAX_MTP    8
+#define MTP_WEIGHT 0.3 /* DeepSeek-V3, section 4.2 */
+
 static int check_even(struct model *m, enum model_size s, int64_t size)
 {
     if (size % 2 == 0)
@@ -85,6 +88,11 @@ static int check_sizes(struct model *m)
         return -1;
     if (m->style.mixers && strchr(m->style.mixers, 'M') && check_scan(m))
         return -1;
+    if (m->size[MODEL_MTP] > MAX_MTP || m->size[MODEL_MTP] >= m->size[MODEL_SEQ])
+        return ap_err_set(m->err, "--mtp: expected less than --seq, and at most %d",
+                          MAX_MTP);
+    if (m->size[MODEL_MTP] > 0 && m->style.mixers)
+        return ap_err_set(m->err, "--mtp: with layers of one part it is not built");
     return m->size[MODEL_EXPERTS] > 0 ? check_experts(m) : 0;
 }
 
@@ -126,32 +134,30 @@ static bool at(const char *pattern, int64_t i)
     return !pattern || pattern[(size_t)i % strlen(pattern)] == '1';
 }
 
-static int layers(struct model *m, int x)
+/* Layer i; layers after the last are those of multi-token prediction. */
+static int layer(struct model *m, int64_t i, int x)
 {
     const struct model_style *style = &m->style;
     int64_t first = m->size[MODEL_EXPERTS] > 0 ? model_get(m, MODEL_DENSE_LAYERS, 0)
-                                               : m->size[MODEL_LAYERS];
+                                               : m->size[MODEL_LAYERS] + MAX_MTP;
     int64_t every = model_get(m, MODEL_MOE_EVERY, 1);
     struct model_block dense, moe;
 
     set_blocks(m, &dense, &moe);
-    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++) {
-        char kind = style->mixers ? style->mixers[(size_t)i % strlen(style->mixers)] : 0;
-        bool mixed = kind ? kind == 'E'
-                          : i >= first && i % every == every - 1 && at(style->mixed, i);
-        struct model_block block = mixed ? moe : dense;
-        block.theta = style->rope_theta;
-        if (!at(style->windows, i))
-            block.window = 0;
-        else if (style->window_theta > 0)
-            block.theta = style->window_theta;
-        if (!at(style->rotated, i))
-            block.turned = 0;
-        const char *path = model_path(m, "%s/h_%lld", m->family, (long long)i);
-        x = kind ? model_single(m, path, &block, kind, x)
-                 : model_transformer(m, path, &block, x, -1, -1);
-    }
-    return x;
+    char kind = style->mixers ? style->mixers[(size_t)i % strlen(style->mixers)] : 0;
+    bool mixed =
+        kind ? kind == 'E' : i >= first && i % every == every - 1 && at(style->mixed, i);
+    struct model_block block = mixed ? moe : dense;
+    block.theta = style->rope_theta;
+    if (!at(style->windows, i))
+        block.window = 0;
+    else if (style->window_theta > 0)
+        block.theta = style->window_theta;
+    if (!at(style->rotated, i))
+        block.turned = 0;
+    const char *path = model_path(m, "%s/h_%lld", m->family, (long long)i);
+    return kind ? model_single(m, path, &block, kind, x)
+                : model_transformer(m, path, &block, x, -1, -1);
 }
 
 static int scaled(struct model *m, int x, double factor)
@@ -160,32 +166,110 @@ static int scaled(struct model *m, int x, double factor)
                                       : ap_build_with(&m->b, AP_OP_MULTIPLY, x, factor);
 }
 
+/* Rows of the table of tokens, under a scope. */
+static int embed(struct model *m, const char *scope, int tokens, int *table)
+{
+    const struct model_style *style = &m->style;
+    const int64_t hidden = m->size[MODEL_HIDDEN],
+                  dims[2] = {m->size[MODEL_VOCAB], hidden};
+
+    *table = model_weight(m, model_path(m, "%s/wte", m->family), NULL, 2, dims);
+    model_scope(m, "%s", scope);
+    int x = ap_build_take(&m->b, *table, tokens);
+    return scaled(m, x, style->scale_embed ? sqrt((double)hidden) : style->embed_scale);
+}
+
+/* Logits of normed values; all heads have one weight. */
+static int head(struct model *m, const char *scope, int x, int table)
+{
+    const struct model_style *style = &m->style;
+    const bool bias = model_flag(m, MODEL_HEAD_BIAS);
+
+    model_share(m, scope, model_path(m, "%s/head", m->family));
+    if (model_flag(m, MODEL_UNTIED)) {
+        x = model_dense(m, scope, x, m->size[MODEL_VOCAB], bias);
+    } else {
+        x = model_tied_head(m, scope, x, table);
+        x = bias ? model_bias(m, scope, x) : x;
+    }
+    model_share(m, NULL, NULL);
+    x = scaled(m, x,
+               style->logit_divide > 0 ? 1 / style->logit_divide : style->logit_scale);
+    return model_cap(m, x, style->logit_cap);
+}
+
+/* Tokens so many places further; zeros at the end. */
+static int further(struct model *m, int tokens, int64_t n)
+{
+    const struct ap_pad_dim move[2] = {{0, 0, 0}, {-n, n, 0}};
+    return ap_build_pad(&m->b, tokens, ap_build_scalar(&m->b, AP_S32, 0), move);
+}
+
+/* The mean loss of rows that have a token n places further, of these alone. */
+static int further_loss(struct model *m, int logits, int labels, int64_t n)
+{
+    const int64_t seq = m->size[MODEL_SEQ];
+    int loss = model_cross_entropy(m, logits, further(m, labels, n));
+    const struct ap_shape s = *ap_build_shape_of(&m->b, loss);
+    const struct ap_shape places = ap_build_shape(&m->b, AP_S32, s.rank, s.dims);
+    int place = ap_build_iota(&m->b, places, 1);
+    int inside = ap_build_compare(&m->b, AP_LT, place,
+                                  ap_build_full(&m->b, &places, (double)(seq - n)));
+    loss = ap_build_select(&m->b, inside, loss, ap_build_full(&m->b, &s, 0));
+    return scaled(m, model_mean_all(m, loss), (double)seq / (double)(seq - n));
+}
+
+/*
+ * Multi-token prediction (DeepSeek-V3, section 2.2): layer k reads the values of the one
+ * before and the embedding of the token k places further, and predicts the token after
+ * that; the mean of the losses has a weight. x: normed, as all layers leave it.
+ */
+static int predict_further(struct model *m, int x, int labels, int loss)
+{
+    const int64_t n = model_get(m, MODEL_MTP, 0), hidden = m->size[MODEL_HIDDEN];
+    const enum model_norm norm = m->style.norm;
+    int table;
+
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t i = m->size[MODEL_LAYERS] + k;
+        const char *path = model_path(m, "%s/h_%lld", m->family, (long long)i);
+        model_scope(m, "%s/embed", path);
+        int next = k ? further(m, labels, k) : labels;
+        int both[2] = {x, embed(m, model_path(m, "%s/embed", path), next, &table)};
+        both[0] = model_norm(m, norm, model_path(m, "%s/hnorm", path), both[0]);
+        both[1] = model_norm(m, norm, model_path(m, "%s/enorm", path), both[1]);
+        model_scope(m, "%s/eh_proj", path);
+        x = ap_build_concat(&m->b, 2, both, 2);
+        x = model_dense(m, model_path(m, "%s/eh_proj", path), x, hidden, false);
+        x = model_norm(m, norm, model_path(m, "%s/ln_f", path), layer(m, i, x));
+        int logits = head(m, model_path(m, "%s/head", path), x, table);
+        model_scope(m, "%s/loss", path);
+        int own =
+            scaled(m, further_loss(m, logits, labels, k + 1), MTP_WEIGHT / (double)n);
+        loss = model_add(m, loss, own);
+    }
+    return loss;
+}
+
 int model_decoder(struct model *m)
 {
     int64_t dims[2] = {m->size[MODEL_BATCH], m->size[MODEL_SEQ]};
-    int64_t hidden = m->size[MODEL_HIDDEN], vocab = m->size[MODEL_VOCAB];
-    const char *root = m->family, *head = model_path(m, "%s/head", root);
+    const char *root = m->family;
     const struct model_style *style = &m->style;
-    bool bias = model_flag(m, MODEL_HEAD_BIAS);
     int table;
 
     if (check_sizes(m))
         return -1;
     int tokens = model_input(m, "tokens", AP_S32, 2, dims);
     int labels = model_input(m, "labels", AP_S32, 2, dims);
-    int x = model_embed(m, model_path(m, "%s/wte", root), tokens, vocab, hidden, &table);
-    x = scaled(m, x, style->scale_embed ? sqrt((double)hidden) : style->embed_scale);
+    int x = embed(m, model_path(m, "%s/wte", root), tokens, &table);
     if (!style->rope)
         x = model_dropout(m, model_add_positions(m, model_path(m, "%s/wpe", root), x));
-    x = layers(m, x);
+    for (int64_t i = 0; i < m->size[MODEL_LAYERS]; i++)
+        x = layer(m, i, x);
     x = model_norm(m, style->norm, model_path(m, "%s/ln_f", root), x);
-    if (model_flag(m, MODEL_UNTIED)) {
-        x = model_dense(m, head, x, vocab, bias);
-    } else {
-        x = model_tied_head(m, head, x, table);
-        x = bias ? model_bias(m, head, x) : x;
-    }
-    x = scaled(m, x,
-               style->logit_divide > 0 ? 1 / style->logit_divide : style->logit_scale);
-    return model_loss(m, model_cap(m, x, style->logit_cap), labels);
+    int logits = head(m, model_path(m, "%s/head", root), x, table);
+    model_scope(m, "loss");
+    int loss = model_mean_all(m, model_cross_entropy(m, logits, labels));
+    return model_balanced(m, predict_further(m, x, labels, loss));
 }

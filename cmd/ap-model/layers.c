@@ -487,7 +487,12 @@ int model_masked_mean(struct model *m, int x, int mask)
 int model_loss(struct model *m, int logits, int labels)
 {
     model_scope(m, "loss");
-    int loss = model_mean_all(m, model_cross_entropy(m, logits, labels));
+    return model_balanced(m, model_mean_all(m, model_cross_entropy(m, logits, labels)));
+}
+
+int model_balanced(struct model *m, int loss)
+{
+    model_scope(m, "loss");
     if (m->aux < 0)
         return loss;
     return model_add(m, loss,

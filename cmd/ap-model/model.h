@@ -26,6 +26,7 @@ enum model_size {
     MODEL_TOP,
     MODEL_MOE_EVERY,
     MODEL_DENSE_LAYERS,
+    MODEL_MTP,
     MODEL_EXPERT_FFN,
     MODEL_SHARED_EXPERTS,
     MODEL_CAPACITY,
@@ -289,6 +290,8 @@ int model_cross_entropy(struct model *m, int logits, int labels);
 int model_masked_mean(struct model *m, int x, int mask);
 /* The mean of that, under the scope "loss"; with the balance losses if there are some. */
 int model_loss(struct model *m, int logits, int labels);
+/* loss with the balance losses, if there are some, under that scope */
+int model_balanced(struct model *m, int loss);
 
 /* ---- attention and mixtures (attention.c, block.c, moe.c) ---- */
 

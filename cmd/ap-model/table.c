@@ -21,6 +21,7 @@ const struct model_size_row model_sizes[MODEL_N_SIZES] = {
     [MODEL_TOP] = {"top", "experts per token, at most 16"},
     [MODEL_MOE_EVERY] = {"moe-every", "every N-th layer has experts"},
     [MODEL_DENSE_LAYERS] = {"dense-layers", "first layers, without experts (none)"},
+    [MODEL_MTP] = {"mtp", "layers more, that each predict one token further (none)"},
     [MODEL_EXPERT_FFN] = {"expert-ffn", "hidden size of an expert (ffn)"},
     [MODEL_SHARED_EXPERTS] = {"shared-experts", "experts that see all tokens (none)"},
     [MODEL_CAPACITY] = {"capacity",
@@ -98,7 +99,7 @@ static const struct model_style deepseek_v3 = {
         E(-1), [MODEL_VALUE_DIM] = -1, [MODEL_ROPE_DIM] = 64, [MODEL_Q_RANK] = -1,       \
                [MODEL_KV_RANK] = -1, [MODEL_DENSE_LAYERS] = -1, [MODEL_EXPERT_FFN] = -1, \
                [MODEL_SHARED_EXPERTS] = -1, [MODEL_HEAD_BIAS] = -1
-#define ROTARY [MODEL_WINDOW] = -1, S(4096), B(8)
+#define ROTARY [MODEL_WINDOW] = -1, [MODEL_MTP] = -1, S(4096), B(8)
 #define LATENT [MODEL_VALUE_DIM] = -1, [MODEL_ROPE_DIM] = 64, [MODEL_KV_RANK] = 512
 #define MIXED  [MODEL_NO_EXPERT_BIAS] = -1, [MODEL_NO_CAPACITY] = -1, [MODEL_CAPACITY] = -1
 

@@ -317,6 +317,7 @@ int ap_line_facts_agree(const struct ap_line_facts *said,
         const char *give; /* what would make them agree */
     } facts[] = {
         {"layers", said->layers, model->layers, ""},
+        {"layers that predict further tokens", said->mtp, model->mtp, ""},
         {"features of a token", said->hidden, model->hidden, ""},
         {"attention heads", said->heads, model->heads, ""},
         {"heads of keys and values", said->kv_heads, model->kv_heads, ""},

@@ -45,7 +45,8 @@ struct ap_line_facts {
     enum ap_model_kind kind; /* 0: unknown */
     int64_t world;           /* devices */
     int64_t batch, sequence; /* samples of a step, tokens of a sample */
-    int64_t layers, heads, kv_heads;
+    int64_t layers, mtp; /* mtp: the last of them, that predict one token further each */
+    int64_t heads, kv_heads;
     int64_t experts, experts_per_token; /* 0: the model has none */
     int64_t vocab, hidden;
     bool tied; /* the embedding is the head's weight, too */

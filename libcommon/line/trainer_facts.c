@@ -4,6 +4,8 @@
  * heads; the table of tokens is the largest weight that is looked up. Cost: linear in
  * the graph.
  */
+#include <string.h>
+
 #include "graph/blocks.h"
 #include "line/trainer_impl.h"
 #include "plan/named_plan.h"
@@ -81,6 +83,7 @@ static void find_of_dot(const struct ap_graph *g, const uint8_t *from, int v,
 
 /* Types of the first weight of two dimensions, and of the first and last state of such.
  */
+/* And layers that predict further, by the name of a map in ap-model and Hugging Face. */
 static void find_types(const struct ap_graph *g, struct ap_line_facts *facts)
 {
     for (int i = 0; i < g->n_params; i++) {
@@ -89,6 +92,7 @@ static void find_types(const struct ap_graph *g, struct ap_line_facts *facts)
             continue;
         if (p->role == AP_ROLE_WEIGHT && facts->master == AP_TUPLE)
             facts->master = p->shape.dtype;
+        facts->mtp += p->role == AP_ROLE_WEIGHT && strstr(p->name, "/eh_proj/");
         if (p->role == AP_ROLE_STATE && facts->moments == AP_TUPLE)
             facts->moments = p->shape.dtype;
         if (p->role == AP_ROLE_STATE)

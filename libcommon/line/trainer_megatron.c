@@ -93,6 +93,8 @@ static int has_ep_overlap(const struct ap_trainer_case *c, struct ap_err *err)
                           flag);
     if (!trainer_is_low(c->facts) && c->facts->compute != AP_TUPLE)
         return ap_err_set(err, "%s: only with --bf16 or --fp16", flag);
+    if (c->facts->mtp > 1)
+        return ap_err_set(err, "%s: --mtp-num-layers is at most 1", flag);
     return 0;
 }
 
@@ -129,6 +131,24 @@ static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
     return trainer_has_low_moments(c->facts) ? 0 : trainer_has_f32_states(c, err);
 }
 
+/* What a stage has of layers, those that predict further tokens included. */
+static int64_t layers_of(const struct ap_line *l, int64_t layers, int stage)
+{
+    return l->n_layers ? l->layers[stage] : layers / ap_line_stages(l);
+}
+
+/* These are behind all others and in one stage, the last one of its device
+ * (pipeline_parallel_layer_layout.py). */
+static int has_mtp(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const int64_t last = layers_of(&c->line, c->facts->layers, c->stages - 1);
+
+    if (c->facts->mtp <= last)
+        return 0;
+    return ap_err_set(err, "--mtp-num-layers %lld: the last stage has %lld layers",
+                      (long long)c->facts->mtp, (long long)last);
+}
+
 static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    has_context,
                                                    trainer_has_heads,
@@ -138,6 +158,7 @@ static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    has_instances,
                                                    has_recompute,
                                                    has_ep_overlap,
+                                                   has_mtp,
                                                    has_low_sums,
                                                    has_types,
                                                    has_host_optimizer,
@@ -174,11 +195,12 @@ static void put_number(struct ap_buf *out, const char *name, int64_t value)
 static void put_expert_layers(const struct ap_line_facts *f, struct ap_buf *out,
                               struct ap_notes *notes)
 {
-    const long long with = f->layer.n_experts, layers = f->layers, turns = f->layer.turns;
+    const long long mtp = f->layer.n_experts ? f->mtp : 0, turns = f->layer.turns;
+    const long long with = f->layer.n_experts - mtp, layers = f->layers - mtp;
 
     if (with == 0 || with == layers)
         return;
-    if (turns == 0)
+    if (turns == 0 || (turns > 1 && mtp))
         ap_note(notes, "--moe-layer-freq: which layers have experts");
     else
         ap_buf_printf(out, "    --moe-layer-freq \"([0]*%lld+[1]*%lld)*%lld\"\n",
@@ -238,7 +260,9 @@ static void put_types(const struct ap_line_facts *f, struct ap_buf *out)
 static void put_model(const struct ap_line_facts *f, struct ap_buf *out,
                       struct ap_notes *notes)
 {
-    put_number(out, "--num-layers", f->layers);
+    put_number(out, "--num-layers", f->layers - f->mtp);
+    put_number(out, "--mtp-num-layers", f->mtp);
+    put(out, f->mtp, "--mtp-loss-scaling-factor 0.3");
     put_number(out, "--hidden-size", f->hidden);
     put_number(out, "--num-attention-heads", f->heads);
     put(out, f->kv_heads < f->heads, "--group-query-attention");
@@ -257,25 +281,37 @@ static void put_model(const struct ap_line_facts *f, struct ap_buf *out,
     put_types(f, out);
 }
 
-/* "Et*3|t*4|t*4L": embedding, layers, loss; a bar between stages. */
-static void put_layout(const struct ap_line *l, struct ap_buf *out)
+static void put_letters(char letter, int64_t n, struct ap_buf *out)
 {
+    if (n > 0)
+        ap_buf_putc(out, letter);
+    if (n > 1)
+        ap_buf_printf(out, "*%lld", (long long)n);
+}
+
+/* "Et*3|t*4|t*3mL": embedding, layers, those that predict further tokens, loss; a bar
+ * between stages. */
+static void put_layout(const struct ap_line *l, const struct ap_line_facts *f,
+                       struct ap_buf *out)
+{
+    const int n = ap_line_stages(l);
+
     ap_buf_puts(out, "    --pipeline-model-parallel-layout \"E");
-    for (int i = 0; i < l->n_layers; i++) {
+    for (int i = 0; i < n; i++) {
+        const int64_t further = i + 1 < n ? 0 : f->mtp;
         ap_buf_puts(out, i ? "|" : "");
-        if (l->layers[i] > 1)
-            ap_buf_printf(out, "t*%d", l->layers[i]);
-        else if (l->layers[i] == 1)
-            ap_buf_putc(out, 't');
+        put_letters('t', layers_of(l, f->layers, i) - further, out);
+        put_letters('m', further, out);
     }
     ap_buf_puts(out, "L\"\n");
 }
 
-static void put_stages(const struct ap_line *l, struct ap_buf *out)
+static void put_stages(const struct ap_line *l, const struct ap_line_facts *f,
+                       struct ap_buf *out)
 {
     trainer_put_flag(out, "--pipeline-model-parallel-size", l->pipeline);
-    if (l->n_layers)
-        put_layout(l, out);
+    if (l->n_layers || (f->mtp && l->pipeline > 1))
+        put_layout(l, f, out);
     else if (l->chunks > 1)
         trainer_put_flag(out, "--num-virtual-stages-per-pipeline-rank", l->chunks);
 }
@@ -321,7 +357,7 @@ static void write_flags(const struct ap_trainer *own, const struct ap_line *l,
     trainer_put_flag(out, "--tensor-model-parallel-size", d->tensor);
     put(out, d->sequence, "--sequence-parallel");
     put(out, l->trainer & AP_TRAINER_TP_OVERLAP, "--tp-comm-overlap");
-    put_stages(l, out);
+    put_stages(l, facts, out);
     trainer_put_flag(out, "--context-parallel-size", d->context);
     put(out, d->context > 1,
         d->exchange == d->context ? "--cp-comm-type a2a"

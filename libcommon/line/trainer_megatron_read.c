@@ -20,7 +20,6 @@ static const struct trainer_unread unread[] = {
     {"--hybrid-layer-pattern --hybrid-override-pattern --heterogeneous-layers-config-* "
      "--is-hybrid-model --spec",
      "layers of several kinds"},
-    {"--mtp-num-layers", "layers that predict more tokens"},
     {"--hybrid-context-parallel --tensor-parallel-num-weight-shards "
      "--use-tp-pp-dp-mapping "
      "--encoder-num-layers --encoder-tensor-* --encoder-pipeline-* "
@@ -70,7 +69,7 @@ static const struct trainer_unread unread[] = {
     {"--lr* --min-lr --weight-decay* --adam-* --clip-grad --init-method-* --loss-scale "
      "--initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis "
      "--use-checkpoint-opt_param-scheduler --start-weight-decay --end-weight-decay "
-     "--override-* --warmup --sgd-momentum",
+     "--override-* --warmup --sgd-momentum --mtp-loss-scaling-factor",
      NULL},
     {"--max-position-embeddings --rotary-* --no-position-embedding --use-rope-scaling "
      "--rope-* --norm-epsilon --squared-relu --attention-dropout --hidden-dropout "
@@ -122,7 +121,9 @@ static void read_expert_layers(struct trainer_reading *r, struct ap_line_facts *
                    "--moe-layer-freq %.60s: layers of several kinds; "
                    "([0]*A+[1]*B)*C of all layers is read",
                    text);
-    f->layer.n_experts = f->experts ? with * turns : 0;
+    if (f->experts && f->mtp && turns > 1)
+        ap_err_set(r->err, "--mtp-num-layers: with --moe-layer-freq of one turn");
+    f->layer.n_experts = f->experts ? with * turns + f->mtp : 0;
     f->layer.turns = f->experts ? turns : 0;
 }
 
@@ -186,7 +187,9 @@ static void read_model(struct trainer_reading *r)
 {
     struct ap_line_facts *f = &r->said->facts;
 
-    f->layers = trainer_number(r, "--num-layers", r->known->layers);
+    f->mtp = trainer_number(r, "--mtp-num-layers", 0);
+    f->layers = trainer_number(r, "--num-layers",
+                               r->known->layers > f->mtp ? r->known->layers - f->mtp : 0);
     f->hidden = trainer_number(r, "--hidden-size", 0);
     f->heads = trainer_number(r, "--num-attention-heads", 0);
     const int64_t groups = trainer_number(r, "--num-query-groups", 0);
@@ -277,12 +280,13 @@ static const char *expand_layout(struct ap_buf *out, const char *at, struct ap_e
     return at;
 }
 
-/* Layers of each stage of "Et*3|t*4L". */
+/* Layers of each stage of "Et*3|t*4mL"; m: one that predicts a further token. */
 static int read_layers(struct trainer_reading *r, const char *text, struct ap_err *err)
 {
     struct ap_line *line = &r->said->line;
     int *layers = AP_NEW_N(r->arena, AP_LINE_MOST_STAGES, int), n = 1;
     const size_t len = strlen(text);
+    int64_t further = 0;
 
     if (len < 2 || text[0] != 'E' || text[len - 1] != 'L')
         return ap_err_set(err, "expected E first and L last");
@@ -290,11 +294,17 @@ static int read_layers(struct trainer_reading *r, const char *text, struct ap_er
         if (text[i] == '|' && n == AP_LINE_MOST_STAGES)
             return ap_err_set(err, "more than %d stages", AP_LINE_MOST_STAGES);
         n += text[i] == '|';
-        if (text[i] == 't')
+        if (text[i] == 't' || text[i] == 'm')
             layers[n - 1]++;
         else if (text[i] != '|')
             return ap_err_set(err, "'%c' is not read: t is a layer", text[i]);
+        further += text[i] == 'm';
+        if (further && text[i] != 'm')
+            return ap_err_set(err, "m is read behind all others, in the last stage");
     }
+    if (further != r->said->facts.mtp)
+        return ap_err_set(err, "%lld m, --mtp-num-layers is %lld", (long long)further,
+                          (long long)r->said->facts.mtp);
     if (n % line->pipeline)
         return ap_err_set(
             err,
@@ -374,6 +384,23 @@ static void read_accounted(struct trainer_reading *r, int64_t embedding, int64_t
                           loss); /* no stage is short */
 }
 
+/* Without a layout the last stage has more layers, which predict further tokens. */
+static void read_further(struct trainer_reading *r)
+{
+    struct ap_line *line = &r->said->line;
+    const struct ap_line_facts *f = &r->said->facts;
+    const int n = ap_line_stages(line);
+
+    if (f->mtp == 0 || n == 1)
+        return;
+    int *list = AP_NEW_N(r->arena, n, int);
+    for (int i = 0; i < n; i++)
+        list[i] = line->n_layers ? line->layers[i] : (int)(f->layers / n);
+    list[n - 1] += (int)f->mtp;
+    line->n_layers = n;
+    line->layers = list;
+}
+
 static void read_stages(struct trainer_reading *r)
 {
     struct ap_line *line = &r->said->line;
@@ -420,6 +447,8 @@ static void read_stages(struct trainer_reading *r)
         read_uneven(r, first, last);
     else if (embedding || loss)
         read_accounted(r, embedding, loss);
+    if (!layout)
+        read_further(r);
     if (line->chunks > 1 && line->pipeline == 1)
         ap_err_set(r->err, "virtual stages: --pipeline-model-parallel-size is 1");
     const int64_t group = trainer_number(
@@ -654,6 +683,7 @@ int trainer_megatron_read(const struct ap_trainer *own, const char *text,
     d->tensor = trainer_number(&r, "--tensor-model-parallel-size", 1);
     d->sequence = on(&r, "--sequence-parallel") && d->tensor > 1;
     read_stages(&r);
+    said->facts.layers += said->facts.layers ? said->facts.mtp : 0;
     read_context(&r, d);
     read_experts(&r, d);
     d->zero = read_zero(&r);

@@ -79,6 +79,15 @@ static int has_untied(const struct ap_trainer_case *c, struct ap_err *err)
                       (long long)c->line.pipeline);
 }
 
+static int has_next_token(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    return c->facts->mtp ? ap_err_set(err,
+                                      "its models predict the next token alone: "
+                                      "the model has %lld layers for further ones",
+                                      (long long)c->facts->mtp)
+                         : 0;
+}
+
 /* Stages are lists of modules: first and last have the embedding and the head. */
 static int has_modules(const struct ap_trainer_case *c, struct ap_err *err)
 {
@@ -187,6 +196,7 @@ static ap_trainer_condition *const conditions[] = {trainer_has_heads,
                                                    has_kv_heads,
                                                    has_modules,
                                                    has_untied,
+                                                   has_next_token,
                                                    trainer_has_expert_tensor,
                                                    has_expert_mesh,
                                                    trainer_has_sequence,

@@ -171,7 +171,7 @@ static void draw_layer(struct ap_line_facts *f)
     l->ffn = 256 * (1 + draw(64));
     l->expert_ffn = f->experts ? 64 * (1 + draw(64)) : 0;
     l->shared_ffn = f->experts && draw(2) ? 64 * (1 + draw(64)) : 0;
-    l->turns = f->experts ? 1 + draw(2) * (f->layers % 2 == 0) : 0;
+    l->turns = f->experts ? 1 + draw(2) * (f->layers % 2 == 0 && f->mtp == 0) : 0;
     l->n_experts = l->turns * (f->layers / (l->turns + !l->turns) - draw(4));
     if (l->n_experts == f->layers)
         l->turns = 1;
@@ -201,6 +201,7 @@ static struct ap_line_facts draw_facts(void)
     f.world = power(8) * (draw(4) ? 1 : 3);
     f.sequence = draw(4) ? 1024 << draw(4) : 1000;
     f.layers = layers[draw(6)];
+    f.mtp = draw(4) ? 0 : 1 + draw(2);
     f.heads = heads[draw(6)];
     f.kv_heads = f.heads % 4 ? f.heads : f.heads / power(2);
     f.experts = draw(2) ? 4 << draw(6) : 0;
