@@ -105,13 +105,47 @@ schedule=zb-v ZBVZeroBubble
 schedule=zb-h1,vpp=2 InterleavedZeroBubble
 schedule=dualpipe-v DualPipeV
 schedule=looped-bfs LoopedBFS
+schedule=zb-h1 1F1B
+schedule=zb-h2 1F1B
+schedule=v-half ZBVZeroBubble
+schedule=v-min ZBVZeroBubble
 END
+    # schedules without a name: the script makes the file of their order
+    grep -q -- '--parallelism.pipeline_parallel_schedule_csv v-min.csv$' flags
+    sed '/^PARALLEL_ARGS/,$d' flags | bash
+    [ "$(wc -l <v-min.csv)" -eq 2 ]
+    [[ $(head -n 1 v-min.csv) == 0F0,*,3I0,* ]]
+    sed -i 's/0F1,/0F2,/; s/^1F0/1F1/' flags
+    refuses 1 'the text has no order of a schedule that a line says' \
+        ap-stage --from torchtitan:flags --cluster cpu-4 --quiet model
     while read -r trainer line why; do
         refuses 3 "$why" ap-stage --for "$trainer" --grid "pp=2,dp=2,mbs=1,$line" --cluster cpu-4 model
     done <<'END'
-torchtitan zero=1,schedule=v-half schedule v-half: it has no such name
-torchtitan zero=1,schedule=zb-h1 InterleavedZeroBubble has two stages or more
 megatron schedule=zb-v its pipelines run 1f1b or interleaved-1f1b
 deepspeed schedule=zb-h1 schedule zb-h1: PipelineModule runs 1f1b
+END
+}
+
+@test "split backward passes: PyTorch reads the orders that are written for torchtitan" {
+    [ -n "${AP_TORCH_PYTHON-}" ] || skip "AP_TORCH_PYTHON names no Python with PyTorch"
+    cd "$BATS_TEST_TMPDIR"
+    ap-model llama --untied --layers 8 --heads 4 --kv-heads 2 --ffn 128 --hidden 32 --vocab 64 --seq 8 --batch 16 |
+        ap-coarsen --quiet --algorithm layers >model
+    for schedule in v-half v-min zb-h2 zb-h1; do
+        for size in 2,mbs=1 4,mbs=2; do # 8 microbatches
+            ap-stage --for torchtitan --grid "schedule=$schedule,zero=1,pp=$size" --cluster cpu-4 --quiet model |
+                ap-rewrite --to torchtitan --quiet | sed '/^PARALLEL_ARGS/,$d' | bash
+            mv $schedule.csv "$schedule.${size%,*}"
+        done
+    done
+    diff <("$AP_TORCH_PYTHON" "$AP_TOP/tests/torch_orders.py" {v-half,v-min,zb-h2,zb-h1}.{2,4}) - <<'END'
+v-half.2 [0, 1, 1, 0] 8 96
+v-half.4 [0, 1, 2, 3, 3, 2, 1, 0] 8 192
+v-min.2 [0, 1, 1, 0] 8 96
+v-min.4 [0, 1, 2, 3, 3, 2, 1, 0] 8 192
+zb-h2.2 [0, 1] 8 48
+zb-h2.4 [0, 1, 2, 3] 8 96
+zb-h1.2 [0, 1] 8 48
+zb-h1.4 [0, 1, 2, 3] 8 96
 END
 }

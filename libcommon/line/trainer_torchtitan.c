@@ -16,6 +16,7 @@
 #define CP    "--parallelism.context_parallel_degree"
 #define EP    "--parallelism.expert_parallel_degree"
 #define SHARD "--parallelism.data_parallel_shard_degree"
+#define ORDER "--parallelism.pipeline_parallel_schedule_csv"
 
 static int has_kv_heads(const struct ap_trainer_case *c, struct ap_err *err)
 {
@@ -119,6 +120,48 @@ static const char *const schedules[AP_N_SCHEDULES] = {
     [AP_SCHEDULE_ZB_V] = "ZBVZeroBubble",
     [AP_SCHEDULE_DUALPIPE_V] = "DualPipeV"};
 
+/* Whether the schedule, which splits passes, has none of these names: its order is in a
+ * file. */
+static bool has_order(enum ap_schedule s, int64_t chunks)
+{
+    return !schedules[s] || (s == AP_SCHEDULE_ZB_H1 && chunks == 1);
+}
+
+/* The name of a schedule whose stages are where the line has them. */
+static const char *schedule_name(const struct ap_line *l)
+{
+    return !has_order(l->schedule, l->chunks)     ? schedules[l->schedule]
+           : ap_schedule_traits[l->schedule].is_v ? schedules[AP_SCHEDULE_ZB_V]
+           : l->chunks > 1                        ? schedules[AP_SCHEDULE_INTERLEAVED]
+                                                  : schedules[AP_SCHEDULE_1F1B];
+}
+
+/*
+ * The order as PyTorch's _PipelineScheduleRuntime._load_csv reads it: a line per device
+ * of stage, pass and microbatch; I and W are the two parts of a backward pass. -1: there
+ * is no such order.
+ */
+static int put_order(const struct ap_line *l, int64_t microbatches, struct ap_buf *out)
+{
+    const struct ap_schedule_size size = {l->schedule, (int)l->pipeline, (int)l->chunks,
+                                          (int)microbatches, false};
+    struct ap_arena arena = {0};
+    struct ap_err err = {""};
+    int rc = 0;
+
+    for (int device = 0; rc == 0 && device < size.n_devices; device++) {
+        struct ap_instr *order;
+        int n = 0;
+        rc = ap_schedule_order(&arena, &size, device, &order, &n, &err);
+        for (int i = 0; i < n; i++)
+            ap_buf_printf(out, "%s%d%c%d", i ? "," : "", order[i].stage,
+                          "FIW"[order[i].pass], order[i].microbatch);
+        ap_buf_putc(out, '\n');
+    }
+    ap_arena_free(&arena);
+    return rc;
+}
+
 /* Schedules of several stages on a device have two at least; FlexAttention, which context
  * parallelism of main needs, has no split backward pass (stage_backward_input). */
 static int has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
@@ -127,11 +170,8 @@ static int has_schedule(const struct ap_trainer_case *c, struct ap_err *err)
 
     if (c->stages == 1)
         return 0;
-    if (!schedules[s])
-        return ap_err_set(err, "schedule %s: it has no such name", ap_schedule_names[s]);
-    if (s == AP_SCHEDULE_ZB_H1 && c->line.chunks == 1)
-        return ap_err_set(err, "schedule zb-h1: InterleavedZeroBubble has two stages or "
-                               "more on a device (vpp)");
+    if (s >= AP_N_TRAIN_SCHEDULES)
+        return ap_err_set(err, "schedule %s: no line says it", ap_schedule_names[s]);
     if (ap_schedule_traits[s].splits && c->line.trainer & AP_TRAINER_TP_OVERLAP)
         return ap_err_set(
             err,
@@ -295,7 +335,13 @@ static void write_flags(const struct ap_trainer *t, const struct ap_line *l,
         ap_note(notes,
                 "%s: splits backward passes, which PyTorch cannot do of FlexAttention or "
                 "of compiled stages",
-                schedules[l->schedule]);
+                ap_schedule_names[l->schedule]);
+    const bool order = l->pipeline > 1 && has_order(l->schedule, l->chunks);
+    if (order) {
+        ap_buf_printf(out, "cat >%s.csv <<'END'\n", ap_schedule_names[l->schedule]);
+        (void)put_order(l, f->batch / (l->micro_batch * d->data), out); /* it is legal */
+        ap_buf_puts(out, "END\n");
+    }
     ap_buf_puts(out, "PARALLEL_ARGS=(\n");
     trainer_put_flag(out, "--parallelism.data_parallel_replicate_degree",
                      d->zero ? d->data * d->context / d->shard : d->data);
@@ -314,7 +360,11 @@ static void write_flags(const struct ap_trainer *t, const struct ap_line *l,
     trainer_put_flag(out, PP, l->pipeline);
     if (l->pipeline > 1) {
         ap_buf_printf(out, "    --parallelism.pipeline_parallel_schedule %s\n",
-                      schedules[l->schedule]);
+                      schedule_name(l));
+        if (order)
+            ap_buf_printf(out,
+                          "    --parallelism.pipeline_parallel_schedule_csv %s.csv\n",
+                          ap_schedule_names[l->schedule]);
         put_parts(l, f->layers, out);
     }
     if (l->pipeline > 1 || d->expert > 1) /* refused with CUDA graphs */
@@ -351,7 +401,6 @@ static const struct trainer_unread unread[] = {
     {"--optimizer.name", "~the model's optimizer is priced"},
     {"--model.converters --quantize.*", "no line says it"},
     {"--model.* --optimizer.* --compile.*", NULL},
-    {"--parallelism.pipeline-parallel-schedule-csv", "no line says such an order"},
     {"--parallelism.expert-tensor-parallel-degree", "torchtitan 0.3 has no such flag"},
     {"--training.enable-cpu-offload", "no line says where weights and states are"},
     {"--training.mixed-precision-reduce", "float32 is read: of sums of gradients"},
@@ -562,6 +611,33 @@ static void read_batch(struct trainer_reading *r, const struct spelling *names)
                    (long long)part, names->local, (long long)local);
 }
 
+/* The schedule whose order the text has, in the script that makes the file; of several
+ * with one order that which the file is called by. */
+static void read_order(struct trainer_reading *r, const char *text)
+{
+    struct ap_line *l = &r->said->line;
+    const char *file = trainer_flag_word(&r->flags, ORDER, NULL);
+    bool found = false;
+
+    if (!file || l->pipeline == 1 || *r->err->msg)
+        return;
+    const int64_t n = r->said->facts.batch / ap_mul64(l->micro_batch, l->degrees.data);
+    for (int s = 0; s < AP_N_TRAIN_SCHEDULES; s++) {
+        struct ap_line as = *l;
+        struct ap_buf order = {0};
+        as.schedule = (enum ap_schedule)s;
+        if (has_order(as.schedule, l->chunks) && put_order(&as, n, &order) == 0 &&
+            strstr(text, order.data) && (!found || strstr(file, ap_schedule_names[s]))) {
+            l->schedule = as.schedule;
+            found = true;
+        }
+        ap_buf_free(&order);
+    }
+    if (!found)
+        ap_err_set(r->err,
+                   ORDER ": the text has no order of a schedule that a line says");
+}
+
 /* "activation_checkpoint:full", or "--activation_checkpoint.mode full" of older ones. */
 static void read_checkpoint(struct trainer_reading *r)
 {
@@ -633,6 +709,7 @@ static int read_flags(const struct ap_trainer *t, const char *text,
     read_stages(r);
     read_data(r);
     read_batch(r, names);
+    read_order(r, text);
     read_checkpoint(r);
     on(r, "--training.disable_cuda_graphs", false);
     said->facts.compute =

@@ -252,10 +252,13 @@ static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_fac
     d->shard = d->zero && !draw(3) ? power(3) : 0;
     line.pipeline = draw(2) ? 1 : draw(4) ? power(4) : 1 + draw(6);
     line.chunks = line.pipeline > 1 && !draw(3) ? 1 + draw(4) : 1;
-    line.schedule = line.chunks > 1 ? AP_SCHEDULE_INTERLEAVED
-                    : !draw(4)      ? AP_SCHEDULE_GPIPE
-                    : !draw(8)      ? AP_SCHEDULE_EAGER
-                                    : AP_SCHEDULE_1F1B;
+    line.schedule = line.chunks == 2 && !draw(4) ? AP_SCHEDULE_V_HALF
+                    : line.chunks > 1            ? AP_SCHEDULE_INTERLEAVED
+                    : !draw(4)                   ? AP_SCHEDULE_GPIPE
+                    : !draw(8)                   ? AP_SCHEDULE_EAGER
+                    : !draw(8)                   ? AP_SCHEDULE_ZB_H2
+                    : !draw(8)                   ? AP_SCHEDULE_ZB_H1
+                                                 : AP_SCHEDULE_1F1B;
     line.recompute = (enum ap_line_recompute)draw(AP_N_LINE_RECOMPUTES);
     if (line.recompute == AP_LINE_RECOMPUTE_FULL && draw(3) == 0)
         line.recompute_first = draw(3);
