@@ -134,6 +134,30 @@ by_hand() {
         "$without" "$with"
 }
 
+@test "activations of so many layers on the host: their share of the bytes, on ranks, in Megatron-LM's flags" {
+    needs_exec
+    local dir=$BATS_TEST_TMPDIR n
+    for n in 0 1 2 3 4; do
+        line "dp=4,zero=1,mbs=1$([ $n = 0 ] || echo ",offload=activations$([ $n = 4 ] || echo ":$n")")" >"$dir/$n.json"
+    done
+    line dp=4,zero=1,mbs=1,offload=activations:4 | jq '.stages.offload' | diff - <(jq '.stages.offload' "$dir/4.json")
+    # the first layers': each has as many, but for what embedding and head keep beside them
+    jq -se '[.[].stages.offload | length] as $n | $n[0] == 0 and ([range(2; 4) | $n[.] - $n[.-1]] | unique | length) == 1 and
+        ([.[].cost.plan.host_bytes // 0] | . == sort and .[1] > 0 and .[1] < .[3]) and
+        ([.[].cost.peak_bytes] | . == (sort | reverse) and .[0] > .[4])' "$dir"/{0,1,2,3,4}.json
+    jq -e '.cost.plan.words | test("offload activations of 2 of each stage.s layers$")' "$dir/2.json"
+    for n in dp=4,zero=1,offload=optimizer+activations:2 pp=2,dp=2,zero=1,offload=activations:1; do
+        line "$n,mbs=1" | ap-rewrite --quiet --no-history >"$dir/run.json"
+        ap-exec -n 4 --steps 2 --verify --quiet "$dir/run.json"
+    done
+    line dp=4,zero=1,mbs=1,packs,host-update,offload=optimizer+activations:2 | ap-rewrite --quiet --to megatron >"$dir/megatron.sh"
+    grep -q -- '--cpu-offloading-num-layers 2$' "$dir/megatron.sh"
+    ap-stage --quiet --no-history --cluster "$BATS_FILE_TMPDIR/four.json" --from "megatron:$dir/megatron.sh" \
+        "$BATS_FILE_TMPDIR/gpt.json" | jq -e '.stages.line | test("offload=optimizer.activations:2")'
+    refuses 3 '--cpu-offloading-num-layers: not with recomputation' ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
+        --for megatron --grid dp=4,mbs=1,recompute=full,offload=activations:2 "$BATS_FILE_TMPDIR/gpt.json"
+}
+
 @test "what a plan waits for its host is said apart" {
     local without=$BATS_TEST_TMPDIR/without.json with=$BATS_TEST_TMPDIR/with.json
     line pp=2,tp=2,mbs=1 >"$without"
@@ -252,9 +276,13 @@ line_to() {
         refuses 1 "${flags##* | }" ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
             --from "megatron:$BATS_TEST_TMPDIR/train.sh" "$BATS_FILE_TMPDIR/gpt.json"
     done <<'END'
---cpu-offloading --cpu-offloading-num-layers 2 | activations of all layers or of none: leave the flag out
+--fine-grained-activation-offloading | a line offloads all activations of layers: leave the flag out
 --optimizer-cpu-offload --optimizer-offload-fraction 0.5 | fraction 0.5: 1.0 is what is supported
 END
+    refuses 2 "offload: 'optimizer:2' is not one of" ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
+        --grid dp=4,offload=optimizer:2 "$BATS_FILE_TMPDIR/gpt.json"
+    refuses 2 "offload: expected a number from 1" ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
+        --grid dp=4,offload=activations:0 "$BATS_FILE_TMPDIR/gpt.json"
     refuses 2 "offload: 'optimizer+optimizer' is not one of" ap-stage --quiet --cluster "$BATS_FILE_TMPDIR/four.json" \
         --grid dp=4,offload=optimizer+optimizer "$BATS_FILE_TMPDIR/gpt.json"
     # the message names what the model lacks

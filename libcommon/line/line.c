@@ -188,6 +188,23 @@ static int get_again(const struct key *key, const char *text, struct ap_line *li
     return 0;
 }
 
+/* "optimizer+activations", or "activations:4" of the first layers of each stage. */
+static int get_offload(char *text, struct ap_line *line, struct ap_err *err)
+{
+    static const struct key layers = {.name = "offload", .least = 1, .most = 1 << 20};
+    char *first = strchr(text, ':');
+
+    if (first)
+        *first++ = '\0';
+    line->offload = find_words(offloads, N_OFFLOADS, text);
+    if (!line->offload || (first && !(line->offload & AP_LINE_OFFLOAD_ACTIVATIONS)))
+        return ap_err_set(err,
+                          "offload: '%s%s%s' is not one of optimizer, activations, "
+                          "optimizer+activations, with :N of N layers' activations",
+                          text, first ? ":" : "", first ? first : "");
+    return first ? get_number(&layers, first, &line->offload_first, err) : 0;
+}
+
 /* "14:10" */
 static int get_layers(struct ap_arena *arena, const struct key *key, char *text,
                       struct ap_line *line, struct ap_err *err)
@@ -232,12 +249,7 @@ static int get_key(struct ap_arena *arena, const struct key *key, char *value,
     case AGAIN:
         return get_again(key, value, line, err);
     case OFFLOAD:
-        line->offload = find_words(offloads, N_OFFLOADS, value);
-        return line->offload ? 0
-                             : ap_err_set(err,
-                                          "offload: '%s' is not one of optimizer, "
-                                          "activations, optimizer+activations",
-                                          value);
+        return get_offload(value, line, err);
     case LAYERS:
         return get_layers(arena, key, value, line, err);
     case FLAG:
@@ -512,6 +524,8 @@ static void put_key(const struct ap_line *line, const struct key *key, struct ap
         break;
     case OFFLOAD:
         put_words(key->name, offloads, N_OFFLOADS, line->offload, out);
+        if (line->offload_first)
+            ap_buf_printf(out, ":%lld", (long long)line->offload_first);
         break;
     case LAYERS:
         if (line->n_layers)

@@ -52,9 +52,11 @@ struct ap_line {
     int64_t recompute_first, recompute_group;
     unsigned recompute_modules; /* of selective: 1 << module; 0: core_attn alone */
     unsigned offload;           /* bits of enum ap_line_offload */
-    int64_t micro_batch; /* samples of a replica at a time; 0: no input has a batch */
-    bool overlap;        /* as in struct ap_stages */
-    unsigned trainer;    /* likewise, but for what follows from ZeRO's stage */
+    int64_t offload_first; /* activations of so many first layers of each stage alone,
+                              0: of all */
+    int64_t micro_batch;   /* samples of a replica at a time; 0: no input has a batch */
+    bool overlap;          /* as in struct ap_stages */
+    unsigned trainer;      /* likewise, but for what follows from ZeRO's stage */
 };
 
 /* The line of one device that takes one sample at a time. */

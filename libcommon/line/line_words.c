@@ -252,6 +252,9 @@ void ap_line_words(const struct ap_line *l, struct ap_buf *out)
     else
         put_recompute(l->recompute, out);
     put_offload(l->offload, out);
+    if (l->offload_first)
+        ap_buf_printf(out, " of %lld of each stage's layers",
+                      (long long)l->offload_first);
     ap_buf_free(&degrees);
 }
 

@@ -229,7 +229,10 @@ static int has_traits(const struct ap_trainer_case *c, struct ap_err *err)
 
 static int has_offload(const struct ap_trainer_case *c, struct ap_err *err)
 {
-    const unsigned odd = c->line.offload & ~c->trainer->offloads;
+    const unsigned first = c->trainer->offloads_first && c->line.offload_first
+                               ? AP_LINE_OFFLOAD_ACTIVATIONS
+                               : 0;
+    const unsigned odd = c->line.offload & ~(c->trainer->offloads | first);
 
     return odd ? ap_err_set(err, "offload=%s: no flag of it says so",
                             odd & AP_LINE_OFFLOAD_OPTIMIZER ? "optimizer" : "activations")

@@ -119,7 +119,8 @@ struct ap_trainer {
     int ends; /* layers that the embedding counts for, and the head (ap_trainer_deal) */
     ap_trainer_condition *const *conditions; /* ends with NULL */
     unsigned may;                            /* traits that a flag of it turns on */
-    unsigned offloads; /* bits of enum ap_line_offload that a flag of it says */
+    unsigned offloads;   /* bits of enum ap_line_offload that a flag of it says */
+    bool offloads_first; /* activations of so many layers, too */
     struct ap_trainer_habits (*habits)(const struct ap_line *line);
     /* Flags or file of a settled, legal line; notes: what the file cannot say and the
        script must. */

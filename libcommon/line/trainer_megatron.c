@@ -125,6 +125,24 @@ static int has_host_optimizer(const struct ap_trainer_case *c, struct ap_err *er
     return 0;
 }
 
+/* transformer_config.py, cpu_offloading. */
+static int has_host_layers(const struct ap_trainer_case *c, struct ap_err *err)
+{
+    const char *flag = "--cpu-offloading-num-layers";
+    const int64_t n = c->line.offload_first, layers = c->facts->layers - c->facts->mtp;
+
+    if (n == 0)
+        return 0;
+    if (c->stages > 1)
+        return ap_err_set(err, "%s: not with a pipeline", flag);
+    if (c->line.recompute != AP_LINE_RECOMPUTE_NONE)
+        return ap_err_set(err, "%s: not with recomputation", flag);
+    if (layers > 0 && n >= layers)
+        return ap_err_set(err, "%s %lld: expected less than the %lld layers", flag,
+                          (long long)n, (long long)layers);
+    return 0;
+}
+
 /* --main-params-dtype is fp32, or fp16 of moments in 8 bits. */
 static int has_types(const struct ap_trainer_case *c, struct ap_err *err)
 {
@@ -162,6 +180,7 @@ static ap_trainer_condition *const conditions[] = {has_kv_heads,
                                                    has_low_sums,
                                                    has_types,
                                                    has_host_optimizer,
+                                                   has_host_layers,
                                                    NULL};
 
 /* Gradients lie in buckets; flags ask for them to be reduced in the last backward. A
@@ -171,10 +190,10 @@ static struct ap_trainer_habits habits(const struct ap_line *line)
 {
     const bool tensor = line->degrees.tensor > 1;
 
-    return (struct ap_trainer_habits){AP_TRAINER_PACKS |
-                                          (tensor ? AP_TRAINER_WGRAD_OVERLAP : 0U) |
-                                          (line->offload ? AP_TRAINER_HOST_UPDATE : 0U),
-                                      AP_OVERLAP_ASKED, line->degrees.tensor};
+    return (struct ap_trainer_habits){
+        AP_TRAINER_PACKS | (tensor ? AP_TRAINER_WGRAD_OVERLAP : 0U) |
+            (line->offload & AP_LINE_OFFLOAD_OPTIMIZER ? AP_TRAINER_HOST_UPDATE : 0U),
+        AP_OVERLAP_ASKED, line->degrees.tensor};
 }
 
 /* ---- writing ---- */
@@ -322,8 +341,9 @@ static void put_zero(const struct ap_line *l, struct ap_buf *out)
                                              "optim_grads_params"};
     const struct ap_degrees *d = &l->degrees;
     const int64_t copies = d->zero ? d->data * d->context / d->shard : 1;
+    const bool host = l->offload & AP_LINE_OFFLOAD_OPTIMIZER;
 
-    put(out, d->zero > 0 || l->offload, "--use-distributed-optimizer");
+    put(out, d->zero > 0 || host, "--use-distributed-optimizer");
     put(out, d->zero > 1, "--use-megatron-fsdp");
     if (d->zero > 1)
         ap_buf_printf(out, "    --data-parallel-sharding-strategy %s\n",
@@ -331,8 +351,9 @@ static void put_zero(const struct ap_line *l, struct ap_buf *out)
     put(out, d->zero > 1, "--ckpt-format fsdp_dtensor");
     put_number(out, "--num-distributed-optimizer-instances", copies > 1 ? copies : 0);
     put(out, l->overlap, "--overlap-grad-reduce");
-    put(out, l->overlap && (d->zero > 0 || l->offload), "--overlap-param-gather");
-    put(out, l->offload & AP_LINE_OFFLOAD_OPTIMIZER,
+    put(out, l->overlap && (d->zero > 0 || host), "--overlap-param-gather");
+    put_number(out, "--cpu-offloading-num-layers", l->offload_first);
+    put(out, host,
         "--use-precision-aware-optimizer\n    --optimizer-cpu-offload\n"
         "    --overlap-cpu-optimizer-d2h-h2d");
 }
@@ -424,6 +445,7 @@ const struct ap_trainer trainer_megatron = {
     .conditions = conditions,
     .may = AP_TRAINER_LOW_SUMS | AP_TRAINER_EP_OVERLAP | AP_TRAINER_TP_OVERLAP,
     .offloads = AP_LINE_OFFLOAD_OPTIMIZER,
+    .offloads_first = true,
     .habits = habits,
     .write = write_flags,
     .read = trainer_megatron_read};

@@ -28,8 +28,8 @@ static const struct trainer_unread unread[] = {
     {"--fp8-param-gather --fp4-*", "no line has weights of 8, or contractions of 4 bits"},
     {"--fp8-*", NULL},
     {"--cpu-offloading* --fine-grained-activation-offloading",
-     "a line offloads the activations of all layers or of none: leave the flag out, and "
-     "price the plan with offload=activations (ap-stage --grid)"},
+     "a line offloads all activations of layers: leave the flag out, and price the plan "
+     "with offload=activations (ap-stage --grid)"},
     {"--distribute-saved-activations", "no line says which activations are where"},
     {"--delay-wgrad-compute", "~not priced: gradients of weights stay with their layer"},
     {"--overlap-dispatch-backward-with-experts-wgrad --moe-shared-expert-overlap "
@@ -651,8 +651,10 @@ static void read_offload(struct trainer_reading *r)
     const char *part = trainer_flag_word(&r->flags, "--optimizer-offload-fraction", "1");
     const bool overlaps = on(r, "--overlap-cpu-optimizer-d2h-h2d");
 
+    r->said->line.offload_first = trainer_number(r, "--cpu-offloading-num-layers", 0);
+    r->said->line.offload = r->said->line.offload_first ? AP_LINE_OFFLOAD_ACTIVATIONS : 0;
     if (on(r, "--optimizer-cpu-offload")) {
-        r->said->line.offload = AP_LINE_OFFLOAD_OPTIMIZER;
+        r->said->line.offload |= AP_LINE_OFFLOAD_OPTIMIZER;
         if (strtod(part, NULL) != 1)
             ap_err_set(
                 r->err,

@@ -242,16 +242,44 @@ const bool *line_mark_offloaded(struct ap_arena *arena, const struct line_model 
     return host;
 }
 
+/* [block]: in layers behind the first ones of a stage, whose activations stay. NULL:
+ * layers are not blocks; err says so. */
+static const bool *find_behind(const struct line_maker *k, struct ap_err *err)
+{
+    const int *layer = layers_of_blocks(k->arena, k->model);
+    bool *behind = AP_NEW_N(k->arena, k->model->of.blocks->n + 1, bool);
+
+    for (int s = 0; layer && s < k->stages->n; s++) {
+        const struct ap_stage *st = &k->stages->stage[s];
+        int first = -1;
+        for (int i = 0; i < st->n_blocks; i++) {
+            const int l = layer[st->blocks[i]];
+            first = first < 0 ? l : first;
+            behind[st->blocks[i]] =
+                k->line.offload_first && l >= 0 && l - first >= k->line.offload_first;
+        }
+    }
+    if (!layer && k->line.offload_first)
+        return ap_err_set(err, "offload: a block has several layers (ap-coarsen "
+                               "--algorithm layers)"),
+               NULL;
+    return behind;
+}
+
 int line_list_offloaded(const struct line_maker *k, struct ap_err *err)
 {
     const struct ap_cluster *c = k->model->of.cluster;
     const struct ap_graph *g = k->model->of.graph;
     const bool *host = line_mark_offloaded(k->arena, k->model, k->line.offload);
+    const bool *behind = find_behind(k, err);
     int *list = AP_NEW_N(k->arena, g->n_nodes + 1, int), n = 0;
     unsigned found = 0;
 
+    if (!behind)
+        return -1;
     for (int v = 0; v < g->n_nodes && host; v++)
-        if (host[v]) {
+        if (host[v] && (g->nodes[v].op == AP_OP_PARAMETER ||
+                        !behind[k->model->of.blocks->block_of[v]])) {
             list[n++] = v;
             found |= g->nodes[v].op == AP_OP_PARAMETER ? AP_LINE_OFFLOAD_OPTIMIZER
                                                        : AP_LINE_OFFLOAD_ACTIVATIONS;

@@ -127,6 +127,10 @@ static const struct {
     {"megatron", &llama, "zero=1,offload=optimizer,mbs=1", 0, NULL},
     {"megatron", &llama, "zero=2,offload=optimizer,mbs=1", 0, "not with zero=2"},
     {"megatron", &llama, "zero=1,offload=activations,mbs=1", 0, "no flag of it says so"},
+    {"megatron", &llama, "zero=1,offload=activations:8,mbs=1", 0, NULL},
+    {"megatron", &llama, "zero=1,offload=activations:32,mbs=1", 0, "less than the 32"},
+    {"megatron", &llama, "pp=2,offload=activations:8,mbs=1", 0, "not with a pipeline"},
+    {"torchtitan", &llama, "zero=3,offload=activations:8,mbs=1", 0, "no flag of it says"},
     {"torchtitan", &llama, "zero=3,offload=optimizer,mbs=1", 0, "no flag of it says so"},
     {"deepspeed", &llama, "zero=2,offload=optimizer,mbs=1", 0, NULL},
     {"deepspeed", &llama, "offload=optimizer,mbs=1", 0, "stage 1 to 3"},
@@ -267,6 +271,8 @@ static struct ap_line draw_line(struct ap_arena *arena, const struct ap_line_fac
     if (line.recompute == AP_LINE_RECOMPUTE_SELECTIVE && draw(2))
         line.recompute_modules = 2 + (unsigned)draw((1 << AP_N_LINE_MODULES) - 2);
     line.offload = draw(4) ? 0 : AP_LINE_OFFLOAD_OPTIMIZER;
+    line.offload_first = draw(4) ? 0 : 1 + draw(16);
+    line.offload |= line.offload_first ? AP_LINE_OFFLOAD_ACTIVATIONS : 0;
     line.micro_batch = power(3);
     line.overlap = draw(2);
     line.trainer = draw(4) ? 0 : AP_TRAINER_LOW_SUMS;
@@ -293,8 +299,8 @@ static bool same(const struct ap_line *a, const struct ap_line *b)
            a->recompute == b->recompute && a->recompute_first == b->recompute_first &&
            a->recompute_group == b->recompute_group &&
            a->recompute_modules == b->recompute_modules && a->offload == b->offload &&
-           a->micro_batch == b->micro_batch && a->overlap == b->overlap &&
-           a->trainer == b->trainer;
+           a->offload_first == b->offload_first && a->micro_batch == b->micro_batch &&
+           a->overlap == b->overlap && a->trainer == b->trainer;
 }
 
 /* Written, read, and written again. */
