@@ -59,14 +59,15 @@ static void run_step(struct step *s, const float *gradient)
     exec_advance(&s->x);
 }
 
-/* Three steps of one weight by the book. */
+/* Three steps of one weight by the book; muon has adamw for what is no matrix. */
 static double by_the_book(const struct ap_grad_params *p, double w, const float (*x)[2])
 {
     double m = 0, v = 0, u = 0;
-    bool decoupled = strcmp(p->optimizer, "adamw") == 0;
+    const bool muon = strcmp(p->optimizer, "muon") == 0;
+    const bool decoupled = muon || strcmp(p->optimizer, "adamw") == 0;
     for (int t = 1; t <= 3; t++) {
         double g = x[t - 1][0] + (decoupled ? 0 : p->weight_decay * w);
-        if (strncmp(p->optimizer, "adam", 4) == 0) {
+        if (muon || strncmp(p->optimizer, "adam", 4) == 0) {
             m = p->beta1 * m + (1 - p->beta1) * g;
             v = p->beta2 * v + (1 - p->beta2) * g * g;
             w -= decoupled ? p->lr * p->weight_decay * w : 0;
