@@ -94,7 +94,10 @@ N_WEIGHTS=34 N_LAYERS=2
     refuses 3 "axis y 64 devices" ap-shard --mesh 2x64 --pin 'dot_general.58=R,S1' "$(GPT)"
     refuses 3 "asked by --pin 'dot_general.58=Pmax,R'" ap-shard --mesh 2x4 --algorithm data \
         --pin 'dot_general.58=Pmax,R' "$(GPT)"
-    refuses 2 "the graph has no such node" ap-shard --mesh 2x4 --pin 'nobody=R,R' "$(GPT)"
+    refuses 2 "the graph has no such node; products of the forward pass: dot_general" ap-shard --mesh 2x4 \
+        --pin 'nobody=R,R' "$(GPT)"
+    refuses 2 "no such node; products in the scope gpt.h_0.mlp.proj: dot_general.58" ap-shard --mesh 2x4 \
+        --pin 'gpt.h_0.mlp.proj=R,R' "$(GPT)"
     refuses 2 "expected 2 placements" ap-shard --mesh 2x4 --pin 'dot_general.58=R' "$(GPT)"
     refuses 2 "tofu keeps no pins: --pin '*mlp/fc/w*=R,R'" ap-shard --mesh 2x2 --algorithm tofu \
         --quiet --pin '*mlp/fc/w*=R,R' "$(GPT)"

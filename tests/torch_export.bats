@@ -41,6 +41,11 @@ stops() {
     trains autocast 1e-2
     ap-import "$BATS_TEST_TMPDIR/layers/model.hlo" | jq -e '
         [.graph.nodes[] | select(.role == "state") | .name] == ["last"]'
+    # products have the names of PyTorch's graphs
+    ap-import "$BATS_TEST_TMPDIR/layers/model.hlo" | jq -e '
+        ([.graph.nodes[] | select(.op == "dot" and .phase == "forward") | .name]
+            | map(select(startswith("dot_general") | not))) == ["gru", "linear", "scaled_dot_product_attention"]
+        and ([.graph.nodes[] | select(.phase == "forward") | .scope // "" | contains(":")] | any | not)'
     for name in dropout rnn_dropout; do
         ap-import "$BATS_TEST_TMPDIR/$name/model.hlo" | jq -e '
             [.graph.nodes[] | select(.role == "state") | .name] == ["random_key"]'

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/blocks.h"
 #include "tool/tool.h"
 
 struct tiles {
@@ -374,6 +375,35 @@ static void keep_stride(struct ap_arena *arena, struct ap_node *node,
     ap_buf_free(&text);
 }
 
+/* Sets err: no node has the name of a pin; the products of the forward pass are named,
+ * those in the scope of that name ("layers.0.mlp" is layers/0/mlp) if there are any. */
+static int no_such_node(struct ap_arena *arena, const struct ap_graph *g,
+                        const char *name, const char *asker, struct ap_err *err)
+{
+    enum { MOST = 6 };
+    char *scope = ap_arena_strdup(arena, name);
+    struct ap_buf list = {0};
+    int n[2] = {0};
+
+    for (char *c = scope; *c; c++)
+        *c = *c == '.' ? '/' : *c;
+    for (int all = 0; all < 2 && n[0] == 0; all++)
+        for (int k = 0; k < g->n_nodes; k++) {
+            const struct ap_node *node = &g->nodes[k];
+            if (node->phase != AP_FORWARD || ap_node_heavy_flops(g, k) == 0 ||
+                !(all || ap_glob(scope, node->scope)))
+                continue;
+            if (n[all]++ < MOST)
+                ap_buf_printf(&list, "%s %s", n[all] > 1 ? "," : "", node->name);
+        }
+    int rc = ap_err_set(err, "%s: the graph has no such node; products %s%s:%s%s", asker,
+                        n[0] ? "in the scope " : "of the forward pass", n[0] ? name : "",
+                        list.data ? list.data : " none",
+                        n[0] > MOST || n[1] > MOST ? ", ..." : "");
+    ap_buf_free(&list);
+    return rc;
+}
+
 int shard_pins_add(struct ap_arena *arena, struct ap_graph *g, const struct ap_mesh *mesh,
                    const struct ap_list *list, struct ap_pins *pins, struct ap_err *err)
 {
@@ -396,7 +426,7 @@ int shard_pins_add(struct ap_arena *arena, struct ap_graph *g, const struct ap_m
                 return ap_err_set(err, "%s: %s", asker, why.msg);
         }
         if (!any)
-            return ap_err_set(err, "%s: the graph has no such node", asker);
+            return no_such_node(arena, g, glob, asker, err);
     }
     for (int k = 0; pins->pinned && k < g->n_nodes; k++)
         if (pins->asker[k])

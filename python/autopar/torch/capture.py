@@ -6,6 +6,7 @@ every buffer that the forward pass changes, in operators of ATen without side ef
 own autograd made the backward part: gradients at kinks, of masked rows and of one's own
 torch.autograd.Function are PyTorch's.  Its nodes keep the name of the module that they belong to.
 """
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -24,6 +25,7 @@ from torch._functorch._aot_autograd import descriptors
 from torch._subclasses import FakeTensorMode, fake_tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ..errors import StepError
@@ -103,6 +105,26 @@ def loss_in(result, say=False):
     return scalars[taken]
 
 
+class Calls(TorchFunctionMode):
+    """Tells the tracer which function the module calls, as PyTorch's graphs name it (linear, then
+    linear_1): node.meta["custom"]["call"]."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = collections.Counter()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name, meta = getattr(func, "__name__", "").strip("_"), torch.fx.traceback.current_meta
+        before = meta.get("custom", {})
+        if name.isidentifier() and name != "get":  # not an attribute of a tensor
+            meta["custom"] = before | {"call": f"{name}_{self.n[name]}" if self.n[name] else name}
+            self.n[name] += 1
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            meta["custom"] = before
+
+
 class LossOf(nn.Module):
     """The module as a function of tensors by position that returns its loss alone."""
 
@@ -114,7 +136,7 @@ class LossOf(nn.Module):
 
     def forward(self, *inputs):
         buffers = [(name, x, self.real[name]) for name, x in self.module.named_buffers()]
-        with unassigned(self.module, self.assigned), known.Known(buffers) as values:
+        with unassigned(self.module, self.assigned), Calls(), known.Known(buffers) as values:
             loss = loss_in(self.module(**dict(zip(self.names, inputs))), say=True)
         self.read |= values.read
         return loss
@@ -309,6 +331,12 @@ def first_names(model):
 
 def scope_of(node):
     return (node.meta.get("custom") or {}).get("scope", "")
+
+
+def call_of(node):
+    """The name of the call that a node of the forward pass belongs to, or ""."""
+    forward = node.meta.get("partitioner_tag") == "is_forward"
+    return (node.meta.get("custom") or {}).get("call", "") if forward else ""
 
 
 def place_of(node):

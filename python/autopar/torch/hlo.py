@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from .. import step as jax_step
 from . import rules
-from .lower import Lowering
+from .lower import CALL, Lowering
 
 KEY = "random_key"  # name of the state that random numbers come from
 
@@ -75,6 +75,22 @@ def named(text, names):
     return text[:start] + re.sub(r"parameter\((\d+)\).*", name, text[start:])
 
 
+def products_named(text):
+    """The text with the first product of each call named as the call (linear, linear_1), as far as no other
+    instruction has that name."""
+    taken, name_of = set(re.findall(r"^ *(?:ROOT )?([\w.]+) = ", text, re.M)), {}
+    product = rf'^ *(?:ROOT )?([\w.]+) = .* (?:dot|convolution)\(.*op_name="[^"]*?{CALL}(\w+)/'
+    for old, name in re.findall(product, text, re.M):
+        if name not in taken:
+            taken.add(name)
+            name_of[old] = name
+    text = re.sub(rf"{CALL}\w+/", "", text)
+    if not name_of:
+        return text
+    stems = "|".join(sorted({old.split(".")[0] for old in name_of}))
+    return re.sub(rf'(?<![\w./"])(?:{stems})[\w.]*', lambda m: name_of.get(m[0], m[0]), text)
+
+
 def leaf(path, array, **more):
     return {"path": path, "shape": jax_step.shape_text(array), **more}
 
@@ -106,6 +122,6 @@ def text_of(step):
         rows.append(leaf(KEY, arrays[-1], role="state"))
     lowered = jax.jit(function_of(step), keep_unused=True).trace(*arrays).lower(
         lowering_platforms=("cpu",))
-    text = named(jax_step.module_text(lowered), [row["path"] for row in rows])
+    text = products_named(named(jax_step.module_text(lowered), [row["path"] for row in rows]))
     results = jax.tree.leaves(lowered.out_info)
     return jax_step.with_header(text, *section_of(lowered, step, rows, results))

@@ -23,7 +23,7 @@ from jax import numpy as jnp
 
 from . import rules
 from . import rules_image, rules_index  # noqa: F401 (these two fill the table)
-from .capture import fail, place_of, scope_of
+from .capture import call_of, fail, place_of, scope_of
 from .rules import dtype_of
 
 SAME_ELEMENTS = {
@@ -253,6 +253,9 @@ def needed(results):
     return found
 
 
+CALL = "call:"  # before the name of a call, which hlo.py takes out of the text again
+
+
 class Lowering:
     """Evaluates nodes of a graph for arrays of its arguments."""
 
@@ -287,7 +290,8 @@ class Lowering:
                  + ": autopar/torch/rules.py has a function for each operator that is known")
         for node in results[0].graph.nodes:
             if node in alive and node not in self.values:
-                scope = scope_of(node).replace(".", "/")
+                call = call_of(node)
+                scope = "/".join(filter(None, [scope_of(node).replace(".", "/"), call and CALL + call]))
                 with jax.named_scope(scope) if scope else contextlib.nullcontext():
                     self.values[node] = self.evaluate(node)
         return [self.array(node) for node in results]
