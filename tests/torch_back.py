@@ -284,6 +284,38 @@ def mean_of_cross_entropies(self, h, y):
     return F.binary_cross_entropy(h.sigmoid(), y) + F.l1_loss(h, y)
 
 
+@kind(Losses, lambda: {"x": torch.randn(6, 7, 32)})
+def uneven_means(self, h, y):
+    return F.mse_loss(h, y) + F.smooth_l1_loss(h, y) + F.binary_cross_entropy(h.sigmoid(), y)
+
+
+@kind(Losses)
+def cosines_of_pairs(self, h, y):
+    near = torch.arange(128) % 2 * 2 - 1
+    return F.cosine_embedding_loss(h.flatten(0, 1), y.flatten(0, 1), near, margin=0.1)
+
+
+@kind(Losses)
+def other_losses(self, h, y):
+    h, y = h.flatten(0, 1), y.flatten(0, 1)
+    return (F.kl_div(h.log_softmax(-1), y.softmax(-1), reduction="batchmean") + F.triplet_margin_loss(h, y, y.flip(0))
+            + F.poisson_nll_loss(h, y) + F.gaussian_nll_loss(h, y, h.square() + 1) + F.hinge_embedding_loss(h, y.round() * 2 - 1)
+            + F.margin_ranking_loss(h[:, :16], y[:, :16], y[:, 16:].round() * 2 - 1, margin=0.1)
+            + F.multilabel_soft_margin_loss(h, y.round()) + F.multi_margin_loss(h, torch.arange(128) % 32)
+            + F.cross_entropy(h, y.softmax(-1)) + F.nll_loss(h.log_softmax(-1), torch.arange(128) % 32, weight=torch.arange(1., 33.))
+            + F.binary_cross_entropy_with_logits(h, y, pos_weight=torch.arange(1., 33.)))
+
+
+@kind(Losses, lambda: {"x": torch.randn(6, 7, 32)})
+def uneven_other_losses(self, h, y):
+    h, y = h.flatten(0, 1), y.flatten(0, 1)
+    return (F.kl_div(h.log_softmax(-1), y.softmax(-1), reduction="batchmean") + F.triplet_margin_loss(h, y, y.flip(0))
+            + F.poisson_nll_loss(h, y) + F.gaussian_nll_loss(h, y, h.square() + 1) + F.hinge_embedding_loss(h, y.round() * 2 - 1)
+            + F.cross_entropy(h, y.softmax(-1)) + F.nll_loss(h.log_softmax(-1), torch.arange(42) % 32, weight=torch.arange(1., 33.))
+            + F.binary_cross_entropy_with_logits(h, y, pos_weight=torch.arange(1., 33.))
+            + F.cosine_embedding_loss(h, y, torch.arange(42) % 2 * 2 - 1, margin=0.1))
+
+
 @kind(Losses)
 def losses_of_each(self, h, y):
     return F.smooth_l1_loss(h, y, reduction="none").square().mean() + F.huber_loss(h, y, reduction="sum")

@@ -110,12 +110,35 @@ PARTWISE = {
 READS = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default,
          aten.item.default, aten.nonzero.default, aten._unique2.default}
 
+FILLS = {aten.fill_.Scalar, aten.fill_.Tensor}
+
 
 def uneven(func, operands):
     """Axes along which parts differ in size; the last processes may have none."""
     axes = {axis for x in operands for axis in every_axis(x) if is_uneven(x, axis)}
     alone = len(axes) < 2 and (torch.Tag.pointwise in func.tags or func.name() in PARTWISE)
     return () if alone else axes
+
+
+def reduces(func):
+    return any(a.name == "reduction" for a in func._schema.arguments)
+
+
+def uneven_mean(func, operands):
+    """A loss of operands that DTensor brings into one layout itself (partial sums, unlike layouts): it
+    takes its mean as that of equal parts, which it makes of different sizes."""
+    operands = [x for x in operands if x.dim()]
+    if not operands or not reduces(func) or all(n % x.device_mesh.size() == 0 for x in operands for n in x.shape):
+        return ()
+    return {axis for x in operands for axis in every_axis(x) if x.placements[axis].is_partial()
+            or x.placements[axis] != operands[0].placements[axis]}
+
+
+def filled(func, operands):
+    """A number in place of partial sums: DTensor writes it into every part."""
+    if func not in FILLS:
+        return ()
+    return {axis for axis in every_axis(operands[0]) if operands[0].placements[axis].is_partial()}
 
 
 def read(func, operands):
@@ -150,6 +173,8 @@ class Lack:
 
 LACKS = [
     Lack("parts of different sizes", "2.15", uneven),
+    Lack("a loss's mean of parts of different sizes", "2.15", uneven_mean),
+    Lack("a number is written into partial sums", "2.15", filled),
     Lack("the value is read", "2.15", read),
 ]
 INTERLEAVED = "DTensor redistributes parts of merged dimensions wrongly"
