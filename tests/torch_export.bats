@@ -100,6 +100,18 @@ END
     run "$PYTHON" "$BATS_TEST_TMPDIR/wrong.py" "$MODULES" "$BATS_TEST_TMPDIR/wrong"
     [ "$status" -eq 1 ]
     [[ $output == *'computes other numbers than PyTorch'*'the loss of step 0: norm '* ]]
+    # a rule that is wrong at a kink alone, where a changed weight changes as much
+    sed '/^rules.TABLE/s/.*/rules.TABLE["aten.le.Scalar"] = lambda of, x, y: x < y/; s/:bent/:at_a_kink/' \
+        "$BATS_TEST_TMPDIR/wrong.py" >"$BATS_TEST_TMPDIR/kink.py"
+    run "$PYTHON" "$BATS_TEST_TMPDIR/kink.py" "$MODULES" "$BATS_TEST_TMPDIR/wrong"
+    [ "$status" -eq 1 ]
+    [[ $output == *"with PyTorch's own operands, too: aten.le.Scalar (in the outermost module)"* ]]
+    # equal values are named
+    trains at_a_kink
+    run -0 "$PYTHON" scripts/torch/export.py "$MODULES:ties" -o "$BATS_TEST_TMPDIR/ties"
+    [[ $output == *"PyTorch leaves open which of equal values aten.topk.default (in the outermost module) takes: the gradient of 'w'"* ]]
+    run -0 "$PYTHON" scripts/torch/export.py "$MODULES:tied_quantile" -o "$BATS_TEST_TMPDIR/quantile"
+    [[ $output == *"PyTorch's own graph differs from PyTorch, too, in the gradient of 'w'"* ]]
     # a text that leaves out what PyTorch draws
     sed '/^rules.TABLE/s/.*/export.capture.__globals__["layer_by_layer"] = lambda layers: layers/; s/:bent/:rnn_dropout/' \
         "$BATS_TEST_TMPDIR/wrong.py" >"$BATS_TEST_TMPDIR/undrawn.py"

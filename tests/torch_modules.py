@@ -177,6 +177,32 @@ def bent():
     return Bent(), {"x": x}
 
 
+def at_a_kink():
+    return with_weights(lambda w, x: (x @ w + torch.relu(x * w - 1)).square().sum(), torch.ones(8, 8))
+
+
+def ties():
+    """Which of equal values topk takes is open; quantile takes others where it is traced."""
+    return with_weights(lambda w, x: (w * x).topk(3)[0].sum() + (w * x).square().sum(), torch.arange(64).view(8, 8) // 7 % 3.0)
+
+
+def tied_quantile():
+    return with_weights(lambda w, x: ((w * x).quantile(0.3, 1) * 9).sum() + (w * x).square().sum(),
+                        torch.arange(64).view(8, 8) // 7 % 3.0)
+
+
+def with_weights(function, w):
+    class Weighted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(w.clone())
+
+        def forward(self, x):
+            return function(self.w, x)
+
+    return Weighted(), {"x": torch.ones(8, 8)}
+
+
 def layers():
     torch.manual_seed(0)
     mask = torch.ones(5, 5, dtype=torch.bool).tril()

@@ -23,16 +23,18 @@ from jax import numpy as jnp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .. import tools
-from ..errors import Differs
+from ..errors import Differs, StepError
 from . import rules
-from .capture import first_names, loss_in
+from .capture import first_names, loss_in, place_of
 from .known import dense_gradients
+from .lower import Elements, Known, Lowering
 from .rules import to_numpy
 
 NOISE, NARROW_NOISE = 16, 3  # times what the second run differs
 RATE = 2.0**30  # see gradients_of_change
 TOLERANCE, NARROW_TOLERANCE = 1e-3, 3e-2
 NARROW = torch.bfloat16, torch.float16
+ORDERS = {"topk", "kthvalue", "median", "sort"}  # PyTorch leaves open which of equal values they take
 STATES = {"sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"),
           "adamw": ("exp_avg", "exp_avg_sq")}
 OPTIMIZERS = {
@@ -115,6 +117,57 @@ class Drawn(torch.fx.Interpreter):
         gradients = {name: sum(out[n] for n in nodes)
                      for name, nodes in self.step.gradients.items() if nodes}
         return out[self.step.loss], gradients, {n: out[v] for n, v in self.step.states.items()}
+
+
+class Operators(Drawn):
+    """Both evaluations of each operator, of PyTorch's own operands: a rule that differs at a kink or a tie shows,
+    whatever rounding error is elsewhere."""
+
+    def __init__(self, step):
+        super().__init__(step)
+        self.tolerance = NARROW_TOLERANCE if narrowest(step) in NARROW else TOLERANCE
+        self.wrong, self.free = {}, {}  # operators with their modules, as keys
+        self.traced = []  # gradients that the graph has otherwise than PyTorch without it
+
+    def run_node(self, n):
+        want = super().run_node(n)
+        operands = {x: self.env[x] for x in n.all_input_nodes}
+        plain_ones = all(isinstance(x, torch.Tensor) for x in operands.values())
+        if n.op == "call_function" and operands and plain_ones and not rules.is_random(n):
+            values = {x: jnp.asarray(to_numpy(a)) for x, a in operands.items() if x.op != "get_attr"}
+            lowering = Lowering(self.step.module, values)
+            lowering.values |= {x: Known(a.detach(), None) for x, a in operands.items() if x.op == "get_attr"}
+            try:
+                self.compare(n, lowering.evaluate(n), want, max(map(size_of, operands.values())))
+            except StepError:  # the rule needs the values of an operand that is a constant
+                pass
+        return want
+
+    def compare(self, n, made, want, size):
+        of, many = n.meta["val"], isinstance(want, (tuple, list))
+        read = {x.args[1] for x in n.users} if many else {0}
+        for k, (ours, theirs, like) in enumerate(zip(*((made, want, of) if many else ([made], [want], [of])))):
+            if k in read and isinstance(ours, Elements) and isinstance(theirs, torch.Tensor):
+                ours, theirs = np.asarray(ours.array(tuple(like.shape))), to_numpy(theirs)
+                same = (ours == theirs) | ((ours != ours) & (theirs != theirs))
+                off = norm(np.where(same, 0, ours.astype(wide_type(ours)) - theirs))
+                if off > self.tolerance * norm(theirs[np.isfinite(theirs)]) and off > 1e-5 * size:
+                    kind = self.free if str(n.target).split(".")[1] in ORDERS else self.wrong
+                    kind[f"{n.target} (in {place_of(n)})"] = None
+
+    def by(self, model, inputs, seed, run):
+        """Itself, after one step."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            _, gradients, _ = self(model, inputs, np.zeros(2, np.uint32) if seed is None else seed, 0)
+        self.traced = [f"the gradient of '{name}'" for name, g in gradients.items()
+                       if size_of(g - run.gradients[name]) > self.tolerance * size_of(run.gradients[name])]
+        return self
+
+    def reasons(self):
+        """Why numbers may differ for which no rule is wrong: one sentence, or none."""
+        if self.free:
+            return [f"PyTorch leaves open which of equal values {'; '.join(self.free)} takes"]
+        return [f"PyTorch's own graph differs from PyTorch, too, in {', '.join(self.traced[:8])}"] if self.traced else []
 
 
 def one_step(model, inputs, drawn, seed, k):
@@ -202,8 +255,16 @@ def pipe(*commands):
 # ---- the comparison ----
 
 
+def wide_type(x):
+    return np.complex128 if np.iscomplexobj(x) else np.float64
+
+
+def size_of(tensor):
+    return norm(plain(tensor))
+
+
 def norm(x):
-    x = np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)
+    x = np.asarray(x, wide_type(np.asarray(x)))
     return float(np.linalg.norm(x.ravel()))
 
 
@@ -212,10 +273,11 @@ class Comparison:
         self.tolerance = NARROW_TOLERANCE if narrow else TOLERANCE
         self.noise = NARROW_NOISE if narrow else NOISE
         self.wrong, self.excused, self.largest, self.n = [], [], 0.0, 0
+        self.first = False  # a loss or a gradient of the first step differs
 
-    def add(self, what, ours, want, nearby, base=0, least=0.0):
+    def add(self, what, ours, want, nearby, base=0, least=0.0, first=False):
         """nearby(): the second run's; base: what the change is from; least: a size below which a
-        difference is rounding."""
+        difference is rounding; first: of the first step."""
         wide = lambda a: np.asarray(a) if np.asarray(a).dtype.kind == "c" else np.asarray(a, np.float64)
         ours, want = wide(ours), wide(want)
         change = want - base
@@ -226,16 +288,26 @@ class Comparison:
         if off <= self.tolerance * size:
             self.largest = max(self.largest, off / size if size else 0)
         elif off <= least or off <= self.noise * norm(wide(nearby()) - want):
+            self.first |= first and off > least
             self.excused.append(f"{what} ({off / size if size else math.inf:.1e})")
         else:
             self.wrong.append(f"{what}: norm {norm(ours - base):.6g}, PyTorch's {size:.6g}, the "
                               f"difference's {off:.2g}")
 
-    def said(self):
-        """What was checked, with the tensors that differ as far as rounding error may carry them."""
+    def judged(self, operators):
+        """What was checked; raises Differs with what is wrong. operators(): evaluated one by one, where the first
+        step differs: rounding excuses nothing that an operator does otherwise with PyTorch's own operands."""
+        by = operators() if self.wrong or self.first else None
+        if by and (by.wrong or self.wrong):
+            also = [f"with PyTorch's own operands, too: {'; '.join(by.wrong)}"] * bool(by.wrong)
+            raise Differs("ap-exec computes other numbers than PyTorch:\n  " + "\n  ".join(
+                [*self.wrong, *(f"{what} off" for what in self.excused), *also, *by.reasons()]))
+        return self.said(*by.reasons()) if by else self.said()
+
+    def said(self, why="no farther than rounding error may carry it"):
+        """What was checked, with the tensors that differ more and why they may."""
         more = f" and {len(self.excused) - 8} more" if len(self.excused) > 8 else ""
-        rounding = (f"; farther off, but no farther than rounding error may carry it: {', '.join(self.excused[:8])}{more}"
-                    if self.excused else "")
+        rounding = f"; farther off, but {why}: {', '.join(self.excused[:8])}{more}" if self.excused else ""
         return f"checked: {self.n} losses, gradients and tensors, {self.largest:.1e} off at most{rounding}"
 
 
@@ -257,7 +329,7 @@ def compare_gradients(found, ours, step, run, nearby):
     largest = max((norm(plain(g)) for g in run.gradients.values()), default=0.0)
     for name in step.reached():
         found.add(f"the gradient of '{name}'", ours(name), plain(run.gradients[name]),
-                  lambda: plain(nearby().gradients[name]), least=1e-6 * largest)
+                  lambda: plain(nearby().gradients[name]), least=1e-6 * largest, first=True)
 
 
 def compare_tensors(found, folder, step, run, nearby, without=()):
@@ -295,12 +367,10 @@ def prove(path, model, inputs, step, run, how):
                     ("ap-exec", "--data", data, "--steps", steps, "--out", f"{folder}/last", "--json"))
         found = Comparison(narrowest(step) in NARROW)
         for k, ours in enumerate(json.loads(said)["losses"]):
-            found.add(f"the loss of step {k}", ours, run.losses[k], lambda: nearby().losses[k])
+            found.add(f"the loss of step {k}", ours, run.losses[k], lambda: nearby().losses[k], first=k == 0)
         if not step.update:
             ours = (gradients_of_change(step, f"{folder}/last", rate) if once
                     else gradients_alone(step, f"{folder}/first", data, start))
             compare_gradients(found, ours, step, run, nearby)
         compare_tensors(found, f"{folder}/last", step, run, nearby, step.reached() if once else ())
-    if found.wrong:
-        raise Differs("ap-exec computes other numbers than PyTorch:\n  " + "\n  ".join(found.wrong))
-    return found.said()
+    return found.judged(lambda: Operators(step).by(model, inputs, how[0], run))
