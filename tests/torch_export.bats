@@ -35,7 +35,7 @@ stops() {
 @test "torch export: gradients are PyTorch's, at kinks, behind detach and in layers of many operators" {
     needs_exec
     local name
-    for name in detached no_grad inference own hook second norm counter bent layers dropout rnn_dropout known; do
+    for name in detached no_grad inference own hook second norm counter replaced bent layers dropout rnn_dropout known; do
         trains $name
     done
     trains autocast 1e-2
@@ -55,6 +55,7 @@ stops() {
 @test "torch export: what cannot be exported is refused by name" {
     stops parameter_hook "parameter 'a.weight' has a hook"
     stops change "changes 'a.weight' in place"
+    stops replaced_with_gradient "the forward pass assigns buffer 'scale' a tensor with a gradient"
     stops unruled 'no rule for aten._linalg_svd' "the outermost module"
     stops values 'torch_modules.py:' 'the step depends on the value of a tensor'
     stops counted "reads the value of the buffer 'count', and changes it"

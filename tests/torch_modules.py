@@ -170,6 +170,21 @@ def counter():
     return model, inputs
 
 
+def replaced(kept=lambda x: x.detach()):
+    def forward(self, a, x):
+        y = a(x)
+        self.scale = 0.9 * self.scale + 0.1 * kept(y).abs().mean()
+        return y / self.scale.detach()
+
+    model, inputs = case(forward)()
+    model.register_buffer("scale", torch.ones(()))
+    return model, inputs
+
+
+def replaced_with_gradient():
+    return replaced(lambda x: x)
+
+
 def bent():
     torch.manual_seed(0)
     x = torch.randn(8, 8)

@@ -138,8 +138,26 @@ class LossOf(nn.Module):
         buffers = [(name, x, self.real[name]) for name, x in self.module.named_buffers()]
         with unassigned(self.module, self.assigned), Calls(), known.Known(buffers) as values:
             loss = loss_in(self.module(**dict(zip(self.names, inputs))), say=True)
+        for name, traced, _ in buffers:
+            self.replaced(name, traced)
         self.read |= values.read
         return loss
+
+    def replaced(self, name, traced):
+        """A buffer that the forward pass assigns anew is changed, as AOTAutograd sees it."""
+        path, _, own = name.rpartition(".")
+        module = self.module.get_submodule(path)
+        new, module._buffers[own] = module._buffers.get(own, traced), traced
+        if new is traced:
+            return
+        if new is None or (new.shape, new.dtype) != (traced.shape, traced.dtype):
+            self.assigned[name] = None
+            return
+        if new.requires_grad:
+            fail(f"the forward pass assigns buffer '{name}' a tensor with a gradient, from which the next step cannot "
+                 "start: detach() it")
+        with torch.no_grad():
+            traced.copy_(new)
 
 
 # ---- what tracing needs ----
@@ -272,7 +290,7 @@ def joint_graph(model, inputs):
             fail(f"{line_of(e)}{reason(e)}")
     if loss.assigned:
         print(f"export.py: the forward pass assigns {', '.join(loss.assigned)}: the next step does not see it, "
-              "unless it is a buffer (register_buffer)", file=sys.stderr)
+              "unless it is a buffer (register_buffer) of the same shape and type", file=sys.stderr)
     return made.graph_module, loss.read
 
 
