@@ -84,7 +84,7 @@ def products_named(text):
         if name not in taken:
             taken.add(name)
             name_of[old] = name
-    text = re.sub(rf"{CALL}\w+/", "", text)
+    text = re.sub(rf"/{CALL}\w+|{CALL}\w+/?", "", text)
     if not name_of:
         return text
     stems = "|".join(sorted({old.split(".")[0] for old in name_of}))
