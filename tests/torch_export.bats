@@ -39,7 +39,7 @@ stops() {
         trains $name
     done
     trains autocast 1e-2
-    ! grep -l 'call:' "$BATS_TEST_TMPDIR"/*/model.hlo
+    run ! grep -l 'call:' "$BATS_TEST_TMPDIR"/*/model.hlo
     ap-import "$BATS_TEST_TMPDIR/layers/model.hlo" | jq -e '
         [.graph.nodes[] | select(.role == "state") | .name] == ["last"]'
     # products have the names of PyTorch's graphs
