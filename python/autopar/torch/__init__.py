@@ -4,7 +4,7 @@
     plan = autopar.torch.plan(module, inputs, cluster="h100x8")     # export, search and check
     print(plan.report())
     plan = autopar.torch.load("plan.json")          # what plan.save or ap-rewrite --to torch wrote
-    model = plan.parallelize(model)                 # on every process, of torchrun say
+    model = plan.parallelize(model, batch)          # on every process, of torchrun say
 """
 
 from ..planned import Plan

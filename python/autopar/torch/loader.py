@@ -3,7 +3,7 @@
 
     import autopar.torch
     plan = autopar.torch.load("plan.json")          # of ap-rewrite --to torch
-    model = plan.parallelize(model)                 # on every process, of torchrun say
+    model = plan.parallelize(model, batch)          # on every process, of torchrun say
     with plan.context():
         loss = model(**plan.shard(batch)).loss      # the whole batch, on every process
         loss.backward()
