@@ -265,6 +265,11 @@ words() {
         jq -se '.[3][0] > .[1][0] and .[2][0] < .[0][0] and .[0][0] < .[1][0] and .[0][1] > .[1][1]'
     # ZeRO-2 has a part of the gradients, and sums them with each microbatch
     beside dp=4,mbs=1,zero=2,packs dp=4,mbs=1,zero=1,packs '.[0][0] == ["packs", "scatters"] and .[0][2] < .[1][2] and .[0][1] > .[1][1]'
+    # ZeRO's share of what tensor parallelism splits is of a device's own rows: half of an all-reduce
+    shares() { ap-stage --quiet --grid "tp=2,dp=2,sp,packs$1" --cluster "$(cluster 1)" "$f.llama" | ap-cost --quiet | jq '.cost.stages[0].sync_sec'; }
+    ap-model llama --layers 2 --hidden 256 --heads 8 --ffn 704 --vocab 1000 --batch 8 --seq 16 --dtype bf16 --master-weights |
+        ap-coarsen --quiet --algorithm layers >"$f.llama"
+    { shares ,zero=1; shares ''; } | jq -se '.[0] < 0.8 * .[1]'
     ap-stage --quiet --grid dp=4,packs --cluster "$(cluster 1)" "$f" | jq '.stages.trainer = ["what"]' >"$f.bad"
     refuses 1 '/stages/trainer/0: expected packs' ap-cost "$f.bad"
 }

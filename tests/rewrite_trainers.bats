@@ -176,7 +176,7 @@ END
 
 @test "trainers: a plan that is no line of theirs is refused, with what makes one" {
     cd "$BATS_FILE_TMPDIR" || return 1
-    ap-stage --quiet --cluster cpu-4 gpt -o free
+    ap-stage --quiet --cluster cpu-4 --shard-command 'ap-shard --serve --algorithm tofu' gpt -o free
     refuses 3 "the plan is free, and no line; ap-stage --for megatron" ap-rewrite --to megatron free
     ap-shard --quiet --cluster cpu-4 --mesh 4 --algorithm data gpt -o data
     refuses 3 "the plan is one of ap-shard" ap-rewrite --to deepspeed data

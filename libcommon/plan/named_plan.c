@@ -90,21 +90,39 @@ int64_t ap_sweep_seed_sequence(struct ap_sweep *s)
     return len;
 }
 
+/* Whether an axis inside the sweep's splits the dimension of the nest's value: parts of
+ * these parts, which devices have, are other rows than those of parts of the whole. */
+static bool is_split_inside(const struct ap_sweep *s, const struct ap_nest *nest, int dim)
+{
+    const struct ap_dim_factors *list = &nest->values[0].dims[dim];
+    bool found = false;
+
+    for (int a = s->axis + 1; a < s->mesh->n_axes; a++)
+        for (int j = 0; j < list->n; j++)
+            found |= s->choice[nest->group].axis[a] == list->factor[j];
+    return found;
+}
+
 void ap_sweep_seed_split(struct ap_sweep *s, int id, unsigned axes, bool largest)
 {
     const struct ap_node *p = &s->g->nodes[id];
     const struct ap_nest *nest = &s->nests->nest[p->group];
     int64_t devices = ap_mesh_group(s->mesh, axes & ~s->mesh->microbatch);
     int best = -1;
+    bool best_divides = false, best_free = false;
     for (int d = 0; d < p->shape.rank; d++) {
         if (p->shape.dims[d] < devices)
             continue;
-        bool divides = p->shape.dims[d] % devices == 0;
-        bool best_divides = best >= 0 && p->shape.dims[best] % devices == 0;
-        if (best < 0 || (!largest && divides && !best_divides) ||
-            ((largest || divides == best_divides) &&
-             p->shape.dims[d] > p->shape.dims[best]))
+        const bool divides = largest || p->shape.dims[d] % devices == 0;
+        const bool is_free = !is_split_inside(s, nest, d);
+        if (best < 0 ||
+            (is_free != best_free      ? is_free
+             : divides != best_divides ? divides
+                                       : p->shape.dims[d] > p->shape.dims[best])) {
             best = d;
+            best_divides = divides;
+            best_free = is_free;
+        }
     }
     if (best < 0)
         return;

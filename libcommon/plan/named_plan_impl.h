@@ -83,8 +83,9 @@ void ap_sweep_seed_batch(struct ap_sweep *s, int64_t batch);
 /* The sequence of the inputs: integers [batch, seq], or numbers [batch, seq, features].
  * Returns the longest sequence; 0 if no input has one. */
 int64_t ap_sweep_seed_sequence(struct ap_sweep *s);
-/* A dimension of a parameter: one that the devices of all the axes (bit mask) divide,
- * else the largest. */
+/* A dimension of a parameter: one that no axis inside the sweep's splits, that the
+ * devices of all the axes (bit mask) divide, else the largest; `largest`: whatever
+ * divides. */
 void ap_sweep_seed_split(struct ap_sweep *s, int id, unsigned axes, bool largest);
 
 /*
