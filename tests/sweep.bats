@@ -77,6 +77,29 @@ setup() {
     jq -e '.rows[0] | .devices == {"H100-80GB": 8, "A100-80GB": 8} and (.money / (.days * 24 * (8 * 3 + 8 * 3)) - 1 | fabs) < 1e-9' rows.json
 }
 
+@test "sweep: prices by the names that people use" {
+    local names
+    priced() { # PRICES CLUSTER: the money of an hour of a device
+        echo "{\"per_device_hour\": $1}" >named.json
+        ap-plan config.json --cluster "$2" --batch 32 --seq 64 --stages 1 --tokens 1e9 --price named.json -o rows.json >/dev/null
+        jq -c '[.rows[] | .money / .device_hours * 1000 | round / 1000]' rows.json
+    }
+    for names in H100-80GB h100-80gb H100 h100 h100x2; do
+        [ "$(priced "{\"$names\": 2.5}" h100x2)" = '[2.5]' ]
+    done
+    # what is nearer to the ask counts; of others a file may say what it likes
+    [ "$(priced '{"h100x2": 5, "H100-80GB": 2, "A100": 1, "gb300": 7, "b200x16": 4, "core": 1}' h100x2,h100,a100)" = '[5,2,1]' ]
+    [ "$(priced '{"dgx-h100": 4, "H100-80GB": 2}' dgx-h100x2,h100x2)" = '[4,2]' ]
+    # a cluster of several kinds has the names of its devices
+    [ "$(priced '{"h100": 3, "A100": 1}' h100x1+a100x1)" = '[2]' ]
+    echo '{"per_device_hour": {"H100": 2, "h1000": 3}}' >bad.json
+    refuses 1 "ap-plan: bad.json: /per_device_hour/h1000: no device or cluster has this name; those asked have H100, H100-80GB, h100x2" \
+        ap-plan config.json --cluster h100x2 --batch 32 --tokens 1e9 --price bad.json
+    echo '{"per_device_hour": {"H100": 2, "h100": 3}}' >bad.json
+    refuses 1 "ap-plan: bad.json: /per_device_hour/h100: H100 is the same name" \
+        ap-plan config.json --cluster h100x2 --batch 32 --tokens 1e9 --price bad.json
+}
+
 @test "sweep: how sure a row is, and which order is open" {
     jq '.published = [{types: "16-bit", plan: "one-stage", runs: 12, sources: 3, devices: 8, low: 0.9, median: 1, high: 1.2, of: "some"}]' \
         "$CLUSTERS/h100-8.json" >near.json

@@ -3,15 +3,24 @@
 def sum_of(f): reduce .[] as $x (0; . + ($x | f));
 def n_devices: [.devices[]] | add;
 
+# What an hour of a row's device costs: by the name of the cluster that was asked, of its kind of host, of the device,
+# or of the device without its memory; a name of hosts is of all devices, which are of one kind. null: no price.
+def price_of($per_hour; $device): .cluster as $asked
+    | first((if .devices | length == 1 then $asked, ($asked | sub("x[0-9]+$"; "")) else empty end, ($device, ($device | without_memory)))
+        | $per_hour[ascii_downcase] // empty) // null;
+
 # Days, device-hours and money of the whole training.
 def reckon($per_hour): .n_devices = n_devices
     | if $tokens == "" or .tokens == 0 then .
       else .days = .step_sec * ($tokens | tonumber) / .tokens / 86400
         | .device_hours = .days * 24 * .n_devices
         | if $per_hour == null then .
-          elif [.devices | keys[] | $per_hour[.] != null] | all
-          then .days as $d | .money = (.devices | to_entries | sum_of($d * 24 * .value * $per_hour[.key]))
-          else .unpriced = [.devices | keys[] | select($per_hour[.] == null)] end
+          else . as $row | [.devices | to_entries[] | .price = (.key as $d | $row | price_of($per_hour; $d))]
+            | map(select(.price == null) | .key) as $unpriced
+            | . as $each | $row
+            | if $unpriced == [] then .money = .days * 24 * ($each | sum_of(.value * .price))
+              else .unpriced = $unpriced end
+          end
       end;
 
 # Two descriptions of one device, such as a data sheet and what was measured.
@@ -66,7 +75,8 @@ def words_of_choice: map(select(.step_sec)) as $planned
       ($planned | scaling), ($planned | open_order), ($planned | same_devices);
 
 ($price[0] // {}) as $prices
-| map(if .why then . else reckon($prices.per_device_hour) end)
+| ($prices.per_device_hour | if . then with_entries(.key |= ascii_downcase) else . end) as $per_hour
+| map(if .why then . else reckon($per_hour) end)
 | . as $all
 | map(. as $row | if .why then . else
     (first($all[] | select(.step_sec) | . as $a | select(beats($a; $row))) // null) as $by

@@ -60,11 +60,38 @@ check_prices() { # FILE
             "/per_device_hour: expected an object: a price for each name of a device"
         elif $p.currency != null and ($p.currency | type) != "string" then
             "/currency: expected a string, got \($p.currency | tojson)"
-        else $p.per_device_hour | to_entries[]
+        else ($p.per_device_hour | to_entries[]
             | select((.value | type) != "number" or .value <= 0)
-            | "/per_device_hour/\(.key): expected a number > 0, got \(.value | tojson)" end' "$1" 2>&1) ||
+            | "/per_device_hour/\(.key): expected a number > 0, got \(.value | tojson)"),
+            ($p.per_device_hour | keys | group_by(ascii_downcase)[] | select(length > 1)
+            | "/per_device_hour/\(.[1]): \(.[0]) is the same name") end' "$1" 2>&1) ||
         bad_input "$1: ${why#jq: }"
     [ -z "$why" ] || bad_input "$1: $(head -n 1 <<<"$why")"
+}
+
+# Names under which a cluster's devices can have a price: theirs, and its own if they are of one kind.
+price_names() { # CLUSTER
+    local part
+    if [ -e "$1" ]; then
+        jq -r '.. | .device? // empty' "$1"
+    else
+        for part in ${1//+/ }; do
+            ap-cost --quiet --cluster "$part" <"$work/any" | jq -r .cluster.device
+        done
+        [[ $1 == *+* ]] || printf '%s\n' "$1" "${1%x+([0-9])}"
+    fi
+}
+
+# A name that nothing has is a slip of the pen; a file may have prices that this ask does not need.
+check_price_names() { # CLUSTER...
+    local item
+    for item; do price_names "$item"; done | jq -rRn "$text_jq"' [inputs | ., without_memory] | unique_by(ascii_downcase)[]' >"$work/known"
+    ap-cost --cluster help | awk '$2 ~ /^[0-9x]+$/ { print $3 }' | jq -rR "$text_jq"' ., without_memory' >"$work/devices"
+    while IFS= read -r item; do
+        grep -qixF -e "$item" "$work/known" "$work/devices" || devices_of "${item,,}" >/dev/null ||
+            bad_input "${value[price]}: /per_device_hour/$item: no device or cluster has this name; those asked have $(
+                paste -sd , "$work/known" | sed 's/,/, /g')"
+    done < <(jq -r '.per_device_hour | keys[]' "${value[price]}")
 }
 
 # The numbers that an option stands for: commas are between them, A..B is A, twice A, ... up to B.
@@ -137,6 +164,7 @@ make_rows() {
             done
         done
     done
+    [ -z "${value[price]+x}" ] || check_price_names "${clusters[@]}"
 }
 
 # The options of a row, in a subshell.
