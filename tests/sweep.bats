@@ -120,6 +120,14 @@ setup() {
     run -0 --separate-stderr ap-plan config.json --cluster near.json,h2.json,h3.json,far.json --batch 32 --seq 64 --stages 1
     [[ $output == *'open: whether h2.json or near.json is quicker'* && $output != *'open: whether h3.json'* ]]
     [[ $output == *$'\nno measured run is near the plan of far.json\n'* && $output == *' 0.90-1.20 x '* ]]
+    # days have the range that these runs make, where there are any, and the picture a bar of it
+    run -0 --separate-stderr ap-plan config.json --cluster near.json,far.json --batch 32 --seq 64 --stages 1 --tokens 1e15 \
+        --svg picture.svg -o rows.json
+    [ "$(jq '.rows[0].days * 1.2 | round' rows.json)" -ge 1000 ]
+    [ "$(awk '$1 == "near.json" && match($0, /\([0-9,]+-[0-9,]+\)/) { print substr($0, RSTART + 1, RLENGTH - 2) }' <<<"$output" | tr -d ,)" = \
+        "$(jq -r '.rows[0].days | pow(10; log10 | floor - 2) as $e | "\(. * 0.9 / $e | round * $e)-\(. * 1.2 / $e | round * $e)"' rows.json)" ]
+    ! grep '^far.json' <<<"$output" | grep -qF '(' || false
+    [ "$(grep -c '<path' picture.svg)" -eq 1 ]
     for bad in '.low = 2' '.runs = 0' '.plan = "x"' 'del(.of)'; do
         jq ".published[0] |= ($bad)" near.json >bad.json
         refuses 1 "/published/0" ap-plan config.json --cluster bad.json --batch 32 --seq 64
