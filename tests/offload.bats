@@ -223,7 +223,7 @@ by_hand() {
     ap-stage --quiet --no-history --cluster "$dir/fast.json" --memory 10GB "$BATS_FILE_TMPDIR/gpt.json" |
         jq --slurpfile line "$dir/line.json" '.stages.offload = $line[0].stages.offload' |
         ap-cost --quiet --no-history >"$dir/by-hand.json"
-    jq -se '.[1].cost.peak_bytes <= 1700000 and .[1].cost.step_sec < .[0].stages.objective_sec and
+    jq -se '.[1].cost.peak_bytes <= 1700000 and .[1].cost.step_sec <= .[0].stages.objective_sec and
         .[1].cost.step_sec >= .[0].stages.lower_bound_sec' "$dir/auto.json" "$dir/by-hand.json"
     # so it is with operators selected to run again
     ap-stage --quiet --no-history --cluster "$dir/fast.json" --memory 1.7MB --recompute selected "$BATS_FILE_TMPDIR/gpt.json" |
