@@ -342,7 +342,7 @@ END
     ap-exec -n 4 --verify --steps 3 --quiet "$run"
     ap-stage --quiet --cluster cpu-4 --grid pp=2,ep=2,mbs=2 "$dir/d.json" | ap-rewrite >"$run"
     ap-exec -n 4 --verify --steps 3 --quiet "$run"
-    refuses 2 '--mtp: expected less than --seq, and at most 8' ap-model llama --mtp 9
+    refuses 2 '--mtp: expected less than --seq' ap-model llama --seq 8 --mtp 8
     refuses 2 '--mtp: gpt has no such size' ap-model gpt --mtp 1
     # Megatron-LM's flags, and back
     for line in pp=2,ep=2,mbs=2 pp=2,layers=3:1,ep=2,mbs=2 ep=4,mbs=1; do

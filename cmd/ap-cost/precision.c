@@ -10,8 +10,8 @@
 
 #include "plan/model_flops.h"
 
-#define LEAST_TYPE  0.1  /* of the bytes of a kind: likewise */
-#define LEAST_SHARE 0.01 /* of the contractions' FLOPs: a type of less is not named */
+/* Of the contractions' FLOPs, of the bytes of a kind: a type of less is not named. */
+#define LEAST_SHARE 0.01
 
 /* Bytes by type. */
 struct held {
@@ -89,7 +89,7 @@ static void put_products(const struct cost_input *in, struct ap_buf *out)
         ap_buf_puts(out, " products; ");
 }
 
-/* ", moments f32": the types of most of the elements. */
+/* ", moments f32": the types of its bytes. */
 static void put_kind(const char *what, const struct held *h, struct ap_buf *out)
 {
     enum ap_dtype most;
@@ -97,7 +97,7 @@ static void put_kind(const char *what, const struct held *h, struct ap_buf *out)
     const char *before = what;
 
     for (int t = 0; all > 0 && t < AP_N_DTYPES; t++) {
-        if (h->bytes[t] <= LEAST_TYPE * all)
+        if (h->bytes[t] <= LEAST_SHARE * all)
             continue;
         ap_buf_printf(out, "%s%s %s", before == what ? ", " : " ", before,
                       ap_dtype_name((enum ap_dtype)t));

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-#define MAX_MTP    8
 #define MTP_WEIGHT 0.3 /* DeepSeek-V3, section 4.2 */
 
 static int check_even(struct model *m, enum model_size s, int64_t size)
@@ -88,9 +87,8 @@ static int check_sizes(struct model *m)
         return -1;
     if (m->style.mixers && strchr(m->style.mixers, 'M') && check_scan(m))
         return -1;
-    if (m->size[MODEL_MTP] > MAX_MTP || m->size[MODEL_MTP] >= m->size[MODEL_SEQ])
-        return ap_err_set(m->err, "--mtp: expected less than --seq, and at most %d",
-                          MAX_MTP);
+    if (m->size[MODEL_MTP] >= m->size[MODEL_SEQ])
+        return ap_err_set(m->err, "--mtp: expected less than --seq");
     if (m->size[MODEL_MTP] > 0 && m->style.mixers)
         return ap_err_set(m->err, "--mtp: with layers of one part it is not built");
     return m->size[MODEL_EXPERTS] > 0 ? check_experts(m) : 0;
@@ -138,8 +136,8 @@ static bool at(const char *pattern, int64_t i)
 static int layer(struct model *m, int64_t i, int x)
 {
     const struct model_style *style = &m->style;
-    int64_t first = m->size[MODEL_EXPERTS] > 0 ? model_get(m, MODEL_DENSE_LAYERS, 0)
-                                               : m->size[MODEL_LAYERS] + MAX_MTP;
+    int64_t first =
+        m->size[MODEL_EXPERTS] > 0 ? model_get(m, MODEL_DENSE_LAYERS, 0) : INT64_MAX;
     int64_t every = model_get(m, MODEL_MOE_EVERY, 1);
     struct model_block dense, moe;
 

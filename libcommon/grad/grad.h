@@ -34,8 +34,8 @@ struct ap_grad_params {
        low_gradients: gradients keep this type up to the update. */
     bool cast_weights, low_gradients;
     /* In which first and second moments are kept: AP_F32, AP_BF16, AP_F16, AP_F8E4M3FN
-       (with an f32 scale for each, a state, opt_state/m_scale/W); 0: each in its weight's.
-       The update is computed in the widest of the weight's and these. */
+       (with an f32 scale for each, a state, opt_state/m_scale/W); 0: each in its
+       weight's. The update is computed in the widest of the weight's and these. */
     enum ap_dtype moments[2];
     /* Further node ids that the caller needs: `compute` puts the new ones here. */
     int *keep, n_keep;
@@ -54,9 +54,8 @@ struct ap_grad_params {
 /*
  * The optimizer's usual parameters: lr 1e-3 (sgd and momentum: 1e-2), momentum 0.9 (muon:
  * 0.95), beta1 0.9, beta2 0.999, eps 1e-8, weight_decay 0 (adamw, muon: 0.01); nothing
- * frozen, no low
- * precision, no scale; loss -1. -1 with err listing the optimizers if there is no such
- * optimizer.
+ * frozen, no low precision, no scale; loss -1. -1 with err listing the optimizers if
+ * there is no such optimizer.
  */
 int ap_grad_defaults(const char *optimizer, struct ap_grad_params *p, struct ap_err *err);
 /* Whether the optimizer uses the parameter of this name: "lr", "beta1", ... */

@@ -468,15 +468,21 @@ static int find_gradients(struct train *t, struct ap_err *err)
     return 0;
 }
 
-/* The weight that node i is, maybe transposed or in another type; -1: it is none. */
-static int weight_of(const struct train *t, int i)
+/* [node]: the weight that it is, maybe transposed or in another type; -1:
+ * it is none. */
+static const int *find_weights(const struct train *t)
 {
-    while (t->b->nodes[i].op == AP_OP_CONVERT || t->b->nodes[i].op == AP_OP_TRANSPOSE)
-        i = t->b->nodes[i].in[0];
+    const struct ap_node *nodes = t->b->nodes;
+    int *weight = AP_NEW_N(t->b->arena, t->b->n, int);
+
+    for (int i = 0; i < t->b->n; i++)
+        weight[i] = -1;
     for (int k = 0; k < t->n; k++)
-        if (t->weight[k] == i)
-            return k;
-    return -1;
+        weight[t->weight[k]] = k;
+    for (int i = 0; i < t->b->n; i++)
+        if (nodes[i].op == AP_OP_CONVERT || nodes[i].op == AP_OP_TRANSPOSE)
+            weight[i] = weight[nodes[i].in[0]];
+    return weight;
 }
 
 /* Whether the first dimension of weight k is a batch of the product that reads it as
@@ -498,6 +504,7 @@ static void find_matrices(struct train *t)
     enum { APART, BEHIND, BEFORE }; /* of the loss: no part; behind or before a product */
     char *place = AP_NEW_N(t->b->arena, n, char);
     bool *other = AP_NEW_N(t->b->arena, t->n + 1, bool);
+    const int *weight = find_weights(t);
 
     t->matrix = AP_NEW_N(t->b->arena, t->n + 1, bool);
     place[n - 1] = BEHIND;
@@ -506,7 +513,7 @@ static void find_matrices(struct train *t)
         const bool heavy = node->op == AP_OP_DOT || node->op == AP_OP_CONVOLUTION;
         for (int o = 0; place[i] && o < node->n_in; o++) {
             const int in = node->in[o], after = heavy ? BEFORE : place[i];
-            const int k = heavy || node->op == AP_OP_GATHER ? weight_of(t, in) : -1;
+            const int k = heavy || node->op == AP_OP_GATHER ? weight[in] : -1;
             place[in] = after > place[in] ? after : place[in];
             if (k < 0)
                 continue;

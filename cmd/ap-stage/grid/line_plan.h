@@ -17,8 +17,7 @@ struct line_model {
     const int *first, *last;                 /* [layer]: blocks */
     const uint8_t *origins;                  /* [node] enum ap_origin */
     const bool *again[AP_N_LINE_RECOMPUTES]; /* [node]: is recomputed */
-    const bool
-        *full_read; /* of full less what no backward needs: AP_TRAINER_STOPS_EARLY */
+    const bool *full_read; /* likewise, by full and AP_TRAINER_STOPS_EARLY */
     const bool *module[AP_N_LINE_MODULES]; /* [node]: is of the module */
 };
 /* Linear in the graph; what *of points to must outlive the model. */

@@ -246,23 +246,25 @@ const bool *line_mark_offloaded(struct ap_arena *arena, const struct line_model 
  * layers are not blocks; err says so. */
 static const bool *find_behind(const struct line_maker *k, struct ap_err *err)
 {
-    const int *layer = layers_of_blocks(k->arena, k->model);
     bool *behind = AP_NEW_N(k->arena, k->model->of.blocks->n + 1, bool);
 
-    for (int s = 0; layer && s < k->stages->n; s++) {
+    if (!k->line.offload_first)
+        return behind;
+    const int *layer = layers_of_blocks(k->arena, k->model);
+    if (!layer) {
+        ap_err_set(err, "offload: a block has several layers (ap-coarsen --algorithm "
+                        "layers)");
+        return NULL;
+    }
+    for (int s = 0; s < k->stages->n; s++) {
         const struct ap_stage *st = &k->stages->stage[s];
         int first = -1;
         for (int i = 0; i < st->n_blocks; i++) {
             const int l = layer[st->blocks[i]];
             first = first < 0 ? l : first;
-            behind[st->blocks[i]] =
-                k->line.offload_first && l >= 0 && l - first >= k->line.offload_first;
+            behind[st->blocks[i]] = l >= 0 && l - first >= k->line.offload_first;
         }
     }
-    if (!layer && k->line.offload_first)
-        return ap_err_set(err, "offload: a block has several layers (ap-coarsen "
-                               "--algorithm layers)"),
-               NULL;
     return behind;
 }
 
